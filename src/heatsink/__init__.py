@@ -1,0 +1,21 @@
+"""Heatsink keeps hot keys and spike loads from melting a partitioned system."""
+
+from .client import Heatsink, Settings, connect, connect_sync
+from .ids import Snowflake, Ulid, Uuid7
+from .spread.backoff import Retries
+from .spread.policy import BucketRules
+from .stores.throttled import PartitionLimit
+
+__all__ = [
+    "BucketRules",
+    "Heatsink",
+    "PartitionLimit",
+    "Retries",
+    "Settings",
+    "Snowflake",
+    "Ulid",
+    "Uuid7",
+    "connect",
+    "connect_sync",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,87 @@
+"""From a URL to a client."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from heatsink.clock import Clock, SystemClock
+from heatsink.errors import InvalidSetting
+from heatsink.stores.memory import memory_stores
+from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.stores import Stores
+from heatsink.stores.throttled import PartitionLimit, throttled
+
+from .heatsink import Heatsink
+from .settings import Settings
+
+EXAMPLES = "memory:// or sqlite:///chat.db (sqlite:////absolute/path.db)"
+
+
+def connect(
+    url: str,
+    *,
+    limit: PartitionLimit | None = None,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+    **settings: Any,
+) -> Heatsink:
+    """A client of the store at `url`, to be used with `async with`.
+
+    `settings` are the fields of `Settings`. `limit` puts a limit on every partition key, as
+    DynamoDB has: to try things out on a laptop.
+    """
+    clock = clock or SystemClock()
+    stores = open_stores(url, clock)
+    if limit is not None:
+        stores = throttled(stores, limit, clock)
+    return Heatsink(stores, _settings(settings), clock, rng or Random())
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    known = Settings.__struct_fields__
+    for name in values:
+        if name not in known:
+            raise InvalidSetting(f"connect() has no setting {name!r}: it takes {', '.join(known)}")
+    settings = Settings(**values)
+    if settings.name:
+        return settings
+    process = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+    return msgspec.structs.replace(settings, name=process)
+
+
+def open_stores(url: str, clock: Clock) -> Stores:
+    if not isinstance(url, str):
+        raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
+    parts = urlsplit(url)
+    opener = OPENERS.get(parts.scheme)
+    if opener is None:
+        raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")
+    if parts.query or parts.fragment or parts.netloc:
+        raise InvalidSetting(f"url {url[:80]!r} has parts that no store reads: use {EXAMPLES}")
+    return opener(parts.path, clock)
+
+
+def _memory(path: str, clock: Clock) -> Stores:
+    if path not in ("", "/"):
+        raise InvalidSetting("memory:// takes no path: it forgets everything when it is closed")
+    return memory_stores(clock)
+
+
+def _sqlite(path: str, clock: Clock) -> Stores:
+    file = Path(path[1:])
+    if not file.name or file.is_dir():
+        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
+    if not file.absolute().parent.is_dir():
+        raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
+    return sqlite_stores(file, clock)
+
+
+OPENERS: dict[str, Callable[[str, Clock], Stores]] = {"memory": _memory, "sqlite": _sqlite}

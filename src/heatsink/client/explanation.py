@@ -1,0 +1,78 @@
+"""Why a key is laid out as it is, in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from heatsink.detect.heat import KeyHeat
+from heatsink.registry.decision import Decision
+from heatsink.registry.layout import Epoch, Layout
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`print` it. Heat is known to the process that leads, for keys hot enough to be reported."""
+
+    key: str
+    layout: Layout
+    now_ms: int
+    decision: Decision | None
+    pin: Decision | None
+    heat: KeyHeat | None
+
+    @property
+    def buckets(self) -> int:
+        """Buckets for rows written now."""
+        return self.layout.epoch_at(self.now_ms).buckets
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return self.layout.epochs
+
+    @property
+    def queries_per_page(self) -> int:
+        """What the newest page asks at least: the buckets of the newest epoch."""
+        return self.layout.buckets
+
+    @property
+    def partitions(self) -> int:
+        """What a read of everything asks: the bare key and every bucket there ever was."""
+        return len(self.layout.partitions(self.key))
+
+    @property
+    def reason(self) -> str:
+        if self.pin is not None:
+            return f"pinned to {self.pin.value}: {self.pin.reason}"
+        return self.decision.reason if self.decision else "never hot: one bucket"
+
+    def __str__(self) -> str:
+        page = _count(self.queries_per_page, "query", "queries")
+        lines = [
+            f"{self.key}: {_count(self.buckets, 'bucket')} now",
+            f"  why     {self.reason}",
+            f"  heat    {self._heat()}",
+            f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
+            "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
+        ]
+        return "\n".join(lines)
+
+    def _heat(self) -> str:
+        if self.heat is None:
+            return "below what is reported"
+        heat = self.heat
+        return (
+            f"{heat.writes_s:,.0f} writes/s (+ at most {heat.bound_s:,.0f}), "
+            f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
+        )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _epoch(epoch: Epoch) -> str:
+    if epoch.start_ms == 0:
+        return f"{_count(epoch.buckets, 'bucket')} from the beginning"
+    start = datetime.fromtimestamp(epoch.start_ms / 1000, UTC)
+    return f"{_count(epoch.buckets, 'bucket')} from {start.isoformat(' ', 'milliseconds')[:-6]} UTC"

@@ -1,0 +1,170 @@
+"""One process's part in Heatsink, put together: the data plane, and a coordinator beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+from heatsink.clock import Clock, now_ms
+from heatsink.control.coordinator import Coordinator
+from heatsink.control.lease import Lease
+from heatsink.control.loop import ControlLoop
+from heatsink.detect.aggregator import Aggregator
+from heatsink.detect.heat import WindowHeat
+from heatsink.detect.reporter import Reporter, ReportSettings
+from heatsink.detect.tracker import Tracker
+from heatsink.errors import Closed, InvalidSetting
+from heatsink.hashing import SEED_BYTES
+from heatsink.keys import check_key
+from heatsink.registry.decision import PIN, Meta, for_key
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.counter import Counters
+from heatsink.spread.log import Log
+from heatsink.spread.parts import Parts
+from heatsink.spread.policy import BucketPolicy, Observation
+from heatsink.spread.router import Router
+from heatsink.stores.stores import Stores
+
+from .explanation import Explanation
+from .settings import Settings
+
+
+class Heatsink:
+    """Use it as `async with heatsink.connect(url) as hs`; outside, every call raises `Closed`."""
+
+    def __init__(self, stores: Stores, settings: Settings, clock: Clock, rng: Random) -> None:
+        self._stores = stores
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._name = settings.name or f"{rng.getrandbits(64):016x}"
+        self._registry = Registry(stores.registry, clock)
+        self._tracker = Tracker(alarm_units=settings.rules.bucket_units_s)
+        self._backoff = Backoff(settings.retries, clock, rng, self._tracker)
+        self._aggregator = Aggregator(settings.window_s)
+        self._coordinator = self._make_coordinator()
+        self._latest: WindowHeat | None = None
+        self._log: Log | None = None
+        self._counters: Counters | None = None
+        self._running: list[asyncio.Task[None]] = []
+
+    def _make_coordinator(self) -> Coordinator:
+        lease = Lease(self._stores.lease, self._name, self._clock, self._settings.lease_s)
+        coordinator = Coordinator(self._registry, lease, self._clock)
+        policy = BucketPolicy(self._settings.rules)
+        coordinator.loops.append(ControlLoop(self._observe, policy, coordinator.publish))
+        return coordinator
+
+    async def _observe(self) -> Observation:
+        now_s = self._registry.fleet_now_s()
+        for report in await self._stores.bus.receive():
+            self._aggregator.add(report, now_s)
+        windows = self._aggregator.take(now_s)
+        for window in windows:
+            if window.complete:
+                self._latest = window
+        view = self._registry.view
+        return Observation(windows, view.layouts, view.pins, view.version)
+
+    async def __aenter__(self) -> Heatsink:
+        await self._registry.open(self._founding_meta())
+        router = Router(self._registry, self._settings.ids, self._backoff, self._clock, self._rng)
+        parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
+        self._log = Log(self._stores.log, parts)
+        self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
+        self._start(self._registry.follow())
+        self._start(self._make_reporter().run(self._clock))
+        if self._settings.coordinate:
+            self._start(self._coordinator.run())
+        return self
+
+    def _founding_meta(self) -> Meta:
+        return Meta(
+            closed_ms=0,
+            version=0,
+            term=0,
+            beat=0,
+            leader="",
+            incarnation=f"{self._rng.getrandbits(128):032x}",
+            seed=self._rng.randbytes(SEED_BYTES),
+            id_scheme=self._settings.ids.name,
+        )
+
+    def _make_reporter(self) -> Reporter:
+        settings = ReportSettings(
+            window_s=self._settings.window_s, bucket_units_s=self._settings.rules.bucket_units_s
+        )
+        now_s = self._registry.fleet_now_s
+        return Reporter(self._name, self._tracker, self._stores.bus, now_s, settings)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._running.append(asyncio.ensure_future(work))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop what runs beside the application and give the lease back."""
+        self._log = self._counters = None
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running.clear()
+        await self._coordinator.close()
+        await self._registry.close()
+        await self._stores.close()
+
+    @property
+    def log(self) -> Log:
+        if self._log is None:
+            raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
+        return self._log
+
+    @property
+    def counters(self) -> Counters:
+        if self._counters is None:
+            raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
+        return self._counters
+
+    @property
+    def tracker(self) -> Tracker:
+        """Where an application may record heat that Heatsink does not see itself."""
+        return self._tracker
+
+    async def explain(self, key: str) -> Explanation:
+        """Buckets now, epochs, heat, why, and what a read costs."""
+        check_key(key)
+        self._check_open()
+        layout = await self._registry.layout(key)
+        view = self._registry.view
+        return Explanation(
+            key=key,
+            layout=layout,
+            now_ms=now_ms(self._clock),
+            decision=view.reasons.get(key),
+            pin=view.pins.get(key),
+            heat=self._latest.keys.get(key) if self._latest else None,
+        )
+
+    async def pin(self, key: str, *, buckets: int, reason: str) -> None:
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
+        check_key(key)
+        self._check_open()
+        most = self._settings.rules.buckets_max
+        if not isinstance(buckets, int) or isinstance(buckets, bool) or not 1 <= buckets <= most:
+            raise InvalidSetting(f"buckets must be an int from 1 to {most}, not {buckets!r:.40}")
+        if not isinstance(reason, str) or not 0 < len(reason) <= 500:
+            raise InvalidSetting("reason must be 1 to 500 characters: say why, for whoever is next")
+        await self._registry.publish([for_key(key, PIN, buckets, reason)], term=None)
+
+    async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
+        """Let the policy decide again."""
+        check_key(key)
+        self._check_open()
+        await self._registry.publish([for_key(key, PIN, None, reason)], term=None)
+
+    def _check_open(self) -> None:
+        _ = self.log

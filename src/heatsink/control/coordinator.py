@@ -1,0 +1,68 @@
+"""The process that observes, decides and publishes; any number may run, one leads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from heatsink.clock import Clock
+from heatsink.errors import Deposed, HeatsinkError
+from heatsink.registry.decision import Decision
+from heatsink.registry.registry import Registry
+
+from .lease import Lease
+
+TURN_S = 0.25
+
+
+class Turn(Protocol):
+    async def run_once(self) -> list[Decision]: ...
+
+
+class Coordinator:
+    """Keeps the closed time ahead of now and turns its control loops while it leads."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        lease: Lease,
+        clock: Clock,
+        on_error: Callable[[HeatsinkError], None] = lambda _: None,
+    ) -> None:
+        self.loops: list[Turn] = []
+        self._registry = registry
+        self._lease = lease
+        self._clock = clock
+        self._on_error = on_error
+
+    @property
+    def leads(self) -> bool:
+        return self._lease.term is not None
+
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        """Publish under the present term; losing it ends the reign."""
+        try:
+            return await self._registry.publish(decisions, self._lease.term)
+        except Deposed:
+            self._lease.term = None
+            return []
+
+    async def run_once(self) -> None:
+        leads = await self._lease.hold()
+        await self._registry.keep_ahead(leads)
+        for loop in self.loops if leads else ():
+            await loop.run_once()
+
+    async def run(self) -> None:
+        while True:
+            await self._safely(self.run_once)
+            await self._clock.sleep(TURN_S)
+
+    async def _safely(self, turn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await turn()
+        except HeatsinkError as error:
+            self._on_error(error)
+
+    async def close(self) -> None:
+        await self._safely(self._lease.resign)

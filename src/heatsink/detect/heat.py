@@ -1,0 +1,62 @@
+"""What a key costs, as servers report it and as the coordinator sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+UNIT_BYTES = 1024
+
+
+class Heat(msgspec.Struct, frozen=True, array_like=True):
+    """Counts of one key in one window. Limits are in units: a write costs one per 1,024 bytes.
+
+    `error` is how much of this key may be missing because it was not tracked all the time.
+    """
+
+    writes: Count = 0
+    write_units: Count = 0
+    write_bytes: Count = 0
+    reads: Count = 0
+    throttles: Count = 0
+    error: Count = 0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One server's hottest keys in one window, counted from its start until `elapsed_s` into it.
+
+    `unreported` bounds what any key that is not listed can have had.
+    """
+
+    server: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    window: Annotated[int, msgspec.Meta(ge=0)]
+    elapsed_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
+    unreported: Count
+    keys: Annotated[dict[str, Heat], msgspec.Meta(max_length=4096)]
+
+
+class KeyHeat(msgspec.Struct, frozen=True):
+    """A key's cost per second over the whole fleet, true within `[rate, rate + bound]`."""
+
+    write_units_s: float
+    writes_s: float
+    reads_s: float
+    throttles_s: float
+    bound_s: float
+
+
+class WindowHeat(msgspec.Struct, frozen=True):
+    """The fleet's heat in one window; `complete` once no more reports are expected."""
+
+    window: int
+    start_s: float
+    complete: bool
+    keys: dict[str, KeyHeat]
+    unreported_s: float
+
+
+def write_units(writes: int, written_bytes: int) -> int:
+    """DynamoDB's count: every write rounds up to whole kilobytes; `written_bytes` is their sum."""
+    return max(writes, -(-written_bytes // UNIT_BYTES))

@@ -1,0 +1,101 @@
+"""Sends one message per window with this server's hot keys, and sooner for a key on the rise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from heatsink.clock import Clock
+from heatsink.errors import HeatsinkError, InvalidSetting
+
+from .bus import HeatBus
+from .heat import Heat, Report
+from .tracker import Tracker
+
+LOOK_S = 0.1
+
+
+class ReportSettings(msgspec.Struct, frozen=True):
+    """When a key is worth a line in the report.
+
+    The floor is a share of a bucket's limit, divided by the number of servers that report, so that
+    what the whole fleet leaves unsaid about a key stays below that share.
+    """
+
+    window_s: float = 1.0
+    bucket_units_s: int = 800
+    floor_share: float = 0.1
+    keys_max: int = 256
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.window_s <= 60:
+            raise InvalidSetting(f"window_s must be between 0.1 and 60, not {self.window_s}")
+        if self.bucket_units_s < 1:
+            raise InvalidSetting(f"bucket_units_s must be positive, not {self.bucket_units_s}")
+        if not 0 < self.floor_share <= 1:
+            raise InvalidSetting(
+                f"floor_share must be above 0 and at most 1, not {self.floor_share}"
+            )
+        if not 1 <= self.keys_max <= 4096:
+            raise InvalidSetting(f"keys_max must be between 1 and 4096, not {self.keys_max}")
+
+    def floor(self, servers: int) -> int:
+        share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)
+        return max(1, int(share))
+
+
+class Reporter:
+    """Windows are aligned to the fleet's time, so that those of all servers add up."""
+
+    def __init__(
+        self,
+        server: str,
+        tracker: Tracker,
+        bus: HeatBus,
+        fleet_now_s: Callable[[], float],
+        settings: ReportSettings,
+    ) -> None:
+        self.servers = 1
+        self._server = server
+        self._tracker = tracker
+        self._bus = bus
+        self._now_s = fleet_now_s
+        self._settings = settings
+        self._window = self._window_at(fleet_now_s())
+
+    def _window_at(self, time_s: float) -> int:
+        return int(time_s / self._settings.window_s)
+
+    async def run_once(self) -> None:
+        """Report the window that ended, or what raced past the limit in the one that runs."""
+        now_s = self._now_s()
+        if self._window_at(now_s) != self._window:
+            await self._report_window()
+        else:
+            await self._report_alarms(now_s)
+
+    async def _report_window(self) -> None:
+        ended, self._window = self._window, self._window_at(self._now_s())
+        floor = self._settings.floor(self.servers)
+        keys, unreported = self._tracker.roll().hottest(self._settings.keys_max, floor)
+        await self._send(ended, self._settings.window_s, unreported, keys)
+
+    async def _report_alarms(self, now_s: float) -> None:
+        keys = self._tracker.alarms()
+        if keys:
+            elapsed_s = max(now_s - self._window * self._settings.window_s, 0.001)
+            await self._send(self._window, elapsed_s, 0, keys)
+
+    async def _send(
+        self, window: int, elapsed_s: float, unreported: int, keys: dict[str, Heat]
+    ) -> None:
+        report = Report(self._server, window, elapsed_s, unreported, keys)
+        await self._bus.send(report)
+
+    async def run(self, clock: Clock) -> None:
+        while True:
+            with suppress(HeatsinkError):  # a window's telemetry is lost; the next one comes soon
+                await self.run_once()
+            await clock.sleep(LOOK_S)

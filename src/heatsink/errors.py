@@ -1,0 +1,107 @@
+"""Every error that Heatsink raises.
+
+HeatsinkError                   catch this to catch them all
+├── InvalidInput                the call is wrong: fix it, do not retry
+│   ├── InvalidKey              empty, too long, not text
+│   ├── InvalidId               not this deployment's kind of id, or from the future
+│   ├── InvalidCursor           made up, damaged, or of another key
+│   ├── InvalidBody             not bytes, or too large
+│   └── InvalidSetting          names the setting and what it accepts
+├── Conflict                    the id is taken by another body
+│   └── Deleted                 the id was used and deleted
+├── TokenExpired                too old to tell whether it was counted already
+├── Retryable                   the same call, with the same id, may succeed later
+│   ├── Throttled               one partition is over its limit
+│   ├── Unavailable             the store did not answer, or not in time
+│   └── Overloaded              retries went on until the deadline
+├── Closed                      the client was closed
+└── RegistryError               the registry refuses
+    ├── Deposed                 another coordinator leads
+    ├── Outdated                somebody else committed first: read again, then retry
+    ├── TooManyEpochs           the key keeps the layout it has
+    └── WrongIncarnation        the data was restored from a backup: reconnect
+"""
+
+
+class HeatsinkError(Exception):
+    """Root of all errors of this library."""
+
+
+class InvalidInput(HeatsinkError):
+    """The caller passed something that can never work. The message names the field and the fix."""
+
+
+class InvalidKey(InvalidInput):
+    """A key is empty, too long, not a string, or not valid text."""
+
+
+class InvalidId(InvalidInput):
+    """An id is malformed, of another kind than the deployment's, or from the future."""
+
+
+class InvalidCursor(InvalidInput):
+    """A cursor was not made by this deployment for this key and order."""
+
+
+class InvalidBody(InvalidInput):
+    """A body is not bytes, or larger than a row may be."""
+
+
+class InvalidSetting(InvalidInput):
+    """A setting, limit or amount is out of its range."""
+
+
+class Conflict(HeatsinkError):
+    """The id was used before, with another body or amount. Nothing was written."""
+
+
+class Deleted(Conflict):
+    """The id was used before and its entry was deleted; a retry does not bring it back."""
+
+
+class TokenExpired(HeatsinkError):
+    """The token is older than the time for which tokens are remembered. Nothing was added."""
+
+
+class Retryable(HeatsinkError):
+    """Nothing is known to be wrong with the call: repeat it with the same id."""
+
+
+class Throttled(Retryable):
+    """One partition is over its limit of reads or writes."""
+
+    def __init__(self, partition: str) -> None:
+        super().__init__(f"partition {partition!r} is over its limit")
+        self.partition = partition
+
+
+class Unavailable(Retryable):
+    """The store gave no answer. A write may or may not have happened: retry with the same id."""
+
+
+class Overloaded(Retryable):
+    """Every retry failed until the deadline. A write may or may not have happened."""
+
+
+class Closed(HeatsinkError):
+    """The client was closed, or never opened: use it inside `async with heatsink.connect(...)`."""
+
+
+class RegistryError(HeatsinkError):
+    """The registry of decisions refused a change or cannot be read by this process."""
+
+
+class Deposed(RegistryError):
+    """Another coordinator leads now; this one must stop deciding."""
+
+
+class Outdated(RegistryError):
+    """Another commit came first: renew the view and try again."""
+
+
+class TooManyEpochs(RegistryError):
+    """The key has used up its epochs and stays at its high-water mark for good."""
+
+
+class WrongIncarnation(RegistryError):
+    """The data store is not the one this process connected to (a restored backup): reconnect."""

@@ -1,0 +1,170 @@
+"""Ids that carry their time: minted once, before the first attempt, kept through every retry.
+
+Inside Heatsink an id is its sortable bytes (`raw`); an `IdScheme` turns what callers hold into
+raw and back. One deployment has one scheme: ids of two kinds do not sort together.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Protocol
+from uuid import UUID
+
+from .errors import InvalidId, InvalidSetting, Unavailable
+
+TIME_MS_MAX = (1 << 48) - 1
+COUNTER_BITS = 42
+TAIL_BITS = 32
+TWITTER_EPOCH_MS = 1_288_834_974_657
+
+
+class IdScheme(Protocol):
+    """How one kind of id is read. `raw` sorts as the ids do."""
+
+    name: str
+
+    def raw(self, value: object) -> bytes: ...
+
+    def value(self, raw: bytes) -> Any: ...
+
+    def time_ms(self, raw: bytes) -> int: ...
+
+    def first_raw(self, time_ms: int) -> bytes:
+        """The smallest id of a millisecond: a bound for ranges of time."""
+
+    def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
+        """An id made of its time, a counter of 42 bits and a random tail of 32 bits."""
+
+
+class Uuid7:
+    """UUID version 7 (RFC 9562), as `uuid.UUID`."""
+
+    name = "uuid7"
+
+    def raw(self, value: object) -> bytes:
+        if not isinstance(value, UUID):
+            raise InvalidId(f"id must be a uuid.UUID (version 7), not {type(value).__name__}")
+        if value.version != 7:
+            raise InvalidId(f"id {value} is a UUID of version {value.version}; expected version 7")
+        return value.bytes
+
+    def value(self, raw: bytes) -> UUID:
+        return UUID(bytes=raw)
+
+    def time_ms(self, raw: bytes) -> int:
+        return int.from_bytes(raw[:6], "big")
+
+    def first_raw(self, time_ms: int) -> bytes:
+        return _clip_ms(time_ms).to_bytes(6, "big") + b"\x00" * 10
+
+    def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
+        high = (time_ms << 16) | 0x7000 | (counter >> 30)
+        low = (0b10 << 62) | ((counter & 0x3FFF_FFFF) << 32) | tail
+        return ((high << 64) | low).to_bytes(16, "big")
+
+
+class Ulid:
+    """ULID, as its 26 characters of Crockford's base 32."""
+
+    name = "ulid"
+    _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+    def __init__(self) -> None:
+        self._digits = {letter: digit for digit, letter in enumerate(self._ALPHABET)}
+
+    def raw(self, value: object) -> bytes:
+        if not isinstance(value, str):
+            raise InvalidId(f"id must be a ULID of 26 characters, not {type(value).__name__}")
+        if len(value) != 26 or value[0] > "7":
+            raise InvalidId(f"id {value[:40]!r} is not a ULID: expected 26 characters from 0 to 7…")
+        number = 0
+        for letter in value.upper():
+            digit = self._digits.get(letter)
+            if digit is None:
+                raise InvalidId(f"id {value!r} is not a ULID: {letter!r} is not in its alphabet")
+            number = number << 5 | digit
+        return number.to_bytes(16, "big")
+
+    def value(self, raw: bytes) -> str:
+        number = int.from_bytes(raw, "big")
+        return "".join(self._ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+    def time_ms(self, raw: bytes) -> int:
+        return int.from_bytes(raw[:6], "big")
+
+    def first_raw(self, time_ms: int) -> bytes:
+        return _clip_ms(time_ms).to_bytes(6, "big") + b"\x00" * 10
+
+    def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
+        return ((time_ms << 80) | (counter << 38) | tail).to_bytes(16, "big")
+
+
+class Snowflake:
+    """Snowflake, as a positive int of 63 bits whose upper 41 are milliseconds since an epoch.
+
+    Its low bits name the machine that minted it, so Heatsink mints none: callers pass theirs.
+    """
+
+    name = "snowflake"
+
+    def __init__(self, epoch_ms: int = TWITTER_EPOCH_MS) -> None:
+        if not 0 <= epoch_ms < TIME_MS_MAX:
+            raise InvalidSetting(f"epoch_ms must be milliseconds since 1970, not {epoch_ms}")
+        self.epoch_ms = epoch_ms
+
+    def raw(self, value: object) -> bytes:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidId(f"id must be a Snowflake (an int), not {type(value).__name__}")
+        if not 0 <= value < 1 << 63:
+            raise InvalidId(f"id {value} is not a Snowflake: expected 0 to 2**63 - 1")
+        return value.to_bytes(8, "big")
+
+    def value(self, raw: bytes) -> int:
+        return int.from_bytes(raw, "big")
+
+    def time_ms(self, raw: bytes) -> int:
+        return (int.from_bytes(raw, "big") >> 22) + self.epoch_ms
+
+    def first_raw(self, time_ms: int) -> bytes:
+        ticks = min(max(time_ms - self.epoch_ms, 0), (1 << 41) - 1)
+        return (ticks << 22).to_bytes(8, "big")
+
+    def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:  # noqa: ARG002
+        raise InvalidId("this deployment uses Snowflake ids, which callers mint: pass id=")
+
+
+def _clip_ms(time_ms: int) -> int:
+    return min(max(time_ms, 0), TIME_MS_MAX)
+
+
+class Minter:
+    """Mints ids that only grow, whatever the clock does, and never reach the horizon.
+
+    Inside a millisecond a counter of 42 bits, begun at random in its lower half, counts up.
+    Not safe from threads: it belongs to one event loop.
+    """
+
+    def __init__(self, scheme: IdScheme, rng: Random) -> None:
+        self._from_parts = scheme.from_parts
+        self._random_bits = rng.getrandbits
+        self._last_ms = -1
+        self._counter = 0
+
+    def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
+        """The raw id and its time: now, clamped into what may be placed and is still unused."""
+        time_ms = now_ms if now_ms < horizon_ms else horizon_ms - 1
+        if time_ms > self._last_ms:
+            self._last_ms = time_ms
+            self._counter = self._random_bits(COUNTER_BITS - 1)
+        else:
+            self._counter += 1
+            if self._counter >> COUNTER_BITS:
+                self._next_millisecond(horizon_ms)
+        raw = self._from_parts(self._last_ms, self._counter, self._random_bits(TAIL_BITS))
+        return raw, self._last_ms
+
+    def _next_millisecond(self, horizon_ms: int) -> None:
+        if self._last_ms + 1 >= horizon_ms:
+            raise Unavailable("2**41 ids in one millisecond and the horizon does not move: retry")
+        self._last_ms += 1
+        self._counter = self._random_bits(COUNTER_BITS - 1)

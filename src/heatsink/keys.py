@@ -1,0 +1,56 @@
+"""Keys that clients name, and the partition keys of the store that carry them.
+
+A key with one bucket is stored under its own name, a bucket of many under `name#3`. `#` and `%`
+inside a key are percent-escaped, so no key can take the name of another key's bucket.
+"""
+
+from __future__ import annotations
+
+from .errors import InvalidKey
+
+KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
+
+
+def check_key(key: object) -> str:
+    """The key itself, or `InvalidKey` that says what is wrong with it."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"key must be a str, not {type(key).__name__}")
+    if not key:
+        raise InvalidKey("key must not be empty")
+    if "\0" in key:
+        raise InvalidKey("key must not contain NUL (\\0)")
+    if not (key.isascii() and len(key) <= KEY_BYTES_MAX // 3):
+        _check_size(key)
+    return key
+
+
+def _check_size(key: str) -> None:
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidKey(f"key has {len(key):,} characters; at most {KEY_BYTES_MAX:,} bytes fit")
+    try:
+        size = len(escape(key).encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"key {key[:40]!a} has a lone surrogate, which is not text") from None
+    if size > KEY_BYTES_MAX:
+        raise InvalidKey(f"key takes {size:,} bytes once escaped; at most {KEY_BYTES_MAX:,} fit")
+
+
+def escape(key: str) -> str:
+    if "%" in key or "#" in key:
+        return key.replace("%", "%25").replace("#", "%23")
+    return key
+
+
+def unescape(name: str) -> str:
+    return name.replace("%23", "#").replace("%25", "%")
+
+
+def partition_of(key: str, bucket: int | None) -> str:
+    """The store's partition key: the bare name (bucket None) or that of one bucket of many."""
+    return escape(key) if bucket is None else f"{escape(key)}#{bucket}"
+
+
+def key_of(partition: str) -> tuple[str, int | None]:
+    """The inverse of `partition_of`."""
+    name, hash_sign, bucket = partition.partition("#")
+    return unescape(name), int(bucket) if hash_sign else None

@@ -1,0 +1,197 @@
+"""Publish decisions to the log, and follow it into this process's view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import (
+    InvalidId,
+    InvalidSetting,
+    Outdated,
+    Retryable,
+    Unavailable,
+    WrongIncarnation,
+)
+
+from . import rules
+from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
+from .layout import EPOCHS_MAX, Layout
+from .store import RegistryStore
+from .view import View
+
+FOLLOW_S = 0.2
+FRESH_S = 1.0
+PUBLISH_ATTEMPTS = 8
+FUTURE_MS_MAX = 2_000
+LOG_KEEP = 10_000
+
+
+class Registry:
+    """One process's way to the registry: `open` it, keep `follow` running, read `view`."""
+
+    def __init__(self, store: RegistryStore, clock: Clock) -> None:
+        self.view = View()
+        self._store = store
+        self._clock = clock
+        self._meta: Meta | None = None
+        self._offset_s = 0.0
+        self._renewed_s = float("-inf")
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def meta(self) -> Meta:
+        if self._meta is None:
+            raise Unavailable("the registry has not been read yet")
+        return self._meta
+
+    async def open(self, founding: Meta) -> None:
+        """Read the registry for the first time; found it if the store is new."""
+        reading = await self._store.found(founding)
+        found = reading.meta
+        if found.min_reader > FORMAT:
+            raise WrongIncarnation(f"the registry has format {found.format}: upgrade Heatsink")
+        if found.id_scheme != founding.id_scheme:
+            raise InvalidSetting(
+                f"this store holds {found.id_scheme} ids: connect with that scheme, "
+                f"not {founding.id_scheme}"
+            )
+        self._meta = found
+        self.view.load(await self._store.snapshot())
+        await self._catch_up(reading)
+        await self.keep_ahead(leads=False, reading=reading)
+
+    async def renew(self) -> Reading:
+        """Bring the view up to the store's closed time."""
+        reading = await self._store.meta()
+        await self._catch_up(reading)
+        return reading
+
+    async def _catch_up(self, reading: Reading) -> None:
+        """The pair first, then the log up to its version, and only then the closed time."""
+        meta, asked_s = reading.meta, self._clock.monotonic_s()
+        if meta.incarnation != self.meta.incarnation:
+            raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
+        self._meta = meta
+        self._offset_s = reading.store_ms / 1000 - self._clock.now_s()
+        if self.view.version < meta.version:
+            await self._apply_log(meta.version)
+        self.view.adopt(meta.closed_ms, meta.version)
+        self._renewed_s = asked_s
+
+    async def _apply_log(self, upto: int) -> None:
+        entries = await self._store.log(self.view.version, upto)
+        complete = all(self.view.apply(entry) for entry in entries)
+        if not complete or self.view.version < upto:
+            self.view.load(await self._store.snapshot())
+
+    async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
+        """Advance the closed time if it falls to this process, and adopt what came of it."""
+        reading = reading or await self.renew()
+        closed_ms = rules.new_closed_time(reading, now_ms(self._clock), leads)
+        if closed_ms is not None:
+            await self._catch_up(await self._store.advance(closed_ms))
+
+    async def follow(self) -> None:
+        """Keep the view fresh for ever; a store that does not answer is asked again."""
+        while True:
+            with suppress(Retryable):
+                await self.keep_ahead(leads=False)
+            await self._clock.sleep(FOLLOW_S)
+
+    async def reach(self, time_ms: int, deadline_s: float) -> None:
+        """Return when ids of this time may be placed. `deadline_s` is on the monotonic clock."""
+        while time_ms >= self.view.horizon_ms:
+            await self.renew_shared()
+            if time_ms < self.view.horizon_ms:
+                return
+            ahead_ms = time_ms - self.view.horizon_ms
+            if ahead_ms > FUTURE_MS_MAX and time_ms > now_ms(self._clock) + FUTURE_MS_MAX:
+                raise InvalidId(
+                    f"id is {ahead_ms / 1000:.1f} s from the future: check the clock that made it"
+                )
+            if self._clock.monotonic_s() >= deadline_s:
+                raise Unavailable("the registry's closed time does not advance: retry")
+            await self._clock.sleep(min(max(ahead_ms / 1000, 0.01), FOLLOW_S))
+
+    def is_fresh(self) -> bool:
+        """Whether the view was renewed so lately that renewing it again would bring nothing."""
+        return self._clock.monotonic_s() - self._renewed_s < FRESH_S
+
+    async def renew_shared(self) -> None:
+        """One renewal serves all who wait; it goes on if one of them is cancelled."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.ensure_future(self.keep_ahead(leads=False))
+            self._renewal.add_done_callback(_retrieve)
+        await asyncio.shield(self._renewal)
+
+    async def layout(self, key: str) -> Layout:
+        """The key's layout as the store has it now: for reads that reach past the horizon."""
+        return await self._store.layout(key)
+
+    async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
+        """Commit decisions as one version. Returns those that were news, possibly none."""
+        for _ in range(PUBLISH_ATTEMPTS):
+            await self.renew()
+            news = [
+                decision for decision in map(self._settled, decisions) if self._is_news(decision)
+            ]
+            if not news:
+                return []
+            try:
+                await self._store.append(self._entry(news), term)
+            except Outdated:
+                continue
+            await self.renew()
+            await self._trim()
+            return news
+        raise Unavailable("the registry changes too fast to be written: retry")
+
+    def _entry(self, decisions: list[Decision]) -> LogEntry:
+        layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
+        return LogEntry(
+            version=self.view.version + 1,
+            decided_ms=now_ms(self._clock),
+            start_ms=rules.start_of_epochs(self.meta, now_ms(self._clock), layouts),
+            decisions=tuple(decisions),
+        )
+
+    def _settled(self, decision: Decision) -> Decision:
+        """The last epoch that a key may have is its high-water mark."""
+        layout = self.view.layout(decision.key)
+        if decision.setting != BUCKETS or len(layout.epochs) != EPOCHS_MAX - 1:
+            return decision
+        assert decision.value is not None
+        reason = f"{decision.reason}; the last of {EPOCHS_MAX} epochs keeps the high-water mark"
+        widest = max(layout.max_buckets, decision.value)
+        return msgspec.structs.replace(decision, value=widest, reason=reason)
+
+    def _is_news(self, decision: Decision) -> bool:
+        if decision.setting == BUCKETS:
+            layout = self.view.layout(decision.key)
+            return layout.buckets != decision.value and not layout.full
+        pinned = self.view.pins.get(decision.key)
+        return pinned != decision if decision.value is not None else pinned is not None
+
+    async def _trim(self) -> None:
+        if self.view.version % LOG_KEEP == 0:
+            await self._store.trim(below=self.view.version - LOG_KEEP)
+
+    def fleet_now_s(self) -> float:
+        """Now by the store's clock: what servers agree on, however wrong their own clocks are."""
+        return self._clock.now_s() + self._offset_s
+
+    async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Everybody who waited may have been cancelled: then nobody else takes the error."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,93 @@
+"""The closed time: why everybody who places an id places it in the same bucket, for ever.
+
+An id's place depends on the epoch that holds its time. That is a pure function only if whoever
+places an id of time t knows every epoch that starts at or before t. The **closed time** C gives
+exactly that: no epoch may ever again start before C. C only grows. It lives in the data store, in
+one record (META) with the version of the log and the leader's term:
+
+    time ────────────●───────────────────●──────────────────●──────────────▶
+                     now                 C                  T (a new epoch)
+    ids ◀── may be placed by a view whose copy of C is here ─┤ not yet: renew first
+            every epoch that starts down here is known      │
+                                                            └ T ≥ C, in the same transaction
+
+    leader                    META {C, version, term}              an app server's view
+    ──────                    ───────────────────────              ────────────────────
+    append(T, N) ──if term is mine, C ≤ T ≤ C + 5 s──▶ version + 1
+                              LOG(version + 1), EPOCHS(key) + (T, N)
+    advance ────────────── C = max(C, now + 1 s)
+                              (C, version) ────────────────────▶  1. take the pair
+                              LOG(… version) ──────────────────▶  2. apply it, without a gap
+                                                                  3. only then adopt C: the horizon
+
+1. *Stability.* A copy taken when the closed time was c already holds every epoch with T < c, since
+   every later append has T ≥ C ≥ c. So for ids below its horizon a copy answers as the truth does,
+   now and after any number of changes.
+2. *One row per id.* All processes that agree to place an id compute the same bucket, however long
+   they pause between computing it and the put's landing. A retry, through any server, at any later
+   time, meets the first attempt's row.
+3. *Nothing acknowledged is missed.* An acknowledged row was placed by a process that knew its
+   epoch, so the epoch was committed before the acknowledgement; a reader that begins later and
+   reads EPOCHS(key) strongly sees it and asks that bucket. A range that ends below the
+   reader's horizon needs no such read, by 1.
+4. *No fork.* An append is one transaction, conditional on the leader's term and on the version
+   before it. A deposed leader's append fails; two appends cannot share a version.
+
+No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
+comes back: so nobody advances it whose clock differs from the store's by more than 5 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from heatsink.errors import Deposed, Outdated
+
+from .decision import LogEntry, Meta, Reading
+from .layout import COLD, Layout
+
+HORIZON_MS = 1_000  # how far ahead of now the closed time is kept
+THIN_MS = 500  # with less than this left, any process advances it
+AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
+SKEW_MS_MAX = 5_000  # a clock further off than this advances nothing
+
+
+def check_append(
+    entry: LogEntry, term: int | None, meta: Meta, layouts: Mapping[str, Layout]
+) -> None:
+    """The condition of the append transaction. Every store enforces exactly this.
+
+    `layouts` holds the present layout of each key whose buckets the entry changes. A `term` of
+    None may append anything but epochs: an operator's pin needs no leader.
+    """
+    needs_leader = term is not None or bool(entry.bucket_decisions)
+    if needs_leader and term != meta.term:
+        raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads term {meta.term}")
+    if entry.version != meta.version + 1:
+        raise Outdated(f"version {entry.version} cannot follow {meta.version}")
+    for decision in entry.bucket_decisions:
+        _check_epoch(entry.start_ms, meta.closed_ms, layouts.get(decision.key, COLD))
+
+
+def _check_epoch(start_ms: int, closed_ms: int, layout: Layout) -> None:
+    if not closed_ms <= start_ms <= closed_ms + AHEAD_MS_MAX:
+        raise Outdated(
+            f"an epoch at {start_ms} is not within 5 s after the closed time {closed_ms}"
+        )
+    if start_ms <= layout.epochs[-1].start_ms:
+        raise Outdated(f"an epoch at {start_ms} is not after {layout.epochs[-1].start_ms}")
+
+
+def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
+    """The earliest start that the append's condition allows, but not before now."""
+    now_or_soonest = max(meta.closed_ms, min(now_ms, meta.closed_ms + AHEAD_MS_MAX))
+    return max([now_or_soonest, *(layout.epochs[-1].start_ms + 1 for layout in layouts)])
+
+
+def new_closed_time(reading: Reading, now_ms: int, leads: bool) -> int | None:
+    """What this process should advance the closed time to, or None to leave it alone."""
+    if abs(now_ms - reading.store_ms) > SKEW_MS_MAX:
+        return None
+    remaining_ms = reading.meta.closed_ms - now_ms
+    due = remaining_ms < (HORIZON_MS if leads else THIN_MS)
+    return now_ms + HORIZON_MS if due else None

@@ -1,0 +1,74 @@
+"""Retries of what a store refused for now: exponential, with full jitter, until a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from heatsink.clock import Clock
+from heatsink.detect.tracker import Tracker
+from heatsink.errors import InvalidSetting, Overloaded, Retryable, Throttled
+
+Result = TypeVar("Result")
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How long to keep trying. Attempt n waits at most `first_s * 2**n`, at most `longest_s`."""
+
+    first_s: float = 0.02
+    longest_s: float = 1.0
+    deadline_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_s <= self.longest_s:
+            raise InvalidSetting("first_s must be positive and at most longest_s")
+        if self.deadline_s < 0:
+            raise InvalidSetting(f"deadline_s must not be negative, not {self.deadline_s}")
+
+
+class Backoff:
+    """Repeats an attempt with the same arguments. What was throttled is counted as heat."""
+
+    def __init__(self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._rng = rng
+        self._tracker = tracker
+
+    def deadline_s(self) -> float:
+        """When a call that starts now has to be given up, on the monotonic clock."""
+        return self._clock.monotonic_s() + self._retries.deadline_s
+
+    async def call(self, attempt: Callable[[], Awaitable[Result]], key: str = "") -> Result:
+        try:
+            return await attempt()
+        except Retryable as refusal:
+            return await self.after(refusal, attempt, key)
+
+    async def after(
+        self, refusal: Retryable, attempt: Callable[[], Awaitable[Result]], key: str
+    ) -> Result:
+        """Go on after a first attempt that was refused, until it succeeds or time is up."""
+        deadline_s = self.deadline_s()
+        tried = 1
+        while True:
+            if isinstance(refusal, Throttled):
+                self._tracker.record_throttle(key)
+            await self._pause(tried, deadline_s, refusal)
+            try:
+                return await attempt()
+            except Retryable as again:
+                refusal = again
+                tried += 1
+
+    async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
+        ceiling_s = min(self._retries.first_s * 2**tried, self._retries.longest_s)
+        pause_s = self._rng.uniform(0, ceiling_s)
+        if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
+            limit_s = self._retries.deadline_s
+            times = "once" if tried == 1 else f"{tried} times"
+            raise Overloaded(f"tried {times} within {limit_s:g} s: {refusal}") from refusal
+        await self._clock.sleep(pause_s)

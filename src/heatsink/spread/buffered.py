@@ -1,0 +1,122 @@
+"""Adds at any rate: a process keeps its own running totals and writes them now and then.
+
+The totals of one process for one counter only grow (what was added and what was taken away
+apart), so "set them if they are smaller" is idempotent: thousands of adds are one write that may be
+repeated at will. An add is acknowledged when a write that contains it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from heatsink.errors import Closed, HeatsinkError, InvalidSetting, TokenExpired
+from heatsink.keys import check_key
+
+from .store import Running
+from .totals import TotalsStore, Writer, check_amount
+
+FLUSH_S = 0.1
+
+
+class _Cell:
+    """One counter here: what is written under which writer's name, and what is not yet."""
+
+    def __init__(self) -> None:
+        self.writer: Writer | None = None
+        self.unsure = False
+        self.pending = Running()
+        self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.flushing = asyncio.Lock()
+
+    def take(self) -> tuple[Running, asyncio.Future[None]]:
+        """What is pending, and those who wait for it."""
+        taken, self.pending = self.pending, Running()
+        waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
+        return taken, waiting
+
+    def give_back(self, taken: Running, error: HeatsinkError) -> None:
+        """After a write that failed. It may have landed, so its writer must finish it first."""
+        if isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
+            self.writer, self.unsure = None, False
+        else:
+            self.pending, self.unsure = self.pending + taken, True
+
+
+class BufferedCounters:
+    """`async with hs.counters.buffered() as counts: await counts.add(key)`; leaving it flushes."""
+
+    def __init__(self, totals: TotalsStore, flush_s: float = FLUSH_S) -> None:
+        if not 0.001 <= flush_s <= 60:
+            raise InvalidSetting(f"flush_s must be between 0.001 and 60, not {flush_s}")
+        self._totals = totals
+        self._flush_s = flush_s
+        self._cells: dict[str, _Cell] = {}
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> BufferedCounters:
+        self._flusher = asyncio.ensure_future(self._flush_now_and_then())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.gather(self._flusher, return_exceptions=True)
+            self._flusher = None
+        await self.flush()
+
+    def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
+        """Count now, write later. The future is done when the add is durable."""
+        if self._flusher is None:
+            raise Closed("buffered counters are open only inside `async with`")
+        check_key(key)
+        check_amount(amount)
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell()
+        cell.pending += Running(amount, 0) if amount > 0 else Running(0, -amount)
+        return cell.acknowledged
+
+    async def add(self, key: str, amount: int = 1) -> None:
+        """Add, and return when a write that contains it is acknowledged.
+
+        After an error it may still be counted, once, by a later flush.
+        """
+        await asyncio.shield(self.add_soon(key, amount))
+
+    async def flush(self) -> None:
+        """Write what is pending. The first error is raised; what it left out stays pending."""
+        flushes = [self._flush(key, cell) for key, cell in self._cells.items()]
+        for result in await asyncio.gather(*flushes, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _flush_now_and_then(self) -> None:
+        while True:
+            await self._totals.clock.sleep(self._flush_s)
+            with suppress(HeatsinkError):  # those who wait are told; the next flush tries again
+                await self.flush()
+
+    async def _flush(self, key: str, cell: _Cell) -> None:
+        async with cell.flushing:
+            if not cell.pending:
+                return
+            taken, waiting = cell.take()
+            try:
+                await self._write(key, cell, taken)
+            except HeatsinkError as error:
+                cell.give_back(taken, error)
+                waiting.set_exception(error)
+                waiting.exception()  # nobody may be waiting
+                raise
+            waiting.set_result(None)
+
+    async def _write(self, key: str, cell: _Cell, taken: Running) -> None:
+        writer = cell.writer
+        if writer is None or not (cell.unsure or self._totals.is_good(key, writer)):
+            writer = cell.writer = await self._totals.new_writer(key)
+        goal = writer.written + taken
+        while (counted := await self._totals.write(key, writer, goal)) is not None:
+            goal = goal - counted  # the writer was folded away: the rest goes on under a new name
+            writer = cell.writer = await self._totals.new_writer(key)
+        writer.written, cell.unsure = goal, False

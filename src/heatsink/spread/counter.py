@@ -1,0 +1,122 @@
+"""Counters that many may add to at once, and whose adds count once however often they are retried.
+
+An add is one transaction in the token's partition: the token's record and the sum together. A
+token is an id and carries time, so it is placed as a row is, and a retry meets its own record
+whatever the layout is by then. Records are kept for `token_ttl_s`; then a fold seals the time
+before, and a token from sealed time is refused, by the store, in the same transaction: there is no
+moment in which a forgotten token could be counted again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from heatsink.errors import Conflict, TokenExpired
+from heatsink.keys import check_key, partition_of
+from heatsink.registry.layout import Layout
+
+from .buffered import FLUSH_S, BufferedCounters
+from .parts import Parts
+from .router import PastHorizon
+from .store import CounterStore, Total
+from .totals import TotalsStore, check_amount
+
+TOKEN_TTL_S = 86_400.0
+REMEMBERED_MAX = 10_000
+
+
+class Counters:
+    def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float = TOKEN_TTL_S) -> None:
+        self._store = store
+        self._parts = parts
+        self._registry = parts.registry
+        self._router = parts.router
+        self._tracker = parts.tracker
+        self._backoff = parts.backoff
+        self._token_ttl_s = token_ttl_s
+        self._folded: dict[str, int] = {}
+
+    async def add(self, key: str, amount: int = 1, *, token: Any = None) -> None:
+        """Add to a counter. With the same `token` it is the same add, however often it is sent."""
+        check_key(key)
+        check_amount(amount)
+        if token is not None:
+            raw, time_ms = self._router.id_from(token)
+            self._check_age(time_ms)
+        else:
+            raw, time_ms = await self._fresh()
+        self._tracker.record(key)
+        partition = await self._place(key, raw, time_ms)
+        add = partial(self._store.add, partition, raw, time_ms, amount)
+        before = await self._backoff.call(add, key)
+        if before is not None and before != amount:
+            raise Conflict(f"this token added {before} before, not {amount}: use a new token")
+
+    def buffered(self, flush_s: float = FLUSH_S) -> BufferedCounters:
+        """For higher rates: `async with hs.counters.buffered() as counts`, then `counts.add`."""
+        return BufferedCounters(TotalsStore(self._store, self._parts), flush_s)
+
+    async def value(self, key: str) -> int:
+        """The sum of all acknowledged adds, as of one moment during the call."""
+        check_key(key)
+        layout = await self._layout(key)
+        partitions = self._partitions(key, layout, self._folded.get(key, 0))
+        self._tracker.record_read(key, len(partitions))
+        totals = await self._backoff.call(partial(self._store.totals, partitions), key)
+        self._remember(key, totals[0])
+        if self._is_worth_folding(key, layout, totals[0]):
+            await self.fold(key)
+        return sum(total.value + total.writers for total in totals)
+
+    async def fold(self, key: str) -> None:
+        """Move what closed partitions and dead processes hold to the bare key: reads get cheaper.
+
+        Only what is older than `token_ttl_s` is folded; from then on such tokens are refused.
+        `value` calls this when it is worth it.
+        """
+        check_key(key)
+        sources = (await self._layout(key)).partitions(key)
+        fold = partial(self._store.fold, sources, sources[0], self._oldest_ms())
+        await self._backoff.call(fold, key)
+
+    async def _layout(self, key: str) -> Layout:
+        return await self._backoff.call(partial(self._registry.layout, key), key)
+
+    def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
+        """Once a partition could be left out of reads, and daily to let old tokens go."""
+        oldest_ms = self._oldest_ms()
+        needed = len(self._partitions(key, layout, oldest_ms))
+        read = len(self._partitions(key, layout, bare.folded_ms))
+        return needed < read or bare.folded_ms < oldest_ms - int(self._token_ttl_s * 1000)
+
+    def _partitions(self, key: str, layout: Layout, folded_ms: int) -> list[str]:
+        """The bare partition first, then those of every epoch that is not folded away."""
+        names = dict.fromkeys([partition_of(key, None)])
+        for epoch in layout.overlapping(folded_ms, None):
+            names.update(dict.fromkeys(epoch.partitions(key)))
+        return list(names)
+
+    def _remember(self, key: str, bare: Total) -> None:
+        if bare.folded_ms and (key in self._folded or len(self._folded) < REMEMBERED_MAX):
+            self._folded[key] = bare.folded_ms
+
+    def _oldest_ms(self) -> int:
+        """Tokens from before this are too old. By the horizon, which all processes agree on."""
+        return max(self._registry.view.horizon_ms - int(self._token_ttl_s * 1000), 0)
+
+    def _check_age(self, time_ms: int) -> None:
+        if time_ms < self._oldest_ms():
+            raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a fresh one")
+
+    async def _fresh(self) -> tuple[bytes, int]:
+        try:
+            return self._router.fresh_id()
+        except PastHorizon:
+            return await self._router.fresh_id_later()
+
+    async def _place(self, key: str, raw: bytes, time_ms: int) -> str:
+        try:
+            return self._router.place(key, raw, time_ms)[0]
+        except PastHorizon:
+            return (await self._router.place_later(key, raw, time_ms))[0]

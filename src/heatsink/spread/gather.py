@@ -1,0 +1,167 @@
+"""An ordered page out of many partitions that reads hardly more than it returns.
+
+A `Gather` says what to ask, takes the answers in, and ends with the page; it does no I/O.
+
+Rows exist only where their epoch placed them, so asking too many partitions is never wrong, only
+dear. The first round asks the partitions of the epoch at which the page begins, each for its fair
+share of the page and some slack. If the page is not certain by then, the second round refills the
+partitions that ran dry or, if none did, goes on to the next epoch; the third asks whatever is left
+for all that is missing. So a page takes three rounds at most, however many epochs there are (one
+more if the key's layout turns out to have grown meanwhile), and mostly one.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf, sqrt
+
+import msgspec
+
+from heatsink.ids import IdScheme
+from heatsink.registry.layout import Epoch, Layout
+
+from .store import Ask, Row
+
+SLACK_SIGMAS = 2.33  # one bucket in a hundred needs a second helping
+ROUNDS_MAX = 3
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The ids of a page: between two ids, both excluded, from the newest or the oldest."""
+
+    above: bytes | None
+    below: bytes | None
+    newest_first: bool
+
+    def precedes(self, one: bytes, other: bytes) -> bool:
+        """Whether an id comes before another on the page."""
+        return one > other if self.newest_first else one < other
+
+
+class Gather:
+    """Collects `wanted` rows: one more than the page has, to know whether it is the last."""
+
+    def __init__(
+        self, key: str, layout: Layout, span: Range, wanted: int, scheme: IdScheme
+    ) -> None:
+        self.rounds = 0
+        self._key = key
+        self._span = span
+        self._wanted = wanted
+        self._scheme = scheme
+        self._rows: list[Row] = []
+        self._frontiers: dict[str, bytes | None] = {}  # the last row seen of each open partition
+        self._exhausted: set[str] = set()
+        self._unopened: list[Epoch] = []
+        self.learn(layout)
+        self._open(self._unopened[:1])
+
+    @property
+    def rows(self) -> list[Row]:
+        return self._rows[: self._wanted]
+
+    def learn(self, layout: Layout) -> None:
+        """Plan by a newer layout; what was fetched stays good."""
+        from_ms = None if self._span.above is None else self._scheme.time_ms(self._span.above)
+        to_ms = None if self._span.below is None else self._scheme.time_ms(self._span.below)
+        epochs = list(layout.overlapping(from_ms, to_ms))
+        if self._span.newest_first:
+            epochs.reverse()
+        self._ends: dict[Epoch, float] = {
+            epoch: later.start_ms for epoch, later in zip(layout.epochs, layout.later, strict=False)
+        }
+        self._unopened = [epoch for epoch in epochs if not self._is_open(epoch)]
+
+    def _is_open(self, epoch: Epoch) -> bool:
+        return all(partition in self._frontiers for partition in epoch.partitions(self._key))
+
+    def _open(self, epochs: list[Epoch]) -> None:
+        for epoch in epochs:
+            for partition in epoch.partitions(self._key):
+                self._frontiers.setdefault(partition, None)
+        self._unopened = [epoch for epoch in self._unopened if not self._is_open(epoch)]
+
+    def asks(self) -> dict[str, Ask]:
+        """What to ask of which partition next; nothing once the page is certain."""
+        self._rows.sort(key=_raw, reverse=self._span.newest_first)
+        dry = self._dry()
+        opening = not dry and self._must_open()
+        if opening:
+            last = self.rounds >= ROUNDS_MAX - 1
+            self._open(self._unopened if last else self._unopened[:1])
+            dry = self._dry()
+            if not dry:  # what was opened is known already
+                return self.asks()
+        if not dry:
+            return {}
+        self.rounds += 1
+        missing = self._wanted - self._certain()
+        sparing = self.rounds == 1 or (opening and self.rounds < ROUNDS_MAX)
+        limit = self._share(missing, len(dry)) if sparing else missing
+        return {partition: self._ask(partition, limit) for partition in dry}
+
+    def _must_open(self) -> bool:
+        last = self._last_wanted()
+        return bool(self._unopened) and (last is None or not self._is_safe(last))
+
+    def _dry(self) -> list[str]:
+        """Open partitions that may still hold rows of the page, as far as open epochs go."""
+        last = self._last_wanted()
+        return [
+            partition
+            for partition, frontier in self._frontiers.items()
+            if partition not in self._exhausted
+            and (
+                frontier is None
+                or (
+                    self._is_safe(frontier)
+                    and (last is None or self._span.precedes(frontier, last))
+                )
+            )
+        ]
+
+    def _last_wanted(self) -> bytes | None:
+        return self._rows[self._wanted - 1].raw if len(self._rows) >= self._wanted else None
+
+    def _is_safe(self, raw: bytes) -> bool:
+        """No epoch that is not open yet can hold a row that precedes this one."""
+        time_ms = self._scheme.time_ms(raw)
+        if self._span.newest_first:
+            return all(time_ms >= self._ends.get(epoch, inf) for epoch in self._unopened)
+        return all(time_ms < epoch.start_ms for epoch in self._unopened)
+
+    def _certain(self) -> int:
+        """How many rows at the head of the page can no longer be preceded by an unseen one."""
+        behind = [f for p, f in self._frontiers.items() if p not in self._exhausted]
+        if None in behind:
+            return 0
+        count = 0
+        for row in self._rows:
+            unseen = any(frontier and self._span.precedes(frontier, row.raw) for frontier in behind)
+            if unseen or not self._is_safe(row.raw):
+                break
+            count += 1
+        return count
+
+    def _share(self, missing: int, partitions: int) -> int:
+        mean = missing / partitions
+        slack = SLACK_SIGMAS * sqrt(mean * (1 - 1 / partitions))
+        return min(missing, ceil(mean + slack))
+
+    def _ask(self, partition: str, limit: int) -> Ask:
+        above, below = self._span.above, self._span.below
+        frontier = self._frontiers[partition]
+        if frontier is not None:
+            above, below = (above, frontier) if self._span.newest_first else (frontier, below)
+        return Ask(above, below, limit, self._span.newest_first)
+
+    def feed(self, partition: str, ask: Ask, rows: list[Row]) -> None:
+        """Take an answer in."""
+        self._rows += rows
+        if len(rows) < ask.limit:
+            self._exhausted.add(partition)
+        if rows:
+            self._frontiers[partition] = rows[-1].raw
+
+
+def _raw(row: Row) -> bytes:
+    return row.raw

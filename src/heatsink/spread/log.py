@@ -1,0 +1,205 @@
+"""A log of entries per key: a conversation, a feed, an audit trail.
+
+Clients name the key; which partitions its rows are in is nobody else's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+
+from heatsink.errors import Conflict, Deleted, InvalidBody, InvalidSetting, Retryable
+from heatsink.ids import IdScheme
+from heatsink.keys import check_key, escape
+from heatsink.registry.layout import Layout
+
+from .gather import Gather, Range
+from .pages import Cursors, Entry, Order, Page, Receipt, check_limit, check_order, entry_of
+from .parts import Parts
+from .router import PastHorizon
+from .store import Answer, Ask, LogStore, Row
+
+BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything
+TTL_S_MAX = 100 * 365 * 86_400
+
+
+class Log:
+    def __init__(self, store: LogStore, parts: Parts) -> None:
+        self._store = store
+        self._registry = parts.registry
+        self._router = parts.router
+        self._tracker = parts.tracker
+        self._backoff = parts.backoff
+        self._scheme = parts.router.scheme
+        self._cursors = Cursors(parts.registry.meta.seed)
+
+    async def append(
+        self, key: str, body: bytes, *, id: Any = None, ttl: float | None = None
+    ) -> Receipt:
+        """Add an entry. Repeating it with the same id and body is the same append."""
+        check_key(key)
+        check_body(body)
+        if id is not None:
+            raw, time_ms = self._router.id_from(id)
+        else:
+            try:
+                raw, time_ms = self._router.fresh_id()
+            except PastHorizon:
+                raw, time_ms = await self._router.fresh_id_later()
+        expires_ms = None if ttl is None else time_ms + ttl_ms(ttl)
+        self._tracker.record(key, 1, len(body))
+        try:
+            partition, epoch = self._router.place(key, raw, time_ms)
+        except PastHorizon:
+            partition, epoch = await self._router.place_later(key, raw, time_ms)
+        row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
+        try:
+            taken_by = await self._store.put(partition, row)
+        except Retryable as refusal:
+            put_again = partial(self._store.put, partition, row)
+            taken_by = await self._backoff.after(refusal, put_again, key)
+        if taken_by is not None:
+            _check_same(row, taken_by, self._scheme)
+        return Receipt(key, raw, self._scheme)
+
+    async def page(
+        self,
+        key: str,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "newest",
+        after: Any = None,
+        before: Any = None,
+    ) -> Page:
+        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone."""
+        check_key(key)
+        newest_first, limit = check_order(order), check_limit(limit)
+        above, below = self._bound(after), self._bound(before)
+        if cursor is not None:
+            last = self._cursors.read(key, order, cursor)
+            if newest_first:
+                below = last if below is None else min(last, below)
+            else:
+                above = last if above is None else max(last, above)
+        rows = await self._rows(key, Range(above, below, newest_first), limit + 1)
+        more = len(rows) > limit
+        entries = [entry_of(row, self._scheme) for row in rows[:limit]]
+        return Page(entries, self._cursors.write(key, order, rows[limit - 1].raw) if more else None)
+
+    async def _rows(self, key: str, span: Range, wanted: int) -> list[Row]:
+        if span.above is not None and span.below is not None and span.above >= span.below:
+            return []
+        gather = Gather(key, self._registry.view.layout(key), span, wanted, self._scheme)
+        need_truth = self._passes_horizon(span)
+        while asks := gather.asks():
+            answers, truth = await self._ask_all(key, asks, need_truth)
+            for (partition, ask), answer in zip(asks.items(), answers, strict=True):
+                gather.feed(partition, ask, answer.rows)
+            if truth is not None:
+                gather.learn(truth)
+                need_truth = False
+        return gather.rows
+
+    def _passes_horizon(self, span: Range) -> bool:
+        """Whether epochs may overlap this range that the view does not know."""
+        horizon_ms = self._registry.view.horizon_ms
+        return span.below is None or self._scheme.time_ms(span.below) >= horizon_ms
+
+    async def _ask_all(
+        self, key: str, asks: dict[str, Ask], need_truth: bool
+    ) -> tuple[list[Answer], Layout | None]:
+        """All partitions at once, and the layout as the store has it along with them."""
+        self._tracker.record_read(key, len(asks))
+        bare = escape(key)
+        if need_truth and bare in asks and asks[bare].newest_first and asks[bare].below is None:
+            asks = {**asks, bare: structs.replace(asks[bare], layout_of=key)}
+            need_truth = False
+        queries = [self._query(key, partition, ask) for partition, ask in asks.items()]
+        if need_truth:
+            return await asyncio.gather(asyncio.gather(*queries), self._layout(key))
+        answers = [await queries[0]] if len(queries) == 1 else await asyncio.gather(*queries)
+        carried = [answer.layout for answer in answers if answer.layout is not None]
+        return answers, carried[0] if carried else None
+
+    async def _query(self, key: str, partition: str, ask: Ask) -> Answer:
+        return await self._backoff.call(partial(self._store.query, partition, ask), key)
+
+    async def _layout(self, key: str) -> Layout:
+        return await self._backoff.call(partial(self._registry.layout, key), key)
+
+    async def get(self, key: str, id: Any) -> Entry | None:
+        """One entry by its id; None when there is none."""
+        check_key(key)
+        raw, time_ms = self._router.id_from(id)
+        self._tracker.record_read(key)
+        if time_ms >= self._registry.view.horizon_ms:
+            await self._backoff.call(self._registry.renew, key)
+        try:
+            partition, _ = self._router.place(key, raw, time_ms)
+        except PastHorizon:
+            return None  # past the closed time, so nobody can have placed it yet
+        row = await self._backoff.call(partial(self._store.get, partition, raw), key)
+        return None if row is None else entry_of(row, self._scheme)
+
+    async def delete(self, key: str, id: Any) -> bool:
+        """Remove an entry and leave a tombstone, so that no late retry brings it back."""
+        check_key(key)
+        raw, time_ms = self._router.id_from(id)
+        self._tracker.record(key)
+        try:
+            partition, epoch = self._router.place(key, raw, time_ms)
+        except PastHorizon:
+            partition, epoch = await self._router.place_later(key, raw, time_ms)
+        tombstone = Row(raw, b"", epoch.start_ms, epoch.buckets, None, deleted=True)
+        return await self._backoff.call(partial(self._store.delete, partition, tombstone), key)
+
+    async def erase(self, key: str) -> int:
+        """Remove every row the key has in any bucket it ever had, tombstones and counters too.
+
+        Stop its writers first: an append that lands later, or a retry, writes anew.
+        """
+        check_key(key)
+        layout = await self._layout(key)
+        erased = 0
+        for partition in layout.partitions(key):
+            erased += await self._backoff.call(partial(self._store.erase, partition), key)
+        return erased
+
+    def _bound(self, bound: Any) -> bytes | None:
+        """An id, excluded, or the time before which an id is excluded."""
+        if not isinstance(bound, datetime):
+            return None if bound is None else self._scheme.raw(bound)
+        if bound.tzinfo is None:
+            raise InvalidSetting("after and before need a datetime with a time zone, or an id")
+        first = self._scheme.first_raw(int(bound.timestamp() * 1000))
+        return _predecessor(first)
+
+
+def _predecessor(raw: bytes) -> bytes:
+    number = int.from_bytes(raw, "big")
+    return max(number - 1, 0).to_bytes(len(raw), "big")
+
+
+def check_body(body: object) -> None:
+    if not isinstance(body, bytes):
+        raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
+    if len(body) > BODY_BYTES_MAX:
+        raise InvalidBody(f"body has {len(body):,} bytes; at most {BODY_BYTES_MAX:,} fit in a row")
+
+
+def ttl_ms(ttl: object) -> int:
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= TTL_S_MAX:
+        raise InvalidSetting(f"ttl must be seconds above 0 and up to 100 years, not {ttl!r:.40}")
+    return int(ttl * 1000)
+
+
+def _check_same(row: Row, taken_by: Row, scheme: IdScheme) -> None:
+    if taken_by.deleted:
+        raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")
+    if taken_by.body != row.body:
+        raise Conflict(f"id {scheme.value(row.raw)} was used with another body: use a new id")

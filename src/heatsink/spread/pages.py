@@ -1,0 +1,115 @@
+"""What readers of a log get, and the cursor that takes them on."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from heatsink.errors import InvalidCursor, InvalidSetting
+from heatsink.ids import IdScheme
+
+from .store import Row
+
+Order = Literal["newest", "oldest"]
+LIMIT_MAX = 1_000
+TAG_BYTES = 8
+
+
+def _time_of(scheme: IdScheme, raw: bytes) -> datetime:
+    return datetime.fromtimestamp(scheme.time_ms(raw) / 1000, UTC)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append."""
+
+    key: str
+    raw: bytes
+    scheme: IdScheme
+
+    @property
+    def id(self) -> Any:
+        return self.scheme.value(self.raw)
+
+    @property
+    def time(self) -> datetime:
+        return _time_of(self.scheme, self.raw)
+
+    def __repr__(self) -> str:
+        return f"Receipt(key={self.key!r}, id={self.id})"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry of a log."""
+
+    raw: bytes
+    body: bytes
+    scheme: IdScheme
+
+    @property
+    def id(self) -> Any:
+        return self.scheme.value(self.raw)
+
+    @property
+    def time(self) -> datetime:
+        return _time_of(self.scheme, self.raw)
+
+    def __repr__(self) -> str:
+        return f"Entry(id={self.id}, body={self.body!r})"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Entries in order. `cursor` goes on where they end; None after the last page."""
+
+    entries: list[Entry]
+    cursor: str | None
+
+
+def entry_of(row: Row, scheme: IdScheme) -> Entry:
+    return Entry(row.raw, row.body, scheme)
+
+
+def check_limit(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LIMIT_MAX:
+        raise InvalidSetting(f"limit must be an int from 1 to {LIMIT_MAX:,}, not {limit!r:.40}")
+    return limit
+
+
+def check_order(order: object) -> bool:
+    """Whether the newest entries come first."""
+    if order not in ("newest", "oldest"):
+        raise InvalidSetting(f"order must be 'newest' or 'oldest', not {order!r:.40}")
+    return order == "newest"
+
+
+class Cursors:
+    """Cursors are the last id, signed for one key and order: they survive any change of layout."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+
+    def write(self, key: str, order: Order, raw: bytes) -> str:
+        return urlsafe_b64encode(self._tag(key, order, raw) + raw).decode().rstrip("=")
+
+    def read(self, key: str, order: Order, cursor: object) -> bytes:
+        if not isinstance(cursor, str):
+            raise InvalidCursor(
+                f"cursor must be a str from page.cursor, not {type(cursor).__name__}"
+            )
+        try:
+            data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except ValueError:
+            raise InvalidCursor(f"cursor {cursor[:40]!r} is damaged: pass page.cursor") from None
+        tag, raw = data[:TAG_BYTES], data[TAG_BYTES:]
+        if tag != self._tag(key, order, raw):
+            raise InvalidCursor(
+                f"cursor {cursor[:40]!r} was not made for this key and order: pass page.cursor"
+            )
+        return raw
+
+    def _tag(self, key: str, order: Order, raw: bytes) -> bytes:
+        text = f"{order}\0{key}\0".encode()
+        return blake2b(text + raw, key=self._seed, digest_size=TAG_BYTES).digest()

@@ -1,0 +1,196 @@
+"""How many buckets each key should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+import msgspec
+
+from heatsink.control.damping import RecentPeak, forecast
+from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.errors import InvalidSetting
+from heatsink.registry.decision import BUCKETS, Decision, for_key
+from heatsink.registry.layout import COLD, Layout
+
+THROTTLED_SHARE = 0.01
+
+
+class BucketRules(msgspec.Struct, frozen=True):
+    """When to grow, when to shrink, and how far. `shrink=False` is a high-water mark.
+
+    `forecast_s` is how far ahead of a rising key the layout must be: a window to see it, the
+    horizon for the new epoch to begin, and a second of room.
+    """
+
+    bucket_units_s: int = 800
+    buckets_max: int = 64
+    forecast_s: float = 3.0
+    cool_down_s: float = 300.0
+    shrink: bool = True
+    shrink_fill: float = 0.5
+    extra_buckets_max: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.bucket_units_s < 1:
+            raise InvalidSetting(f"bucket_units_s must be at least 1, not {self.bucket_units_s}")
+        if not 1 <= self.buckets_max <= 1024:
+            raise InvalidSetting(f"buckets_max must be between 1 and 1024, not {self.buckets_max}")
+        if self.forecast_s < 0 or self.cool_down_s < 0:
+            raise InvalidSetting("forecast_s and cool_down_s must not be negative")
+        if not 0 < self.shrink_fill <= 1:
+            raise InvalidSetting(
+                f"shrink_fill must be above 0 and at most 1, not {self.shrink_fill}"
+            )
+
+    def buckets_for(self, units_s: float) -> int:
+        return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """Windows of heat, oldest first, and the layouts and pins in force."""
+
+    windows: list[WindowHeat]
+    layouts: Mapping[str, Layout]
+    pins: Mapping[str, Decision]
+    version: int = 0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of a key between windows."""
+
+    peak: RecentPeak
+    since_s: float
+    last_s: float
+    last_units_s: float
+
+
+class BucketPolicy:
+    """Up at once and ahead of the slope, down after a calm cool-down, pinned where told."""
+
+    def __init__(self, rules: BucketRules) -> None:
+        self._rules = rules
+        self._memory: dict[str, _Memory] = {}
+        self._spread: dict[str, None] = {}  # in the layouts' order, so that decisions have one too
+        self._spread_version = -1
+        self._swept_s = 0.0
+
+    def decide(self, observation: Observation) -> list[Decision]:
+        self._note_spread_keys(observation)
+        wanted: dict[str, Decision] = {}
+        for window in observation.windows:
+            wanted.update(self._shrink(window, observation.layouts))
+            wanted.update(self._grow(window, observation.layouts))
+        for key in observation.pins:
+            wanted.pop(key, None)
+        decisions = [*_pinned(observation), *wanted.values()]
+        return self._within_budget(decisions, observation.layouts) if decisions else []
+
+    def _note_spread_keys(self, observation: Observation) -> None:
+        if observation.version != self._spread_version:
+            layouts = observation.layouts
+            self._spread = {key: None for key in layouts if layouts[key].buckets > 1}
+            self._spread_version = observation.version
+
+    def _grow(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
+        grown = {}
+        for key, heat in window.keys.items():
+            layout = layouts.get(key, COLD)
+            demand, why = self._demand(key, heat, window)
+            if self._suffers(heat, window, layout):
+                demand = max(demand, 1.25 * layout.buckets * self._rules.bucket_units_s)
+                why = f"{heat.throttles_s:,.0f} throttled/s on {layout.buckets} buckets; {why}"
+            needed = self._rules.buckets_for(demand)
+            if needed > layout.buckets:
+                reason = f"{why} at {self._rules.bucket_units_s:,} a bucket"
+                grown[key] = for_key(key, BUCKETS, needed, reason)
+        if window.complete:
+            self._forget(window.start_s)
+        return grown
+
+    def _demand(self, key: str, heat: KeyHeat, window: WindowHeat) -> tuple[float, str]:
+        """The rate to build for: a complete window's is remembered and looked ahead from."""
+        rate = heat.write_units_s
+        why = f"{rate:,.0f} write units/s"
+        if not window.complete:
+            return rate, why
+        ahead = self._ahead(self._memory.get(key), rate, window.start_s)
+        self._remember(key, rate, window.start_s)
+        if ahead > rate:
+            why += f", {ahead:,.0f} expected in {self._rules.forecast_s:g} s"
+        return ahead, why
+
+    def _ahead(self, memory: _Memory | None, rate: float, start_s: float) -> float:
+        """A forecast, for keys that fill half a bucket: below that a slope is noise."""
+        if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
+            return rate
+        interval_s = start_s - memory.last_s
+        return forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)
+
+    def _remember(self, key: str, rate: float, start_s: float) -> None:
+        memory = self._memory.get(key)
+        if memory is None:
+            memory = _Memory(RecentPeak(self._rules.cool_down_s), start_s, start_s, rate)
+            self._memory[key] = memory
+        memory.peak.add(start_s, rate)
+        memory.last_s, memory.last_units_s = start_s, rate
+
+    def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
+        """Throttled although the present layout was in force during the whole window."""
+        in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
+        busy = heat.write_units_s >= self._rules.bucket_units_s / 2
+        return in_force and busy and heat.throttles_s > THROTTLED_SHARE * heat.writes_s
+
+    def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
+        """Look through the spread keys, but not every second where calm is counted in minutes."""
+        due = window.start_s - self._swept_s >= self._rules.cool_down_s / 20
+        if not (self._rules.shrink and window.complete and due):
+            return {}
+        self._swept_s = window.start_s
+        fewer = {key: self._fewer(key, window, layouts[key]) for key in self._spread}
+        return {key: decision for key, decision in fewer.items() if decision is not None}
+
+    def _fewer(self, key: str, window: WindowHeat, layout: Layout) -> Decision | None:
+        if key not in self._memory:
+            self._remember(key, 0.0, window.start_s)
+        memory = self._memory[key]
+        calm_since_s = max(layout.epochs[-1].start_ms / 1000, memory.since_s)
+        if window.start_s - calm_since_s < self._rules.cool_down_s:
+            return None
+        now = window.keys[key].write_units_s if key in window.keys else 0.0
+        peak = max(memory.peak.at(window.start_s), now)
+        buckets = self._rules.buckets_for(peak / self._rules.shrink_fill)
+        if buckets >= layout.buckets:
+            return None
+        calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
+        return for_key(key, BUCKETS, buckets, f"{calm}: {buckets} would stay under half full")
+
+    def _forget(self, start_s: float) -> None:
+        """Keys with one bucket are remembered from one window to the next and no longer."""
+        stale = [key for key, memory in self._memory.items() if memory.last_s < start_s]
+        for key in stale:
+            if key not in self._spread:
+                del self._memory[key]
+
+    def _within_budget(
+        self, decisions: list[Decision], layouts: Mapping[str, Layout]
+    ) -> list[Decision]:
+        """Growth stops at a budget for the whole deployment: nobody buys unbounded read cost."""
+        spent = sum(layouts[key].buckets - 1 for key in self._spread)
+        allowed = []
+        for decision in decisions:
+            growth = (decision.value or 1) - layouts.get(decision.key, COLD).buckets
+            if growth <= 0 or spent + growth <= self._rules.extra_buckets_max:
+                spent += growth
+                allowed.append(decision)
+        return allowed
+
+
+def _pinned(observation: Observation) -> list[Decision]:
+    return [
+        for_key(key, BUCKETS, pin.value, f"pinned: {pin.reason}")
+        for key, pin in observation.pins.items()
+        if observation.layouts.get(key, COLD).buckets != pin.value
+    ]

@@ -1,0 +1,64 @@
+"""A process's own running totals, written under a name that is placed like a token."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from heatsink.errors import InvalidSetting
+from heatsink.registry.layout import Layout
+
+from .parts import Parts
+from .router import PastHorizon
+from .store import CounterStore, Running
+
+AMOUNT_MAX = 2**53
+AGE_MS_MAX = 3_600_000
+
+
+def check_amount(amount: object) -> None:
+    if not isinstance(amount, int) or isinstance(amount, bool) or abs(amount) > AMOUNT_MAX:
+        raise InvalidSetting(f"amount must be an int within ±2**53, not {amount!r:.40}")
+
+
+class Writer:
+    """The name of one process's totals for one counter. Its partition never changes."""
+
+    def __init__(self, raw: bytes, minted_ms: int, partition: str, layout: Layout) -> None:
+        self.written = Running()
+        self.raw = raw
+        self.minted_ms = minted_ms
+        self.partition = partition
+        self.layout = layout
+
+
+class TotalsStore:
+    def __init__(self, store: CounterStore, parts: Parts) -> None:
+        self.clock = parts.clock
+        self._store = store
+        self._parts = parts
+
+    def is_good(self, key: str, writer: Writer) -> bool:
+        """Whether a writer's name would be placed where it is if it were minted now."""
+        view = self._parts.registry.view
+        young = view.horizon_ms - writer.minted_ms < AGE_MS_MAX
+        return young and view.layout(key) is writer.layout
+
+    async def new_writer(self, key: str) -> Writer:
+        router = self._parts.router
+        layout = self._parts.registry.view.layout(key)
+        try:
+            raw, time_ms = router.fresh_id()
+        except PastHorizon:
+            raw, time_ms = await router.fresh_id_later()
+        try:
+            partition, _ = router.place(key, raw, time_ms)
+        except PastHorizon:
+            partition, _ = await router.place_later(key, raw, time_ms)
+        return Writer(raw, time_ms, partition, layout)
+
+    async def write(self, key: str, writer: Writer, to: Running) -> Running | None:
+        """Set the totals if they are smaller; see `CounterStore.raise_to`."""
+        self._parts.tracker.record(key)
+        raise_to = self._store.raise_to
+        attempt = partial(raise_to, writer.partition, writer.raw, writer.minted_ms, to)
+        return await self._parts.backoff.call(attempt, key)

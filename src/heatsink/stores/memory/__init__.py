@@ -1,0 +1,18 @@
+"""Everything in this process's memory: the reference store."""
+
+from __future__ import annotations
+
+from heatsink.clock import Clock
+from heatsink.stores.stores import Stores
+
+from .bus import MemoryBus
+from .counters import MemoryCounters
+from .log import MemoryLog
+from .registry import MemoryRegistry
+
+
+def memory_stores(clock: Clock) -> Stores:
+    registry = MemoryRegistry(clock)
+    counters = MemoryCounters()
+    log = MemoryLog(clock, registry.layout_now, counters.erase)
+    return Stores(log=log, counters=counters, registry=registry, lease=registry, bus=MemoryBus())

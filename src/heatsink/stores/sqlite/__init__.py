@@ -1,0 +1,27 @@
+"""One file, durable when acknowledged, shared by any number of processes on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heatsink.clock import Clock
+from heatsink.stores.stores import Stores
+
+from .bus import SqliteBus
+from .counters import SqliteCounters
+from .database import Database
+from .log import SqliteLog, run_batch
+from .registry import SqliteRegistry
+
+
+def sqlite_stores(file: Path, clock: Clock) -> Stores:
+    database = Database(file, run_batch)
+    registry = SqliteRegistry(database, clock)
+    return Stores(
+        log=SqliteLog(database, clock),
+        counters=SqliteCounters(database),
+        registry=registry,
+        lease=registry,
+        bus=SqliteBus(database),
+        close=database.close,
+    )

@@ -1,0 +1,162 @@
+"""One SQLite file, written by one thread that shares each fsync among all who wait for it.
+
+Whatever is submitted while a commit is under way goes into the next one, so the more callers there
+are, the fewer commits each of them costs. A transaction is acknowledged after its fsync
+(`synchronous=FULL`), so a killed process or machine loses nothing that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Generic, TypeVar
+
+from heatsink.errors import Closed, HeatsinkError, Unavailable
+
+BATCH_MAX = 500
+BUSY_S = 10.0
+Result = TypeVar("Result")
+Operation = Callable[[sqlite3.Connection], Result]
+
+
+class Job(Generic[Result]):
+    """An operation and who waits for it. An operation raises, if it does, before it writes."""
+
+    __slots__ = ("error", "future", "operation", "result")
+
+    def __init__(self, operation: Operation[Result], future: asyncio.Future[Result]) -> None:
+        self.operation = operation
+        self.future = future
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        try:
+            self.result = self.operation(connection)
+        except HeatsinkError as error:
+            self.error = error
+
+    def settle(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]
+
+
+RunBatch = Callable[[sqlite3.Connection, list[Job[Any]]], None]
+
+
+class Writer:
+    """The thread. `run_batch` runs jobs inside a transaction that is already open."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
+        self._connect = connect
+        self._run_batch = run_batch
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def submit(self, operation: Operation[Result]) -> asyncio.Future[Result]:
+        if self._closed:
+            raise Closed("the SQLite store is closed")
+        if self._thread is None:
+            self._start()
+        assert self._loop is not None
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._jobs.put(Job(operation, future))
+        return future
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = Thread(target=self._work, name="heatsink-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        connection = self._connect()
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                _commit(connection, batch, self._run_batch)
+                self._report(batch)
+        connection.close()
+
+    def _next_batch(self) -> list[Job[Any]] | None:
+        """Wait for a job, then take all that are there. None when there will be no more."""
+        first = self._jobs.get()
+        if first is None:
+            return None
+        batch = [first]
+        try:
+            while len(batch) < BATCH_MAX:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    self._jobs.put(None)
+                    break
+                batch.append(job)
+        except Empty:
+            pass
+        return batch
+
+    def _report(self, batch: Sequence[Job[Any]]) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self._loop.call_soon_threadsafe(_settle_all, batch)
+
+    async def close(self) -> None:
+        """Finish what was submitted, then stop."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+
+def _settle_all(batch: Sequence[Job[Any]]) -> None:
+    for job in batch:
+        job.settle()
+
+
+def _commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: RunBatch) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        run_batch(connection, batch)
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        _roll_back(connection)
+        for job in batch:
+            job.error = unavailable(error)
+    except BaseException as error:
+        _roll_back(connection)
+        for job in batch:
+            job.error = error
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def unavailable(error: sqlite3.Error) -> Unavailable:
+    return Unavailable(f"SQLite: {error}")
+
+
+def open_file(file: Path, schema: str) -> sqlite3.Connection:
+    """A connection that waits for other processes, with the tables made if they are missing."""
+    try:
+        connection = sqlite3.connect(
+            file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(schema)
+    except sqlite3.Error as error:
+        raise Unavailable(f"cannot open {file} as a SQLite database: {error}") from error
+    return connection

@@ -1,0 +1,157 @@
+"""Rows in SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from heatsink.clock import Clock, now_ms
+from heatsink.spread.store import Answer, Ask, Row
+
+from .database import Database
+from .engine import Job
+from .registry import read_layout
+
+COLUMNS = "raw, body, epoch_ms, buckets, expires_ms, deleted"
+VALUES = "(?, ?, ?, ?, ?, ?, ?)"
+CHUNKS = (256, 64, 16, 4, 1)  # few sizes, so that their statements stay prepared
+SCAN_ROWS = 1_000
+
+
+class Put:
+    """A put, as a value, so that a batch of them can be one statement."""
+
+    __slots__ = ("partition", "row")
+
+    def __init__(self, partition: str, row: Row) -> None:
+        self.partition = partition
+        self.row = row
+
+    def values(self) -> tuple[Any, ...]:
+        row = self.row
+        return (
+            self.partition,
+            row.raw,
+            row.body,
+            row.epoch_ms,
+            row.buckets,
+            row.expires_ms,
+            row.deleted,
+        )
+
+    def __call__(self, connection: sqlite3.Connection) -> Row | None:
+        insert = f"INSERT OR IGNORE INTO rows VALUES {VALUES}"
+        if connection.execute(insert, self.values()).rowcount:
+            return None
+        return read_row(connection, self.partition, self.row.raw)
+
+
+def run_batch(connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+    """All puts in a few statements if none meets a row that is there, one by one if some do.
+
+    Each statement lets other threads in and has to wait for them, which is what this saves.
+    """
+    puts = [job for job in batch if isinstance(job.operation, Put)]
+    if len(puts) > 1 and not _insert_all(connection, [job.operation for job in puts]):
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN IMMEDIATE")
+        puts = []
+    done = set(map(id, puts)) if len(puts) > 1 else set()
+    for job in batch:
+        if id(job) not in done:
+            job.run(connection)
+
+
+def _insert_all(connection: sqlite3.Connection, puts: list[Any]) -> bool:
+    start = 0
+    while start < len(puts):
+        size = next(chunk for chunk in CHUNKS if chunk <= len(puts) - start)
+        values = [value for put in puts[start : start + size] for value in put.values()]
+        places = ", ".join([VALUES] * size)
+        inserted = connection.execute(f"INSERT OR IGNORE INTO rows VALUES {places}", values)
+        if inserted.rowcount != size:
+            return False
+        start += size
+    return True
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    raw, body, epoch_ms, buckets, expires_ms, deleted = values
+    return Row(raw, body, epoch_ms, buckets, expires_ms, bool(deleted))
+
+
+def read_row(connection: sqlite3.Connection, partition: str, raw: bytes) -> Row | None:
+    found = connection.execute(
+        f"SELECT {COLUMNS} FROM rows WHERE partition = ? AND raw = ?", (partition, raw)
+    ).fetchone()
+    return _row(found) if found else None
+
+
+class SqliteLog:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def put(self, partition: str, row: Row) -> asyncio.Future[Row | None]:
+        return self._database.write(Put(partition, row))
+
+    async def get(self, partition: str, raw: bytes) -> Row | None:
+        row = self._database.read(lambda connection: read_row(connection, partition, raw))
+        return row if row and not row.deleted and not self._has_expired(row) else None
+
+    def _has_expired(self, row: Row) -> bool:
+        return row.expires_ms is not None and row.expires_ms <= now_ms(self._clock)
+
+    async def query(self, partition: str, ask: Ask) -> Answer:
+        return self._database.read(lambda connection: self._query(connection, partition, ask))
+
+    def _query(self, connection: sqlite3.Connection, partition: str, ask: Ask) -> Answer:
+        conditions = ["partition = ?", "NOT deleted", "(expires_ms IS NULL OR expires_ms > ?)"]
+        values: list[Any] = [partition, now_ms(self._clock)]
+        if ask.above is not None:
+            conditions.append("raw > ?")
+            values.append(ask.above)
+        if ask.below is not None:
+            conditions.append("raw < ?")
+            values.append(ask.below)
+        order = "DESC" if ask.newest_first else "ASC"
+        where = " AND ".join(conditions)
+        sql = f"SELECT {COLUMNS} FROM rows WHERE {where} ORDER BY raw {order} LIMIT ?"
+        rows = [_row(found) for found in connection.execute(sql, (*values, ask.limit)).fetchall()]
+        layout = None if ask.layout_of is None else read_layout(connection, ask.layout_of)
+        return Answer(rows, layout)
+
+    async def delete(self, partition: str, tombstone: Row) -> bool:
+        def replace(connection: sqlite3.Connection) -> bool:
+            before = read_row(connection, partition, tombstone.raw)
+            values = Put(partition, tombstone).values()
+            connection.execute(f"INSERT OR REPLACE INTO rows VALUES {VALUES}", values)
+            return before is not None and not before.deleted and not self._has_expired(before)
+
+        return await self._database.write(replace)
+
+    async def erase(self, partition: str) -> int:
+        def remove(connection: sqlite3.Connection) -> int:
+            for table in ("shares", "tokens", "writers"):
+                connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
+            return connection.execute("DELETE FROM rows WHERE partition = ?", (partition,)).rowcount
+
+        return await self._database.write(remove)
+
+    async def scan(self) -> AsyncIterator[tuple[str, Row]]:
+        place: tuple[str, bytes] = ("", b"")
+        while True:
+            found = self._database.read(partial(_next_rows, place))
+            for partition, *values in found:
+                yield partition, _row(tuple(values))
+            if len(found) < SCAN_ROWS:
+                return
+            place = (found[-1][0], found[-1][1])
+
+
+def _next_rows(after: tuple[str, bytes], connection: sqlite3.Connection) -> list[Any]:
+    sql = f"SELECT partition, {COLUMNS} FROM rows WHERE (partition, raw) > (?, ?)"
+    return connection.execute(f"{sql} ORDER BY partition, raw LIMIT {SCAN_ROWS}", after).fetchall()

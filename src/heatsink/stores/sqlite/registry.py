@@ -1,0 +1,145 @@
+"""The registry in SQLite: META, EPOCHS, pins and LOG, changed in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
+from heatsink.registry.layout import COLD, Layout
+from heatsink.registry.rules import check_append
+
+from .database import Database
+
+encode = msgspec.msgpack.encode
+_META = msgspec.msgpack.Decoder(Meta)
+_ENTRY = msgspec.msgpack.Decoder(LogEntry)
+_DECISION = msgspec.msgpack.Decoder(Decision)
+_EPOCHS = msgspec.msgpack.Decoder(list[tuple[int, int]])
+
+
+def read_layout(connection: sqlite3.Connection, key: str) -> Layout:
+    found = connection.execute("SELECT epochs FROM epochs WHERE key = ?", (key,)).fetchone()
+    return Layout(_EPOCHS.decode(found[0])) if found else COLD
+
+
+def _read_meta(connection: sqlite3.Connection) -> Meta:
+    found = connection.execute("SELECT meta FROM meta").fetchone()
+    if found is None:
+        raise Unavailable("this store has no registry yet")
+    return _META.decode(found[0])
+
+
+def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (1, ?)", (encode(meta),))
+
+
+class SqliteRegistry:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def _reading(self, meta: Meta) -> Reading:
+        return Reading(meta, now_ms(self._clock))
+
+    async def found(self, meta: Meta) -> Reading:
+        def create(connection: sqlite3.Connection) -> Meta:
+            connection.execute("INSERT OR IGNORE INTO meta VALUES (1, ?)", (encode(meta),))
+            return _read_meta(connection)
+
+        return self._reading(await self._database.write(create))
+
+    async def meta(self) -> Reading:
+        return self._reading(self._database.read(_read_meta))
+
+    async def advance(self, closed_ms: int) -> Reading:
+        def raise_closed_time(connection: sqlite3.Connection) -> Meta:
+            meta = _read_meta(connection)
+            if closed_ms > meta.closed_ms:
+                meta = msgspec.structs.replace(meta, closed_ms=closed_ms)
+                _write_meta(connection, meta)
+            return meta
+
+        return self._reading(await self._database.write(raise_closed_time))
+
+    async def append(self, entry: LogEntry, term: int | None) -> None:
+        def commit(connection: sqlite3.Connection) -> None:
+            meta = _read_meta(connection)
+            changed = entry.bucket_decisions
+            layouts = {d.key: read_layout(connection, d.key) for d in changed}
+            check_append(entry, term, meta, layouts)
+            _write_meta(connection, msgspec.structs.replace(meta, version=entry.version))
+            connection.execute("INSERT INTO log VALUES (?, ?)", (entry.version, encode(entry)))
+            for decision in changed:
+                assert decision.value is not None
+                layout = layouts[decision.key].then(entry.start_ms, decision.value)
+                _write_layout(connection, layout, decision)
+            for decision in entry.pin_decisions:
+                _write_pin(connection, decision)
+
+        await self._database.write(commit)
+
+    async def log(self, after: int, upto: int) -> list[LogEntry]:
+        def select(connection: sqlite3.Connection) -> list[LogEntry]:
+            sql = "SELECT entry FROM log WHERE version > ? AND version <= ? ORDER BY version"
+            return [_ENTRY.decode(entry) for (entry,) in connection.execute(sql, (after, upto))]
+
+        return self._database.read(select)
+
+    async def layout(self, key: str) -> Layout:
+        return self._database.read(lambda connection: read_layout(connection, key))
+
+    async def snapshot(self) -> Snapshot:
+        return self._database.read_at_once(_read_snapshot)
+
+    async def trim(self, below: int) -> None:
+        await self._database.write(
+            lambda connection: connection.execute("DELETE FROM log WHERE version < ?", (below,))
+        )
+
+    async def lead(self, seen: Meta, leader: str) -> Meta:
+        def take_over(connection: sqlite3.Connection) -> Meta:
+            meta = _read_meta(connection)
+            if (meta.term, meta.beat) != (seen.term, seen.beat):
+                raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
+            meta = msgspec.structs.replace(meta, term=meta.term + 1, beat=0, leader=leader)
+            _write_meta(connection, meta)
+            return meta
+
+        return await self._database.write(take_over)
+
+    async def beat(self, term: int) -> None:
+        def raise_beat(connection: sqlite3.Connection) -> None:
+            meta = _read_meta(connection)
+            if meta.term != term:
+                raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads")
+            _write_meta(connection, msgspec.structs.replace(meta, beat=meta.beat + 1))
+
+        await self._database.write(raise_beat)
+
+
+def _write_layout(connection: sqlite3.Connection, layout: Layout, decision: Decision) -> None:
+    values = (decision.key, encode(layout.later), encode(decision))
+    connection.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", values)
+
+
+def _write_pin(connection: sqlite3.Connection, decision: Decision) -> None:
+    if decision.value is None:
+        connection.execute("DELETE FROM pins WHERE key = ?", (decision.key,))
+    else:
+        values = (decision.key, encode(decision))
+        connection.execute("INSERT OR REPLACE INTO pins VALUES (?, ?)", values)
+
+
+def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
+    layouts: dict[str, Layout] = {}
+    reasons: dict[str, Decision] = {}
+    for key, epochs, decision in connection.execute("SELECT key, epochs, decision FROM epochs"):
+        layouts[key] = Layout(_EPOCHS.decode(epochs))
+        reasons[key] = _DECISION.decode(decision)
+    pinned = connection.execute("SELECT key, decision FROM pins")
+    pins = {key: _DECISION.decode(pin) for key, pin in pinned}
+    return Snapshot(_read_meta(connection).version, layouts, pins, reasons)

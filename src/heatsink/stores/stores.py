@@ -1,0 +1,25 @@
+"""One data store seen from the sides that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from heatsink.control.lease import LeaseStore
+from heatsink.detect.bus import HeatBus
+from heatsink.registry.store import RegistryStore
+from heatsink.spread.store import CounterStore, LogStore
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Stores:
+    log: LogStore
+    counters: CounterStore
+    registry: RegistryStore
+    lease: LeaseStore
+    bus: HeatBus
+    close: Callable[[], Awaitable[None]] = _nothing
