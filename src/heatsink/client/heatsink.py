@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from heatsink.clock import Clock, now_ms
+from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
 from heatsink.control.loop import ControlLoop
@@ -30,6 +31,10 @@ from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
 from .settings import Settings
+
+logger = logging.getLogger("heatsink")
+Work = Callable[[], Coroutine[Any, Any, None]]
+RESTART_S = 1.0
 
 
 class Heatsink:
@@ -70,16 +75,28 @@ class Heatsink:
         return Observation(windows, view.layouts, view.pins, view.version)
 
     async def __aenter__(self) -> Heatsink:
-        await self._registry.open(self._founding_meta())
-        router = Router(self._registry, self._settings.ids, self._backoff, self._clock, self._rng)
+        try:
+            await self._registry.open(self._founding_meta())
+        except BaseException:
+            await self._stores.close()
+            raise
+        self._open_for_use()
+        self._start_background_work()
+        return self
+
+    def _open_for_use(self) -> None:
+        ids = self._settings.ids
+        router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
         parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
         self._log = Log(self._stores.log, parts)
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
-        self._start(self._registry.follow())
-        self._start(self._make_reporter().run(self._clock))
+
+    def _start_background_work(self) -> None:
+        reporter = self._make_reporter()
+        self._start("following the registry", self._registry.follow)
+        self._start("reporting heat", lambda: reporter.run(self._clock))
         if self._settings.coordinate:
-            self._start(self._coordinator.run())
-        return self
+            self._start("coordinating", self._coordinator.run)
 
     def _founding_meta(self) -> Meta:
         return Meta(
@@ -100,8 +117,17 @@ class Heatsink:
         now_s = self._registry.fleet_now_s
         return Reporter(self._name, self._tracker, self._stores.bus, now_s, settings)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._running.append(asyncio.ensure_future(work))
+    def _start(self, name: str, work: Work) -> None:
+        self._running.append(asyncio.ensure_future(self._keep_running(name, work)))
+
+    async def _keep_running(self, name: str, work: Work) -> None:
+        """An error that nobody foresaw must not end what the data plane relies on in silence."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("%s failed and starts again", name)
+            await self._clock.sleep(RESTART_S)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -143,7 +169,7 @@ class Heatsink:
         return Explanation(
             key=key,
             layout=layout,
-            now_ms=now_ms(self._clock),
+            now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
             heat=self._latest.keys.get(key) if self._latest else None,

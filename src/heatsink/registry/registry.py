@@ -10,10 +10,10 @@ import msgspec
 
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import (
+    HeatsinkError,
     InvalidId,
     InvalidSetting,
     Outdated,
-    Retryable,
     Unavailable,
     WrongIncarnation,
 )
@@ -39,6 +39,7 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
+        self.correction_ms = 0
         self._offset_s = 0.0
         self._renewed_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
@@ -78,6 +79,7 @@ class Registry:
             raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
         self._meta = meta
         self._offset_s = reading.store_ms / 1000 - self._clock.now_s()
+        self.correction_ms = rules.correction_ms(reading, now_ms(self._clock))
         if self.view.version < meta.version:
             await self._apply_log(meta.version)
         self.view.adopt(meta.closed_ms, meta.version)
@@ -99,7 +101,7 @@ class Registry:
     async def follow(self) -> None:
         """Keep the view fresh for ever; a store that does not answer is asked again."""
         while True:
-            with suppress(Retryable):
+            with suppress(HeatsinkError):  # whoever needs the view renews it and is told
                 await self.keep_ahead(leads=False)
             await self._clock.sleep(FOLLOW_S)
 
@@ -110,7 +112,7 @@ class Registry:
             if time_ms < self.view.horizon_ms:
                 return
             ahead_ms = time_ms - self.view.horizon_ms
-            if ahead_ms > FUTURE_MS_MAX and time_ms > now_ms(self._clock) + FUTURE_MS_MAX:
+            if ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX:
                 raise InvalidId(
                     f"id is {ahead_ms / 1000:.1f} s from the future: check the clock that made it"
                 )
@@ -155,8 +157,8 @@ class Registry:
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
         return LogEntry(
             version=self.view.version + 1,
-            decided_ms=now_ms(self._clock),
-            start_ms=rules.start_of_epochs(self.meta, now_ms(self._clock), layouts),
+            decided_ms=self.now_ms(),
+            start_ms=rules.start_of_epochs(self.meta, self.now_ms(), layouts),
             decisions=tuple(decisions),
         )
 
@@ -179,7 +181,11 @@ class Registry:
 
     async def _trim(self) -> None:
         if self.view.version % LOG_KEEP == 0:
-            await self._store.trim(below=self.view.version - LOG_KEEP)
+            await self._store.trim(self.view.version - LOG_KEEP)
+
+    def now_ms(self) -> int:
+        """Now by our own clock, or by the store's if ours is far off."""
+        return now_ms(self._clock) + self.correction_ms
 
     def fleet_now_s(self) -> float:
         """Now by the store's clock: what servers agree on, however wrong their own clocks are."""

@@ -12,7 +12,8 @@ more if the key's layout turns out to have grown meanwhile), and mostly one.
 
 from __future__ import annotations
 
-from math import ceil, inf, sqrt
+from functools import lru_cache
+from math import inf
 
 import msgspec
 
@@ -21,7 +22,7 @@ from heatsink.registry.layout import Epoch, Layout
 
 from .store import Ask, Row
 
-SLACK_SIGMAS = 2.33  # one bucket in a hundred needs a second helping
+REFILL_CHANCE = 0.15
 ROUNDS_MAX = 3
 
 
@@ -96,7 +97,7 @@ class Gather:
         self.rounds += 1
         missing = self._wanted - self._certain()
         sparing = self.rounds == 1 or (opening and self.rounds < ROUNDS_MAX)
-        limit = self._share(missing, len(dry)) if sparing else missing
+        limit = fair_share(missing, len(dry)) if sparing else missing
         return {partition: self._ask(partition, limit) for partition in dry}
 
     def _must_open(self) -> bool:
@@ -142,11 +143,6 @@ class Gather:
             count += 1
         return count
 
-    def _share(self, missing: int, partitions: int) -> int:
-        mean = missing / partitions
-        slack = SLACK_SIGMAS * sqrt(mean * (1 - 1 / partitions))
-        return min(missing, ceil(mean + slack))
-
     def _ask(self, partition: str, limit: int) -> Ask:
         above, below = self._span.above, self._span.below
         frontier = self._frontiers[partition]
@@ -161,6 +157,25 @@ class Gather:
             self._exhausted.add(partition)
         if rows:
             self._frontiers[partition] = rows[-1].raw
+
+
+@lru_cache(maxsize=4096)
+def fair_share(rows: int, partitions: int) -> int:
+    """How much to ask of each partition so that all of them together most likely hold the rows.
+
+    Ids are spread by a hash, so a partition's part is binomial: the smallest limit at which the
+    chance that any of them runs dry is at most `REFILL_CHANCE`.
+    """
+    if partitions == 1:
+        return rows
+    odds = 1 / (partitions - 1)
+    chance = (1 - 1 / partitions) ** rows
+    within, limit = chance, 0
+    while limit < rows and (1 - within) * partitions > REFILL_CHANCE:
+        chance *= (rows - limit) / (limit + 1) * odds
+        limit += 1
+        within += chance
+    return max(limit, 1)
 
 
 def _raw(row: Row) -> bytes:

@@ -38,7 +38,7 @@ class Router:
 
     def fresh_id(self) -> tuple[bytes, int]:
         """A new id and its time, below the horizon."""
-        now_ms = int(self._now_s() * 1000)
+        now_ms = int(self._now_s() * 1000) + self._registry.correction_ms
         horizon_ms = self._view.horizon_ms
         if now_ms >= horizon_ms and not self._registry.is_fresh():
             raise PastHorizon
@@ -47,8 +47,7 @@ class Router:
     async def fresh_id_later(self) -> tuple[bytes, int]:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
         await self._backoff.call(self._registry.renew_shared)
-        now_ms = int(self._now_s() * 1000)
-        return self._mint(now_ms, self._view.horizon_ms)
+        return self._mint(self._registry.now_ms(), self._view.horizon_ms)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         """The partition of an id, and the epoch that put it there."""

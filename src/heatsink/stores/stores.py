@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heatsink.control.lease import LeaseStore
 from heatsink.detect.bus import HeatBus
-from heatsink.registry.store import RegistryStore
+from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
 
@@ -19,7 +19,7 @@ async def _nothing() -> None:
 class Stores:
     log: LogStore
     counters: CounterStore
-    registry: RegistryStore
+    registry: RepairStore
     lease: LeaseStore
     bus: HeatBus
     close: Callable[[], Awaitable[None]] = _nothing

@@ -62,6 +62,12 @@ class MemoryRegistry:
     async def trim(self, below: int) -> None:
         self._log = {version: entry for version, entry in self._log.items() if version >= below}
 
+    async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
+        self._meta = meta
+        self._log = {}
+        self._truth = View()
+        self._truth.load(snapshot)
+
     async def lead(self, seen: Meta, leader: str) -> Meta:
         meta = self._reading().meta
         if (meta.term, meta.beat) != (seen.term, seen.beat):

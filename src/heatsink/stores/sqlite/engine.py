@@ -80,12 +80,22 @@ class Writer:
         self._thread.start()
 
     def _work(self) -> None:
-        connection = self._connect()
+        try:
+            connection = self._connect()
+        except HeatsinkError as error:
+            self._refuse_all(error)
+            return
         while (batch := self._next_batch()) is not None:
-            if batch:
-                _commit(connection, batch, self._run_batch)
-                self._report(batch)
+            _commit(connection, batch, self._run_batch)
+            self._report(batch)
         connection.close()
+
+    def _refuse_all(self, error: HeatsinkError) -> None:
+        """There is no database: whoever asks is told why."""
+        while (batch := self._next_batch()) is not None:
+            for job in batch:
+                job.error = error
+            self._report(batch)
 
     def _next_batch(self) -> list[Job[Any]] | None:
         """Wait for a job, then take all that are there. None when there will be no more."""

@@ -100,6 +100,18 @@ class SqliteRegistry:
             lambda connection: connection.execute("DELETE FROM log WHERE version < ?", (below,))
         )
 
+    async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
+        def replace(connection: sqlite3.Connection) -> None:
+            for table in ("epochs", "pins", "log"):
+                connection.execute(f"DELETE FROM {table}")
+            _write_meta(connection, meta)
+            for key, layout in snapshot.layouts.items():
+                _write_layout(connection, layout, snapshot.reasons[key])
+            for decision in snapshot.pins.values():
+                _write_pin(connection, decision)
+
+        await self._database.write(replace)
+
     async def lead(self, seen: Meta, leader: str) -> Meta:
         def take_over(connection: sqlite3.Connection) -> Meta:
             meta = _read_meta(connection)

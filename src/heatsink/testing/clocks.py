@@ -1,0 +1,80 @@
+"""Clocks for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import heappop, heappush
+
+BEGINNING_S = 1_800_000_000.0
+
+
+class ManualClock:
+    """Stands still until it is turned."""
+
+    def __init__(self, now_s: float = BEGINNING_S) -> None:
+        self._now_s = now_s
+        self._passed_s = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = 0
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def monotonic_s(self) -> float:
+        return self._passed_s
+
+    async def sleep(self, seconds: float) -> None:
+        awake = asyncio.get_running_loop().create_future()
+        self._order += 1
+        heappush(self._sleepers, (self._passed_s + seconds, self._order, awake))
+        await awake
+
+    def set_wall(self, now_s: float) -> None:
+        """Make the wall clock jump; no time passes."""
+        self._now_s = now_s
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, waking sleepers in order and letting each run before the next."""
+        until_s = self._passed_s + seconds
+        await self._let_others_run()
+        while self._sleepers and self._sleepers[0][0] <= until_s:
+            wake_s, _, awake = heappop(self._sleepers)
+            self._pass(max(wake_s - self._passed_s, 0.0))
+            if not awake.done():
+                awake.set_result(None)
+            await self._let_others_run()
+        self._pass(until_s - self._passed_s)
+
+    def _pass(self, seconds: float) -> None:
+        self._passed_s += seconds
+        self._now_s += seconds
+
+    async def _let_others_run(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+class SkewedClock:
+    """A process's clock on virtual time: off by `offset_s`, and stopped while it is stalled."""
+
+    def __init__(self, offset_s: float = 0.0) -> None:
+        self.offset_s = offset_s
+        self._stalled_until_s = 0.0
+
+    def now_s(self) -> float:
+        return BEGINNING_S + self.monotonic_s() + self.offset_s
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.awake()
+
+    def stall(self, seconds: float) -> None:
+        """Freeze the process: whatever it waits for, it goes on no sooner than this."""
+        self._stalled_until_s = max(self._stalled_until_s, self.monotonic_s() + seconds)
+
+    async def awake(self) -> None:
+        while (left_s := self._stalled_until_s - self.monotonic_s()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left_s)

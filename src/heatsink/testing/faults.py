@@ -1,0 +1,117 @@
+"""A bad connection between a process and its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from heatsink.errors import Unavailable
+from heatsink.stores.stores import Stores
+
+from .clocks import SkewedClock
+
+
+@dataclass
+class Faults:
+    """How often calls go wrong, and how. Shares of all calls; change them at any time."""
+
+    latency_s: tuple[float, float] = (0.001, 0.02)
+    timeout_s: float = 1.0
+    lost: float = 0.0
+    answer_lost: float = 0.0
+    late: float = 0.0
+    late_s: tuple[float, float] = (1.0, 60.0)
+    cut: bool = False
+    deaf: bool = False  # a partition in one direction: calls land, no answer returns
+
+    def heal(self) -> None:
+        self.lost = self.answer_lost = self.late = 0.0
+        self.cut = self.deaf = False
+
+
+@dataclass
+class Link:
+    """Carries calls. What was sent lands even if the sender gives up, dies or is cancelled."""
+
+    clock: SkewedClock
+    faults: Faults
+    rng: Random
+    landings: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def call(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        await self.clock.awake()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(answer, method, arguments)
+        try:
+            async with asyncio.timeout(self.faults.timeout_s):
+                result = await answer
+        except TimeoutError:
+            result = Unavailable("no answer in time")
+        await self.clock.awake()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _send(
+        self,
+        answer: asyncio.Future[Any],
+        method: Callable[..., Awaitable[Any]],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        faults, chance = self.faults, self.rng.random()
+        if faults.cut or chance < faults.lost:
+            return
+        late = chance < faults.lost + faults.late
+        delay_s = self.rng.uniform(*(faults.late_s if late else faults.latency_s))
+        answered = chance >= faults.lost + faults.late + faults.answer_lost and not faults.deaf
+        landing = asyncio.ensure_future(self._land(delay_s, answered, answer, method, arguments))
+        self.landings.add(landing)
+        landing.add_done_callback(self.landings.discard)
+
+    async def _land(
+        self,
+        delay_s: float,
+        answered: bool,
+        answer: asyncio.Future[Any],
+        method: Callable[..., Awaitable[Any]],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        await asyncio.sleep(delay_s)
+        try:
+            result = await method(*arguments)
+        except Exception as error:
+            result = error
+        await asyncio.sleep(self.rng.uniform(*self.faults.latency_s))
+        if answered and not answer.done():
+            answer.set_result(result)
+
+
+class _Linked:
+    """A store at the other end of a link: the same methods, all of them fallible."""
+
+    def __init__(self, link: Link, store: object) -> None:
+        self._link = link
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._store, name)
+        return lambda *arguments: self._link.call(method, *arguments)
+
+
+def linked_stores(stores: Stores, link: Link) -> Stores:
+    """The same stores as one process sees them over its link."""
+
+    def far(store: object) -> Any:
+        return _Linked(link, store)
+
+    return replace(
+        stores,
+        log=far(stores.log),
+        counters=far(stores.counters),
+        registry=far(stores.registry),
+        lease=far(stores.lease),
+        bus=far(stores.bus),
+    )

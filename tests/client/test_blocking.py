@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import heatsink
+from heatsink.errors import Closed, InvalidKey
+
+
+def test_the_whole_surface_without_asyncio(url: str) -> None:
+    with heatsink.connect_sync(url) as hs:
+        receipt = hs.log.append("conv", b"hey")
+        hs.log.append("conv", b"hey", id=receipt.id)
+        page = hs.log.page("conv", limit=50)
+        assert [entry.body for entry in page.entries] == [b"hey"]
+        assert hs.log.get("conv", receipt.id).body == b"hey"
+        hs.counters.add("views", 3)
+        assert hs.counters.value("views") == 3
+        hs.pin("conv", buckets=4, reason="launch")
+        assert "conv" in str(hs.explain("conv"))
+        hs.unpin("conv")
+        assert hs.log.delete("conv", receipt.id) is True
+        assert hs.log.erase("conv") == 1
+        with pytest.raises(InvalidKey):
+            hs.log.append("", b"")
+
+
+def test_threads_may_share_it(tmp_path: Path) -> None:
+    with heatsink.connect_sync(f"sqlite:///{tmp_path}/x.db") as hs, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: hs.log.append("conv", b"%d" % n), range(200)))
+        assert len(hs.log.page("conv", limit=1_000).entries) == 200
+
+
+def test_outside_its_block_it_is_closed(url: str) -> None:
+    client = heatsink.connect_sync(url)
+    with pytest.raises(Closed):
+        client.log.append("k", b"")
+    with client as hs:
+        log = hs.log
+        log.append("k", b"")
+    with pytest.raises(Closed):
+        client.log.append("k", b"")
+    with pytest.raises(Closed):
+        log.append("k", b"")
+    client.close()
+
+
+def test_what_fails_to_open_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("no database at all " * 200)
+    with pytest.raises(heatsink.errors.Unavailable):
+        heatsink.connect_sync(f"sqlite:///{tmp_path}/x.db").__enter__()
+
+
+def test_it_offers_what_the_asynchronous_client_offers() -> None:
+    offered = set(dir(heatsink.connect_sync("memory://")))
+    assert {name for name in dir(heatsink.Heatsink) if not name.startswith("_")} <= offered

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import heatsink
+from heatsink import BucketRules, Heatsink, PartitionLimit, Retries
+from heatsink.errors import (
+    Closed,
+    HeatsinkError,
+    InvalidBody,
+    InvalidCursor,
+    InvalidId,
+    InvalidKey,
+    InvalidSetting,
+    Overloaded,
+)
+from heatsink.ids import Minter, Uuid7
+
+
+def id_at(clock_s: float) -> Any:
+    raw, _ = Minter(Uuid7(), Random(1)).mint(int(clock_s * 1000), 2**47)
+    return Uuid7().value(raw)
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("", "names no store"),
+        ("redis://x", "names no store"),
+        ("sqlite://", "name a file"),
+        ("sqlite:///", "name a file"),
+        ("sqlite:///no/such/folder/x.db", "no folder"),
+        ("sqlite:///x.db?mode=ro", "parts that no store reads"),
+        ("memory://host", "parts that no store reads"),
+        ("memory:///path", "takes no path"),
+        (5, "url must be a str"),
+    ],
+)
+def test_a_bad_url_is_refused_with_examples(url: Any, complaint: str) -> None:
+    with pytest.raises(InvalidSetting, match=complaint):
+        heatsink.connect(url)
+
+
+def test_a_setting_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InvalidSetting, match=r"'colour'.*rules"):
+        heatsink.connect("memory://", colour="blue")
+
+
+async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ada, " * 500)
+    with pytest.raises(HeatsinkError, match=r"cannot open .*letter.txt"):
+        async with heatsink.connect(f"sqlite:///{file}"):
+            pass
+    assert file.read_text().startswith("Dear Ada")
+
+
+async def test_outside_its_block_a_client_is_closed(url: str) -> None:
+    client = heatsink.connect(url)
+    with pytest.raises(Closed, match="async with"):
+        await client.log.append("k", b"")
+    async with client as hs:
+        log = hs.log
+        await log.append("k", b"")
+    for attempt in (
+        lambda: client.log.append("k", b""),
+        lambda: client.counters.add("k"),
+        lambda: client.explain("k"),
+        lambda: client.pin("k", buckets=2, reason="late"),
+    ):
+        with pytest.raises(Closed):
+            await attempt()
+
+
+BAD_KEYS = ["", "x" * 10_000_000, "a\0b", "\ud83d", 7, None, b"k"]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=lambda key: repr(key)[:12])
+async def test_a_bad_key_is_refused_by_every_call(hs: Heatsink, key: Any) -> None:
+    some_id = id_at(1_800_000_000)
+    for attempt in (
+        lambda: hs.log.append(key, b""),
+        lambda: hs.log.page(key),
+        lambda: hs.log.get(key, some_id),
+        lambda: hs.log.delete(key, some_id),
+        lambda: hs.log.erase(key),
+        lambda: hs.counters.add(key),
+        lambda: hs.counters.value(key),
+        lambda: hs.explain(key),
+        lambda: hs.pin(key, buckets=2, reason="why"),
+        lambda: hs.unpin(key),
+    ):
+        with pytest.raises(InvalidKey, match="key"):
+            await attempt()
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10**9, 1.5, "5", None, True])
+async def test_a_bad_limit_names_its_range(hs: Heatsink, limit: Any) -> None:
+    with pytest.raises(InvalidSetting, match="limit must be an int from 1 to 1,000"):
+        await hs.log.page("k", limit=limit)
+
+
+async def test_bad_bodies_ids_orders_bounds_and_ttls(hs: Heatsink) -> None:
+    for body in ("text", None, 5):
+        with pytest.raises(InvalidBody, match="must be bytes"):
+            await hs.log.append("k", body)  # type: ignore[arg-type]
+    with pytest.raises(InvalidBody, match="350,001 bytes"):
+        await hs.log.append("k", b"x" * 350_001)
+    with pytest.raises(InvalidId, match="version 7"):
+        await hs.log.append("k", b"", id="not an id")
+    with pytest.raises(InvalidSetting, match="order"):
+        await hs.log.page("k", order="sideways")  # type: ignore[arg-type]
+    with pytest.raises(InvalidId):
+        await hs.log.page("k", after="yesterday")
+    for ttl in (0, -1, "5", float("nan"), 1e12):
+        with pytest.raises(InvalidSetting, match="ttl"):
+            await hs.log.append("k", b"", ttl=ttl)  # type: ignore[arg-type]
+    assert (await hs.log.page("k")).entries == []
+
+
+async def test_an_id_from_next_year_is_refused(hs: Heatsink) -> None:
+    from datetime import UTC, datetime
+
+    next_year = datetime.now(UTC).timestamp() + 365 * 86_400
+    with pytest.raises(InvalidId, match="from the future"):
+        await hs.log.append("k", b"", id=id_at(next_year))
+    assert await hs.log.get("k", id_at(next_year)) is None
+    assert (await hs.log.page("k")).entries == []
+
+
+async def test_a_cursor_of_another_key_or_made_up_is_refused(hs: Heatsink) -> None:
+    for n in range(3):
+        await hs.log.append("k", b"%d" % n)
+    cursor = (await hs.log.page("k", limit=1)).cursor
+    assert cursor is not None
+    for key, order, wrong in [
+        ("other", "newest", cursor),
+        ("k", "oldest", cursor),
+        ("k", "newest", cursor[:-2] + "AA"),
+        ("k", "newest", "made up"),
+        ("k", "newest", ""),
+        ("k", "newest", "é"),
+        ("k", "newest", 5),
+    ]:
+        with pytest.raises(InvalidCursor, match="cursor"):
+            await hs.log.page(key, order=order, cursor=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("buckets", [0, -1, 65, 1.5, "4", True])
+async def test_a_bad_pin_is_refused(hs: Heatsink, buckets: Any) -> None:
+    with pytest.raises(InvalidSetting, match="buckets must be an int from 1 to 64"):
+        await hs.pin("k", buckets=buckets, reason="why")
+    with pytest.raises(InvalidSetting, match="reason"):
+        await hs.pin("k", buckets=2, reason="")
+
+
+async def test_explain_tells_what_was_decided_and_why(hs: Heatsink) -> None:
+    text = str(await hs.explain("k"))
+    assert "1 bucket now" in text
+    assert "never hot" in text
+    await hs.pin("k", buckets=4, reason="launch at noon")
+    while (await hs.explain("k")).buckets != 4:
+        await asyncio.sleep(0.02)
+    text = str(await hs.explain("k"))
+    assert "pinned to 4: launch at noon" in text
+    assert "newest page 4 queries, everything 5 partitions" in text
+
+
+async def test_a_hot_key_is_spread_without_being_asked(url: str) -> None:
+    """One whole turn of the loop, on real time with small limits."""
+    rules = BucketRules(bucket_units_s=20, cool_down_s=1.0)
+    limit = PartitionLimit(writes_s=25, reads_s=10_000)
+    async with heatsink.connect(url, rules=rules, limit=limit) as hs:
+        sent = 0
+        while (await hs.explain("hot")).buckets < 3:
+            await asyncio.gather(*(hs.log.append("hot", b"%d" % (sent + n)) for n in range(5)))
+            sent += 5
+            await asyncio.sleep(0.05)
+        assert (await hs.explain("hot")).decision is not None
+        while (await hs.explain("hot")).buckets > 1:
+            await asyncio.sleep(0.1)
+        page = await hs.log.page("hot", limit=1_000)
+        assert len({entry.body for entry in page.entries}) == len(page.entries) == sent
+
+
+async def test_a_partition_over_its_limit_ends_in_overloaded() -> None:
+    limit, retries = PartitionLimit(writes_s=1, burst_s=1.0), Retries(deadline_s=0.2)
+    async with heatsink.connect("memory://", limit=limit, retries=retries) as hs:
+        await hs.log.append("k", b"first")
+        with pytest.raises(Overloaded, match="over its limit"):
+            await hs.log.append("k", b"second")
+
+
+async def test_two_clients_share_a_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shared.db"
+    async with heatsink.connect(url) as one, heatsink.connect(url) as other:
+        receipt = await one.log.append("k", b"hey")
+        entry = await other.log.get("k", receipt.id)
+        assert entry is not None
+        await other.pin("k", buckets=4, reason="shared")
+        while (await one.explain("k")).buckets != 4:
+            await asyncio.sleep(0.02)
+        await one.log.append("k", b"you")
+        assert len((await other.log.page("k")).entries) == 2
+    async with heatsink.connect(url) as again:
+        assert len((await again.log.page("k")).entries) == 2

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heatsink.control.coordinator import Coordinator
+from heatsink.control.lease import Lease
+from heatsink.control.loop import ControlLoop
+from heatsink.errors import HeatsinkError, Unavailable
+from heatsink.registry.decision import BUCKETS, Decision, Meta, for_key
+from heatsink.registry.registry import Registry
+from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.testing import ManualClock
+
+FOUNDING = Meta(
+    closed_ms=0, version=0, term=0, beat=0, leader="", incarnation="i", seed=b"s", id_scheme="uuid7"
+)
+
+
+class Threes:
+    """Decides three buckets for whatever it observes."""
+
+    def decide(self, observation: str) -> list[Decision]:
+        return [for_key(observation, BUCKETS, 3, "three is enough")] if observation else []
+
+
+async def coordinator(store: MemoryRegistry, name: str, clock: ManualClock) -> Coordinator:
+    registry = Registry(store, clock)
+    await registry.open(FOUNDING)
+    made = Coordinator(registry, Lease(store, name, clock), clock)
+
+    async def observe() -> str:
+        return "k"
+
+    made.loops.append(ControlLoop(observe, Threes(), made.publish))
+    return made
+
+
+async def test_the_leader_publishes_and_the_standby_does_not(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    leader, standby = await coordinator(store, "a", clock), await coordinator(store, "b", clock)
+    await leader.run_once()
+    await standby.run_once()
+    assert (leader.leads, standby.leads) == (True, False)
+    assert (await store.layout("k")).buckets == 3
+
+
+async def test_a_loop_publishes_nothing_when_nothing_is_decided() -> None:
+    published: list[Decision] = []
+
+    async def observe() -> str:
+        return ""
+
+    async def publish(decisions: list[Decision]) -> list[Decision]:
+        published.extend(decisions)
+        return decisions
+
+    assert await ControlLoop(observe, Threes(), publish).run_once() == []
+    assert published == []
+
+
+async def test_the_closed_time_stays_ahead_of_now_while_it_runs(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    running = asyncio.ensure_future((await coordinator(store, "a", clock)).run())
+    for _ in range(20):
+        await clock.advance(0.25)
+        ahead_ms = (await store.meta()).meta.closed_ms - clock.now_s() * 1000
+        assert 500 <= ahead_ms <= 1_000
+    running.cancel()
+
+
+async def test_losing_the_term_while_publishing_ends_the_reign(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    leader = await coordinator(store, "a", clock)
+    await leader._lease.hold()
+    await store.lead((await store.meta()).meta, "usurper")
+    assert await leader.publish([for_key("k", BUCKETS, 9, "late")]) == []
+    assert not leader.leads
+    assert (await store.layout("k")).buckets == 1
+
+
+async def test_an_error_is_told_and_the_next_turn_comes(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    made = await coordinator(store, "a", clock)
+    errors: list[HeatsinkError] = []
+    made._on_error = errors.append
+    turns = 0
+
+    class Failing:
+        async def run_once(self) -> list[Decision]:
+            nonlocal turns
+            turns += 1
+            raise Unavailable("not now")
+
+    made.loops[:] = [Failing()]
+    running = asyncio.ensure_future(made.run())
+    await clock.advance(1.0)
+    running.cancel()
+    assert turns >= 3
+    assert len(errors) == turns
+
+
+@pytest.mark.parametrize("name", ["a"])
+async def test_closing_gives_the_lease_back(clock: ManualClock, name: str) -> None:
+    store = MemoryRegistry(clock)
+    leader = await coordinator(store, name, clock)
+    await leader.run_once()
+    await leader.close()
+    assert (await store.meta()).meta.leader == ""

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from heatsink.errors import Deposed, InvalidId, InvalidSetting, Unavailable, WrongIncarnation
+from heatsink.registry import registry as module
+from heatsink.registry.decision import BUCKETS, PIN, Meta, for_key
+from heatsink.registry.layout import EPOCHS_MAX
+from heatsink.registry.registry import Registry
+from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.testing import ManualClock
+
+FOUNDING = Meta(
+    closed_ms=0, version=0, term=0, beat=0, leader="", incarnation="i", seed=b"s", id_scheme="uuid7"
+)
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryRegistry:
+    return MemoryRegistry(clock)
+
+
+async def opened(store: MemoryRegistry, clock: ManualClock) -> Registry:
+    registry = Registry(store, clock)
+    await registry.open(FOUNDING)
+    return registry
+
+
+async def leading(store: MemoryRegistry, clock: ManualClock) -> tuple[Registry, int]:
+    registry = await opened(store, clock)
+    meta = await store.lead(registry.meta, "me")
+    return registry, meta.term
+
+
+async def test_opening_moves_the_horizon_ahead_of_now(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry = await opened(store, clock)
+    assert registry.view.horizon_ms == clock.now_s() * 1000 + 1_000
+
+
+async def test_a_decision_reaches_another_process_with_its_reason(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    other = await opened(store, clock)
+    decision = for_key("k", BUCKETS, 5, "4,000 writes/s")
+    assert await registry.publish([decision], term) == [decision]
+    await other.renew()
+    assert other.view.layout("k").buckets == 5
+    assert other.view.reasons["k"].reason == "4,000 writes/s"
+    assert other.view.layout("k").epochs[-1].start_ms >= registry.meta.closed_ms
+
+
+async def test_what_holds_already_is_not_published_again(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    await registry.publish([for_key("k", BUCKETS, 5, "hot")], term)
+    assert await registry.publish([for_key("k", BUCKETS, 5, "still hot")], term) == []
+    assert await registry.publish([for_key("k", PIN, None, "unpin")], None) == []
+    assert registry.view.version == 1
+
+
+async def test_a_deposed_leader_cannot_publish(store: MemoryRegistry, clock: ManualClock) -> None:
+    registry, term = await leading(store, clock)
+    await store.lead((await store.meta()).meta, "another")
+    with pytest.raises(Deposed):
+        await registry.publish([for_key("k", BUCKETS, 5, "hot")], term)
+    assert (await store.layout("k")).buckets == 1
+
+
+async def test_a_view_that_fell_behind_the_trimmed_log_loads_a_snapshot(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    late = await opened(store, clock)
+    with patch.object(module, "LOG_KEEP", 2):
+        for buckets in (2, 3, 4, 5, 6, 7):
+            await registry.publish([for_key("k", BUCKETS, buckets, "hot")], term)
+    assert [entry.version for entry in await store.log(0, 6)] == [4, 5, 6]
+    await late.renew()
+    assert late.view.layout("k") == registry.view.layout("k")
+
+
+async def test_the_last_epoch_is_the_high_water_mark(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    for n in range(EPOCHS_MAX - 2):
+        await registry.publish([for_key("k", BUCKETS, 4 if n % 2 else 8, "restless")], term)
+    await registry.publish([for_key("k", BUCKETS, 2, "calm")], term)
+    layout = registry.view.layout("k")
+    assert (layout.full, layout.buckets) == (True, 8)
+    assert await registry.publish([for_key("k", BUCKETS, 1, "calm")], term) == []
+
+
+async def test_a_restored_backup_is_refused(store: MemoryRegistry, clock: ManualClock) -> None:
+    registry = await opened(store, clock)
+    meta = msgspec.structs.replace(registry.meta, incarnation="restored")
+    await store.restore(meta, await store.snapshot())
+    with pytest.raises(WrongIncarnation, match="reconnect"):
+        await registry.renew()
+
+
+async def test_another_kind_of_ids_is_refused(store: MemoryRegistry, clock: ManualClock) -> None:
+    await opened(store, clock)
+    with pytest.raises(InvalidSetting, match="holds uuid7 ids"):
+        await Registry(store, clock).open(msgspec.structs.replace(FOUNDING, id_scheme="ulid"))
+
+
+async def test_a_newer_format_asks_for_an_upgrade(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    await store.found(msgspec.structs.replace(FOUNDING, format=9, min_reader=9))
+    with pytest.raises(WrongIncarnation, match="upgrade"):
+        await opened(store, clock)
+
+
+async def test_an_id_past_the_horizon_waits_for_a_renewal(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry = await opened(store, clock)
+    time_ms = registry.view.horizon_ms
+    await clock.advance(0.6)
+    await registry.reach(time_ms, deadline_s=clock.monotonic_s() + 1)
+    assert registry.view.horizon_ms > time_ms
+
+
+async def test_an_id_from_the_future_is_refused(store: MemoryRegistry, clock: ManualClock) -> None:
+    registry = await opened(store, clock)
+    with pytest.raises(InvalidId, match="from the future"):
+        await registry.reach(registry.view.horizon_ms + 60_000, deadline_s=1e9)
+
+
+async def test_a_closed_time_that_stands_still_is_an_error(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry = await opened(store, clock)
+    with pytest.raises(Unavailable, match="does not advance"):
+        await registry.reach(registry.view.horizon_ms + 1_000, deadline_s=-1.0)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Snapshot, for_key
+from heatsink.registry.layout import COLD, Layout
+from heatsink.registry.view import View
+
+
+def entry(version: int, key: str = "k", buckets: int = 2) -> LogEntry:
+    decision = for_key(key, BUCKETS, buckets, "hot")
+    return LogEntry(version, version * 10, version * 10, (decision,))
+
+
+def test_a_view_applies_the_log_in_order() -> None:
+    view = View()
+    assert view.apply(entry(1))
+    assert view.apply(entry(2, buckets=5))
+    assert view.layout("k") == Layout([(10, 2), (20, 5)])
+    assert view.layout("other") is COLD
+    assert view.reasons["k"].value == 5
+
+
+def test_a_gap_is_refused_and_a_repeat_passed_over() -> None:
+    view = View()
+    view.apply(entry(1))
+    assert not view.apply(entry(3))
+    assert view.apply(entry(1))
+    assert view.version == 1
+    assert view.layout("k") == Layout([(10, 2)])
+
+
+def test_the_horizon_moves_only_once_the_log_is_applied() -> None:
+    view = View()
+    view.adopt(500, version=1)
+    assert view.horizon_ms == 0
+    view.apply(entry(1))
+    view.adopt(500, version=1)
+    assert view.horizon_ms == 500
+    view.adopt(400, version=1)
+    assert view.horizon_ms == 500
+
+
+def test_an_older_snapshot_changes_nothing() -> None:
+    view = View()
+    view.apply(entry(1))
+    view.load(Snapshot(1, {}, {}, {}))
+    assert view.layout("k") != COLD
+
+
+def test_a_pin_stands_until_it_is_taken_back() -> None:
+    view = View()
+    view.apply(LogEntry(1, 0, 0, (for_key("k", PIN, 4, "launch"),)))
+    assert view.pins["k"].value == 4
+    view.apply(LogEntry(2, 0, 0, (for_key("k", PIN, None, "over"),)))
+    assert view.pins == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=20), st.data())
+def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(
+    changes: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    log = [entry(n, key, buckets) for n, (key, buckets) in enumerate(changes, start=1)]
+    whole, early, late = View(), View(), View()
+    cut = data.draw(st.integers(0, len(log)))
+    for each in log:
+        whole.apply(each)
+    for each in log[:cut]:
+        early.apply(each)
+    late.load(Snapshot(early.version, early.layouts, early.pins, early.reasons))
+    assert all(late.apply(each) for each in log)
+    assert (late.layouts, late.version) == (whole.layouts, whole.version)

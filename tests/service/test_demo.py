@@ -1,0 +1,377 @@
+"""The demo: its traffic, a run on virtual time, the page, and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from heatsink import __version__
+from heatsink.clock import SystemClock
+from heatsink.errors import Closed, InvalidSetting
+from heatsink.service.cli import main
+from heatsink.service.demo import stage as stage_module
+from heatsink.service.demo.lane import ReadBack
+from heatsink.service.demo.meter import Meter, Totals
+from heatsink.service.demo.page import Server, listen, make_app
+from heatsink.service.demo.show import Both, Snapshot, Watcher, perform_on
+from heatsink.service.demo.stage import Stage
+from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jump, ramp
+from heatsink.service.demo.verdict import Recovery, Verdict, reach_verdict
+from heatsink.stores.memory import memory_stores
+from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
+
+ORIGIN = {"origin": "http://127.0.0.1"}
+
+
+def burst(peak: float) -> Traffic:
+    """Two seconds that are too much for one partition."""
+    return Traffic((Leg("calm", 0.5, peak / 20, peak / 20), Leg("burst", 1.5, peak, peak)))
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape in SHAPES:
+        monkeypatch.setitem(SHAPES, shape, burst)
+
+
+def run_virtually(plan: Plan) -> tuple[Verdict, list[Snapshot]]:
+    clock, told = SkewedClock(), list[Snapshot]()
+    stores = Both(memory_stores(clock), memory_stores(clock))
+    watcher = Watcher(told.append, 0.5)
+    verdict = run_on_virtual_time(perform_on(stores, plan, clock, Random(7), watcher))
+    return verdict, told
+
+
+# --- traffic
+
+
+@pytest.mark.parametrize("peak", [100, 400, 4_000, 20_000])
+def test_the_ramp_rises_by_at_most_a_fifth_a_second(peak: int) -> None:
+    traffic = ramp(peak)
+    seconds = [tenth / 10 for tenth in range(int(traffic.seconds) * 10)]
+    assert all(traffic.rate_at(s + 1) <= 1.2 * traffic.rate_at(s) + 1e-6 for s in seconds)
+
+
+def test_the_ramp_goes_from_200_to_4000_and_down_to_100() -> None:
+    traffic = ramp(4_000)
+    rates = [traffic.rate_at(second) for second in range(int(traffic.seconds) + 1)]
+    assert [rates[0], max(rates), rates[-1]] == pytest.approx([200, 4_000, 100])
+    assert 45 <= traffic.seconds <= 60
+
+
+def test_the_jump_comes_within_no_time() -> None:
+    traffic = jump(4_000)
+    assert traffic.jump_s is not None
+    assert traffic.rate_at(traffic.jump_s - 0.001) == 200
+    assert traffic.rate_at(traffic.jump_s) == 4_000
+
+
+async def test_the_pacer_offers_the_rate_and_makes_up_for_a_stall() -> None:
+    clock, offered = ManualClock(), list[int]()
+    pacer = Pacer(Traffic((Leg("even", 2, 1_000, 1_000),)), clock)
+    pacing = asyncio.ensure_future(pacer.run(offered.append))
+    await clock.advance(1.0)
+    assert sum(offered) == pytest.approx(1_000, abs=11)
+    await clock.advance(1.02)
+    await pacing
+    assert sum(offered) == pytest.approx(2_000, abs=11)
+
+
+@pytest.mark.parametrize("wrong", [{"shape": "zigzag"}, {"peak": 5}, {"limit": 0}])
+def test_a_plan_refuses_what_it_cannot_do(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+        Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_meter_reads_rates_since_the_last_reading() -> None:
+    clock = ManualClock()
+    meter = Meter(clock)
+    asyncio.run(clock.advance(2.0))
+    for latency_s in (0.001, 0.002, 0.9):
+        meter.take("chat#0")
+        meter.accept(latency_s)
+    meter.refuse("chat", b"id")
+    rates = meter.read()
+    assert (rates.accepted_s, rates.throttled_s) == (2, 0)  # three and one in two seconds
+    assert (rates.p50_ms, rates.p99_ms) == (2, 2)
+    assert [heat.name for heat in rates.partitions] == ["chat", "chat#0"]
+    assert meter.read().partitions == []
+
+
+# --- a whole run
+
+
+def test_on_a_ramp_heatsink_keeps_everything_and_the_plain_store_does_not() -> None:
+    verdict, told = run_virtually(Plan("ramp", peak=400, limit=100))
+    plain, spread = verdict.plain, verdict.heatsink
+    assert verdict.kept_everything
+    assert spread.totals.offered == spread.totals.accepted == spread.found
+    assert verdict.throttled_share < 0.01
+    assert plain.totals.dropped > 1_000
+    assert plain.totals.throttled > 1_000
+    assert plain.lost == plain.duplicated == 0
+    assert plain.totals.offered == spread.totals.offered
+    buckets = [snapshot.heatsink.spread.buckets for snapshot in told]
+    assert max(buckets) >= 4
+    assert buckets[0] == buckets[-1] == 1
+
+
+def test_a_jump_is_spread_within_three_seconds_and_nothing_is_lost() -> None:
+    verdict, _ = run_virtually(Plan("jump", peak=400, limit=100))
+    assert verdict.kept_everything
+    assert verdict.recovery is not None
+    assert 0 < verdict.recovery.spread_s <= 3.0
+
+
+def test_a_run_says_what_happens_in_every_phase() -> None:
+    _, told = run_virtually(Plan("ramp", peak=400, limit=100))
+    plain = " ".join(snapshot.narration.plain for snapshot in told)
+    spread = " ".join(snapshot.narration.heatsink for snapshot in told)
+    for words in ("all is well", "The rest is refused", "Calm again"):
+        assert words in plain
+    for words in ("one partition is enough", "sees the limit coming", "goes back from"):
+        assert words in spread
+
+
+def ended(**counts: int) -> ReadBack:
+    totals = Totals(offered=100, accepted=100, throttled=0, dropped=counts.get("dropped", 0))
+    return ReadBack(totals, 100, counts.get("lost", 0), counts.get("duplicated", 0))
+
+
+@pytest.mark.parametrize("fault", ["dropped", "lost", "duplicated"])
+def test_the_verdict_is_bad_if_heatsink_fails_in_any_way(fault: str) -> None:
+    verdict = reach_verdict(ended(), ended(**{fault: 1}), None)
+    assert not verdict.kept_everything
+    assert verdict.findings[0].good is False
+
+
+def test_a_slow_recovery_is_called_one() -> None:
+    verdict = reach_verdict(ended(), ended(), Recovery(spread_s=1.2, drained_s=3.4))
+    assert [finding.good for finding in verdict.findings] == [True, None, True, False, True]
+
+
+# --- the page
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    stage = Stage(Plan(peak=400, limit=100), SystemClock(), Random(7))
+    app = httpx.ASGITransport(make_app(stage))
+    async with httpx.AsyncClient(transport=app, base_url="http://127.0.0.1") as client:
+        yield client
+    await stage.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "within"),
+    [
+        ("/", "text/html", "hot partition"),
+        ("/static/page.js", "text/javascript", "EventSource"),
+        ("/static/charts.js", "text/javascript", "Plotly.react"),
+        ("/static/page.css", "text/css", "prefers-color-scheme"),
+        ("/plotly.min.js", "text/javascript", "plotly"),
+    ],
+)
+async def test_the_page_and_its_parts(
+    client: httpx.AsyncClient, path: str, kind: str, within: str
+) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(kind)
+    assert within in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+
+
+async def test_the_page_asks_nobody_else_and_has_no_inline_script(
+    client: httpx.AsyncClient,
+) -> None:
+    page = (await client.get("/")).text
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "<script>" not in page
+    assert "onclick" not in page
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("", {}, 403),
+        ("", {"origin": "http://elsewhere.example"}, 403),
+        ("?shape=zigzag", ORIGIN, 400),
+        ("", {**ORIGIN, "host": "elsewhere.example"}, 400),
+    ],
+)
+async def test_only_the_page_itself_may_start_a_run(
+    client: httpx.AsyncClient, query: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await client.post(f"/run{query}", headers=headers)
+    assert answer.status_code == status
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_a_second_run_has_to_wait_for_the_first(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/run?shape=jump", headers=ORIGIN)).status_code == 204
+    assert (await client.post("/run", headers=ORIGIN)).status_code == 409
+
+
+@asynccontextmanager
+async def serving(stage: Stage) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    listener = listen(0)
+    server = Server(stage)
+    running = asyncio.ensure_future(server.serve(sockets=[listener]))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with httpx.AsyncClient(base_url=url) as client:
+        try:
+            yield server, client
+        finally:
+            stage.end()
+            server.should_exit = True
+            await running
+
+
+async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, object]]:
+    async with client.stream("GET", "/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async for line in answer.aiter_lines():
+            if line:
+                yield json.loads(line.removeprefix("data: "))
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_a_viewer_who_comes_late_sees_the_run_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage_module, "EVERY_S", 0.2)
+    stage = Stage(Plan(peak=200, limit=500), SystemClock(), Random(7))
+    async with serving(stage) as (server, client):
+        first = [event async for event in until(client, "snapshot", 3)]
+        late = [event async for event in until(client, "verdict", 1)]
+        assert late[: len(first)] == first
+        assert late[0]["type"] == "start"
+        stage.end()
+        after = [event async for event in events(client)]
+        assert [*late, {"type": "stop"}] == after
+        assert not server.should_exit
+
+
+async def until(
+    client: httpx.AsyncClient, kind: str, times: int
+) -> AsyncIterator[dict[str, object]]:
+    """The present run's events up to the n-th of a kind."""
+    async with aclosing(events(client)) as following:  # type: ignore[type-var]
+        async for event in following:
+            yield event
+            times -= event["type"] == kind
+            if not times:
+                return
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> Verdict:
+        raise Closed("the disk went away")
+
+    monkeypatch.setattr(stage_module, "perform", fail)
+    stage = Stage(Plan(peak=400, limit=100), SystemClock(), Random(7))
+    told = []
+    async for event in stage.follow():
+        told.append(json.loads(event))
+        if told[-1]["type"] == "failed":
+            await stage.close()
+    assert [event["type"] for event in told] == ["start", "failed", "stop"]
+    assert told[1]["text"] == "the disk went away"
+    assert not stage.start()
+
+
+# --- the command line
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_headless_prints_a_table_and_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    result = CliRunner().invoke(main, ["demo", "--headless", "--peak", "400", "--limit", "100"])
+    assert result.exit_code == 0, result.output
+    assert "hot partition" in result.output
+    assert "Read back, every one of them is there, once." in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_json_prints_one_object_per_line() -> None:
+    result = CliRunner().invoke(main, ["demo", "--json", "--peak", "200", "--limit", "500"])
+    assert result.exit_code == 0, result.output
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [event["type"] for event in told][-2:] == ["snapshot", "verdict"]
+    assert told[-1]["heatsink"]["lost"] == told[-1]["heatsink"]["duplicated"] == 0
+
+
+def test_a_failed_run_ends_with_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lossy(*_: object) -> Verdict:
+        return reach_verdict(ended(), ended(lost=1), None)
+
+    monkeypatch.setattr("heatsink.service.demo.headless.perform", lossy)
+    assert CliRunner().invoke(main, ["demo", "--headless"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Closed("no more"), 1, "heatsink: no more\n"),
+        (ExceptionGroup("tasks", [Closed("no more")]), 1, "heatsink: no more\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_are_one_line_and_ctrl_c_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    async def fail(*_: object) -> Verdict:
+        raise error
+
+    monkeypatch.setattr("heatsink.service.demo.headless.perform", fail)
+    result = CliRunner().invoke(main, ["demo", "--json"])
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
+
+
+def test_a_busy_port_names_the_way_out() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(main, ["demo", "--port", str(port)])
+    assert result.exit_code == 1
+    assert result.stderr == f"heatsink: port {port} is in use: choose another with --port\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["demo", "--headless", "--peak", "7"], 1, "heatsink: peak must be"),
+        (["demo", "--headless", "--limit", "0"], 1, "heatsink: limit must be"),
+        (["demo", "--headless", "--shape", "zigzag"], 2, "'zigzag' is not one of"),
+        (["demo", "--port", "70000"], 2, "--port"),
+        (["melt"], 2, "No such command 'melt'"),
+    ],
+)
+def test_bad_input_is_refused_in_words(arguments: list[str], code: int, said: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_it_tells_its_version() -> None:
+    assert __version__ in CliRunner().invoke(main, ["--version"]).output

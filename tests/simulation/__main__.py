@@ -1,0 +1,43 @@
+"""`./dev soak`: the simulation on as many seeds as you have time for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from os import cpu_count
+
+from .history import Violation
+from .world import simulate
+
+
+def failure_of(seed: int) -> str | None:
+    try:
+        simulate(seed)
+    except Violation as violation:
+        return f"seed {seed}: {violation}"
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first seed: replays a failure")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    failures = 0
+    with ProcessPoolExecutor(cpu_count()) as pool:
+        for done, failure in enumerate(pool.map(failure_of, seeds, chunksize=4), start=1):
+            if failure:
+                failures += 1
+                print(
+                    f"{failure}\n  replay: ./dev soak --first {failure.split()[1][:-1]} --seeds 1"
+                )
+            if done % 100 == 0:
+                print(f"{done} of {len(seeds)} seeds, {failures} with a violation", flush=True)
+    print(f"{len(seeds)} seeds, {failures} with a violation")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Bugs that somebody might write, each planted into the production code for one run.
+
+They show that the simulation bites: every one of them must be found within 200 seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.errors import Retryable
+from heatsink.keys import partition_of
+from heatsink.registry import rules
+from heatsink.registry.decision import LogEntry, Reading
+from heatsink.registry.layout import Layout
+from heatsink.registry.registry import Registry
+from heatsink.registry.view import View
+from heatsink.spread.buffered import _Cell
+from heatsink.spread.gather import Gather
+from heatsink.spread.log import Log
+from heatsink.spread.pages import Receipt, entry_of
+from heatsink.spread.router import PastHorizon, Router
+from heatsink.spread.store import Row
+from heatsink.stores.memory import registry as memory_registry
+from heatsink.stores.memory.counters import MemoryCounters
+from heatsink.stores.memory.log import MemoryLog
+
+Bug = Callable[[], Any]
+BUGS: dict[str, Bug] = {}
+
+
+def bug(plant: Callable[[], Iterator[None]]) -> Bug:
+    planted = contextmanager(plant)
+    BUGS[plant.__name__] = planted
+    return planted
+
+
+@bug
+def routing_by_the_count_of_now() -> Iterator[None]:
+    """The seeds' `id % N`: a retry after a change of N goes elsewhere."""
+
+    def place(self: Router, key: str, raw: bytes, _time_ms: int) -> Any:
+        layout = self._view.layout(key)
+        epoch = layout.epochs[-1]
+        bucket = None if epoch.buckets == 1 else int.from_bytes(raw, "big") % epoch.buckets
+        return partition_of(key, bucket), epoch
+
+    with patch.object(Router, "place", place):
+        yield
+
+
+@bug
+def the_bare_key_forgotten() -> Iterator[None]:
+    """Once a key has buckets, nobody reads what was written before it had any."""
+    learn = Gather.learn
+
+    def forget(self: Gather, layout: Layout) -> None:
+        learn(self, layout)
+        if layout.buckets > 1:
+            self._unopened = [epoch for epoch in self._unopened if epoch.buckets > 1]
+
+    with patch.object(Gather, "learn", forget):
+        yield
+
+
+@bug
+def an_epoch_that_ignores_the_closed_time() -> Iterator[None]:
+    def start_now(_meta: Any, now_ms: int, layouts: list[Layout]) -> int:
+        return max([now_ms, *(layout.epochs[-1].start_ms + 1 for layout in layouts)])
+
+    with (
+        patch.object(rules, "_check_epoch", lambda *_: None),
+        patch.object(rules, "start_of_epochs", start_now),
+    ):
+        yield
+
+
+@bug
+def the_closed_time_adopted_before_the_log() -> Iterator[None]:
+    catch_up = Registry._catch_up
+
+    async def adopt_first(self: Registry, reading: Reading) -> None:
+        self.view.horizon_ms = max(self.view.horizon_ms, reading.meta.closed_ms)
+        await catch_up(self, reading)
+
+    with patch.object(Registry, "_catch_up", adopt_first):
+        yield
+
+
+@bug
+def version_and_closed_time_read_apart() -> Iterator[None]:
+    """The log up to one moment, the closed time of a later one."""
+    catch_up = Registry._catch_up
+
+    async def torn(self: Registry, reading: Reading) -> None:
+        await catch_up(self, reading)
+        later = (await self._store.meta()).meta
+        self.view.horizon_ms = max(self.view.horizon_ms, later.closed_ms)
+
+    with patch.object(Registry, "_catch_up", torn):
+        yield
+
+
+@bug
+def a_reader_that_trusts_an_expired_horizon() -> Iterator[None]:
+    with patch.object(Log, "_passes_horizon", lambda *_: False):
+        yield
+
+
+@bug
+def get_without_renewal() -> Iterator[None]:
+    async def impatient(self: Log, key: str, id: Any) -> Any:
+        raw, time_ms = self._router.id_from(id)
+        try:
+            partition, _ = self._router.place(key, raw, time_ms)
+        except PastHorizon:
+            return None
+        row = await self._store.get(partition, raw)
+        return None if row is None else entry_of(row, self._scheme)
+
+    with patch.object(Log, "get", impatient):
+        yield
+
+
+@bug
+def a_writer_past_its_horizon() -> Iterator[None]:
+    def place(self: Router, key: str, raw: bytes, time_ms: int) -> Any:
+        epoch = self._view.layout(key).epoch_at(time_ms)
+        return partition_of(key, epoch.bucket(self._hash(raw))), epoch
+
+    with patch.object(Router, "place", place):
+        yield
+
+
+@bug
+def two_leaders_without_a_fence() -> Iterator[None]:
+    check = rules.check_append
+
+    def unfenced(entry: LogEntry, _term: int | None, meta: Any, layouts: Any) -> None:
+        check(entry, meta.term, meta, layouts)
+
+    with patch.object(memory_registry, "check_append", unfenced):
+        yield
+
+
+@bug
+def a_retry_that_mints_a_new_id() -> Iterator[None]:
+    async def append(self: Log, key: str, body: bytes, *, id: Any = None) -> Receipt:
+        given = None if id is None else self._router.id_from(id)
+        for _ in range(5):
+            raw, time_ms = given or await self._router.fresh_id_later()
+            given = None
+            partition, epoch = await self._router.place_later(key, raw, time_ms)
+            try:
+                await self._store.put(partition, Row(raw, body, epoch.start_ms, epoch.buckets))
+            except Retryable:
+                continue
+            return Receipt(key, raw, self._scheme)
+        raise Retryable("gave up")
+
+    with patch.object(Log, "append", append):
+        yield
+
+
+@bug
+def a_counter_that_adds_blindly_on_retry() -> Iterator[None]:
+    async def add(self: MemoryCounters, partition: str, _t: bytes, _ms: int, amount: int) -> None:
+        self._share(partition).value += amount
+
+    with patch.object(MemoryCounters, "add", add):
+        yield
+
+
+@bug
+def buffered_totals_that_change_their_name_when_unsure() -> Iterator[None]:
+    """What may have landed under one name is written again under another."""
+    give_back = _Cell.give_back
+
+    def forget(self: _Cell, taken: Any, error: Any) -> None:
+        give_back(self, taken, error)
+        self.writer = None
+
+    with patch.object(_Cell, "give_back", forget):
+        yield
+
+
+@bug
+def a_gap_in_the_log_passed_over() -> Iterator[None]:
+    apply = View.apply
+
+    def jump(self: View, entry: LogEntry) -> bool:
+        self.version = max(self.version, entry.version - 1)
+        return apply(self, entry)
+
+    with patch.object(View, "apply", jump):
+        yield
+
+
+@bug
+def a_delete_without_a_tombstone() -> Iterator[None]:
+    async def remove(self: MemoryLog, partition: str, tombstone: Row) -> bool:
+        rows = self._partitions.get(partition)
+        if rows is None or rows.rows.pop(tombstone.raw, None) is None:
+            return False
+        rows.order.remove(tombstone.raw)
+        return True
+
+    with patch.object(MemoryLog, "delete", remove):
+        yield
+
+
+@bug
+def a_dry_bucket_taken_for_empty() -> Iterator[None]:
+    feed = Gather.feed
+
+    def satisfied(self: Gather, partition: str, ask: Any, rows: list[Row]) -> None:
+        feed(self, partition, ask, rows)
+        self._exhausted.add(partition)
+
+    with patch.object(Gather, "feed", satisfied):
+        yield
+
+
+@bug
+def a_clock_a_year_ahead_believed() -> Iterator[None]:
+    with patch.object(rules, "correction_ms", lambda *_: 0):
+        yield
+
+
+@bug
+def only_the_newest_epochs_buckets_read() -> Iterator[None]:
+    """Reads trust the present number of buckets, as the seeds' readers do."""
+    learn = Gather.learn
+
+    def newest(self: Gather, layout: Layout) -> None:
+        learn(self, layout)
+        self._unopened = [epoch for epoch in self._unopened if epoch == layout.epochs[-1]] or (
+            self._unopened[:1]
+        )
+
+    with patch.object(Gather, "learn", newest):
+        yield

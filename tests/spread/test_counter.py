@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from heatsink import Heatsink, connect
+from heatsink.client.settings import Settings
+from heatsink.errors import Closed, Conflict, InvalidSetting, TokenExpired
+from heatsink.ids import Minter, Uuid7
+from heatsink.stores.memory import memory_stores
+from heatsink.testing import ManualClock
+
+from .test_log import spread
+
+
+async def test_adds_count_and_tokens_count_once(hs: Heatsink) -> None:
+    token = (await hs.log.append("ids", b"")).id
+    await hs.counters.add("views", 5)
+    await hs.counters.add("views", -2, token=token)
+    await hs.counters.add("views", -2, token=token)
+    assert await hs.counters.value("views") == 3
+    with pytest.raises(Conflict, match="added -2 before"):
+        await hs.counters.add("views", 7, token=token)
+    assert await hs.counters.value("nothing") == 0
+
+
+async def test_a_counter_keeps_its_sum_through_layouts(hs: Heatsink) -> None:
+    for buckets in (1, 4, 2):
+        if buckets > 1:
+            await spread(hs, "views", buckets)
+        await asyncio.gather(*(hs.counters.add("views") for _ in range(50)))
+    assert await hs.counters.value("views") == 150
+
+
+async def test_buffered_adds_are_one_write_and_count_once(hs: Heatsink) -> None:
+    async with hs.counters.buffered(flush_s=0.01) as counts:
+        await asyncio.gather(*(counts.add("views") for _ in range(2_000)))
+        assert await hs.counters.value("views") == 2_000
+        counts.add_soon("views", -500)
+    assert await hs.counters.value("views") == 1_500
+
+
+async def test_buffered_adds_go_on_after_a_change_of_layout(hs: Heatsink) -> None:
+    async with hs.counters.buffered(flush_s=0.01) as counts:
+        await counts.add("views", 3)
+        await spread(hs, "views", 4)
+        await counts.add("views", 4)
+    assert await hs.counters.value("views") == 7
+
+
+async def test_buffered_counters_are_open_only_inside(hs: Heatsink) -> None:
+    counts = hs.counters.buffered()
+    with pytest.raises(Closed):
+        counts.add_soon("views")
+    with pytest.raises(InvalidSetting, match="flush_s"):
+        hs.counters.buffered(flush_s=0)
+
+
+@pytest.mark.parametrize("amount", [1.5, "1", None, True, 2**60])
+async def test_an_amount_is_a_whole_number(hs: Heatsink, amount: object) -> None:
+    with pytest.raises(InvalidSetting, match="amount"):
+        await hs.counters.add("views", amount)  # type: ignore[arg-type]
+    assert await hs.counters.value("views") == 0
+
+
+class Day:
+    """A client whose clock is turned by hand, without anything in the background."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stores = memory_stores(self.clock)
+        self.hs = Heatsink(self.stores, Settings(), self.clock, Random(1))
+
+    async def __aenter__(self) -> Day:
+        await self.hs.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.hs.close()
+
+    async def later(self, hours: float) -> None:
+        self.clock.set_wall(self.clock.now_s() + hours * 3600)
+        await self.clock.advance(1.0)
+
+
+async def test_a_token_older_than_a_day_is_refused() -> None:
+    async with Day() as day:
+        raw, _ = Minter(Uuid7(), Random(2)).mint(int(day.clock.now_s() * 1000), 10**15)
+        token = Uuid7().value(raw)
+        await day.hs.counters.add("views", 1, token=token)
+        await day.later(hours=25)
+        with pytest.raises(TokenExpired, match="86,400 s"):
+            await day.hs.counters.add("views", 1, token=token)
+        assert await day.hs.counters.value("views") == 1
+
+
+async def test_old_buckets_are_folded_until_a_read_is_one_partition_again() -> None:
+    async with Day() as day:
+        counters = day.hs.counters
+        await day.hs.pin("views", buckets=8, reason="hot")
+        await day.clock.advance(3.0)
+        for _ in range(40):
+            await counters.add("views")
+        async with counters.buffered(flush_s=0.5) as counts:
+            counts.add_soon("views", 2)
+        await day.hs.pin("views", buckets=1, reason="calm")
+        await day.clock.advance(3.0)
+        assert await counters.value("views") == 42
+        await day.later(hours=30)
+        assert await counters.value("views") == 42
+        totals = await day.stores.counters.totals(["views", "views#0", "views#7"])
+        assert [total.value for total in totals] == [42, 0, 0]
+        layout = await day.stores.registry.layout("views")
+        assert counters._partitions("views", layout, totals[0].folded_ms) == ["views"]
+        await counters.add("views")
+        assert await counters.value("views") == 43
+
+
+async def test_counters_of_two_processes_add_up(tmp_path: object) -> None:
+    url = f"sqlite:///{tmp_path}/shared.db"
+    async with connect(url) as one, connect(url) as other:
+        await asyncio.gather(*(hs.counters.add("views") for hs in (one, other) for _ in range(100)))
+        assert await one.counters.value("views") == await other.counters.value("views") == 200

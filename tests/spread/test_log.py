@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from heatsink import Heatsink, Snowflake, Ulid, connect
+from heatsink.errors import Conflict, Deleted, InvalidId
+from heatsink.ids import Uuid7
+from heatsink.spread.pages import Entry
+
+
+async def spread(hs: Heatsink, key: str, buckets: int) -> None:
+    """Pin a key and wait until the new epoch is in force."""
+    await hs.pin(key, buckets=buckets, reason="test")
+    while (await hs.explain(key)).buckets != buckets:
+        await asyncio.sleep(0.02)
+
+
+async def everything(hs: Heatsink, key: str, limit: int = 7, order: str = "newest") -> list[Entry]:
+    entries: list[Entry] = []
+    cursor = None
+    while True:
+        page = await hs.log.page(key, limit=limit, cursor=cursor, order=order)  # type: ignore[arg-type]
+        entries += page.entries
+        cursor = page.cursor
+        if cursor is None:
+            return entries
+
+
+async def test_what_is_appended_is_read_newest_first(hs: Heatsink) -> None:
+    receipts = [await hs.log.append("conv", b"%d" % n) for n in range(3)]
+    page = await hs.log.page("conv")
+    assert [entry.body for entry in page.entries] == [b"2", b"1", b"0"]
+    assert [entry.id for entry in page.entries] == [r.id for r in reversed(receipts)]
+    assert page.cursor is None
+    assert isinstance(receipts[0].id, UUID)
+    assert abs(receipts[0].time - datetime.now(UTC)) < timedelta(seconds=30)
+
+
+async def test_a_page_of_an_unknown_key_is_empty(hs: Heatsink) -> None:
+    page = await hs.log.page("nobody")
+    assert (page.entries, page.cursor) == ([], None)
+    assert await hs.log.get("nobody", Uuid7().value(Uuid7().from_parts(1, 1, 1))) is None
+
+
+async def test_a_retry_with_the_same_id_is_the_same_append(hs: Heatsink) -> None:
+    receipt = await hs.log.append("conv", b"hey")
+    again = await hs.log.append("conv", b"hey", id=receipt.id)
+    assert again.id == receipt.id
+    assert len((await hs.log.page("conv")).entries) == 1
+    with pytest.raises(Conflict, match="another body"):
+        await hs.log.append("conv", b"you", id=receipt.id)
+
+
+async def test_a_deleted_entry_stays_deleted(hs: Heatsink) -> None:
+    receipt = await hs.log.append("conv", b"hey")
+    assert await hs.log.delete("conv", receipt.id) is True
+    assert await hs.log.delete("conv", receipt.id) is False
+    with pytest.raises(Deleted, match="new id"):
+        await hs.log.append("conv", b"hey", id=receipt.id)
+    assert await hs.log.get("conv", receipt.id) is None
+    assert (await hs.log.page("conv")).entries == []
+
+
+async def test_layouts_change_under_the_readers_and_nothing_moves(hs: Heatsink) -> None:
+    """1 → 4 → 2 → 1 buckets: every row once, in order, found by id, repeatable, erasable."""
+    receipts = []
+    for buckets in (1, 4, 2, 1):
+        if buckets != 1 or receipts:
+            await spread(hs, "conv", buckets)
+        receipts += [await hs.log.append("conv", b"%d of %d" % (n, buckets)) for n in range(30)]
+    newest, oldest = await everything(hs, "conv"), await everything(hs, "conv", order="oldest")
+    assert [entry.id for entry in oldest] == [receipt.id for receipt in receipts]
+    assert newest == oldest[::-1]
+    for receipt, entry in zip(receipts, oldest, strict=True):
+        assert await hs.log.get("conv", receipt.id) == entry
+        await hs.log.append("conv", entry.body, id=receipt.id)
+    assert len(await everything(hs, "conv")) == 120
+    assert await hs.log.erase("conv") == 120
+    assert await everything(hs, "conv") == []
+
+
+async def test_a_cursor_survives_a_change_of_layout(hs: Heatsink) -> None:
+    receipts = [await hs.log.append("conv", b"%d" % n) for n in range(20)]
+    page = await hs.log.page("conv", limit=5)
+    await spread(hs, "conv", 4)
+    await hs.log.append("conv", b"later")
+    rest = await hs.log.page("conv", limit=50, cursor=page.cursor)
+    ids = [entry.id for entry in page.entries + rest.entries]
+    assert ids == [receipt.id for receipt in reversed(receipts)]
+
+
+async def test_ranges_by_id_and_by_time(hs: Heatsink) -> None:
+    receipts = [await hs.log.append("conv", b"%d" % n) for n in range(9)]
+    between = await hs.log.page("conv", after=receipts[2].id, before=receipts[6].id)
+    assert [entry.body for entry in between.entries] == [b"5", b"4", b"3"]
+    oldest = await hs.log.page("conv", after=receipts[2].id, order="oldest", limit=2)
+    assert [entry.body for entry in oldest.entries] == [b"3", b"4"]
+    since = receipts[0].time - timedelta(seconds=1)
+    assert len((await hs.log.page("conv", after=since)).entries) == 9
+    assert (await hs.log.page("conv", before=since)).entries == []
+    assert (await hs.log.page("conv", after=receipts[6].id, before=receipts[2].id)).entries == []
+
+
+@pytest.mark.parametrize("key", ["a#b", "50%", "a b", "🔥", "#", "%23", "x" * 1000])
+async def test_unusual_keys_do_not_meet(hs: Heatsink, key: str) -> None:
+    await hs.log.append("a", b"a")
+    await hs.log.append(key, b"")
+    (entry,) = (await hs.log.page(key)).entries
+    assert entry.body == b""
+
+
+async def test_a_key_named_like_a_bucket_is_another_key(hs: Heatsink) -> None:
+    await spread(hs, "c", 2)
+    for n in range(10):
+        await hs.log.append("c", b"%d" % n)
+    assert (await hs.log.page("c#0")).entries == []
+    await hs.log.append("c#0", b"foreign")
+    assert b"foreign" not in [entry.body for entry in (await hs.log.page("c")).entries]
+
+
+async def test_entries_expire(hs: Heatsink) -> None:
+    await hs.log.append("conv", b"for ever")
+    await hs.log.append("conv", b"brief", ttl=0.05)
+    while len((await hs.log.page("conv")).entries) > 1:
+        await asyncio.sleep(0.02)
+    assert [entry.body for entry in (await hs.log.page("conv")).entries] == [b"for ever"]
+
+
+async def test_other_kinds_of_ids() -> None:
+    async with connect("memory://", ids=Ulid()) as hs:
+        receipt = await hs.log.append("conv", b"hey")
+        assert len(receipt.id) == 26
+        entry = await hs.log.get("conv", receipt.id)
+        assert entry is not None
+        assert entry.id == receipt.id
+    async with connect("memory://", ids=Snowflake()) as snow:
+        await snow.log.append("conv", b"tweet", id=1541815603606036480)
+        (found,) = (await snow.log.page("conv")).entries
+        assert (found.id, found.time.year) == (1541815603606036480, 2022)
+        with pytest.raises(InvalidId, match="pass id="):
+            await snow.log.append("conv", b"no id")
+
+
+async def test_thousands_at_once_are_all_there(hs: Heatsink) -> None:
+    await asyncio.gather(*(hs.log.append("conv", b"%d" % n) for n in range(3_000)))
+    bodies = [int(entry.body) for entry in await everything(hs, "conv", limit=1_000)]
+    assert sorted(bodies) == list(range(3_000))

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.errors import InvalidSetting
+from heatsink.registry.decision import PIN, Decision, for_key
+from heatsink.registry.layout import COLD, Layout
+from heatsink.spread.policy import BucketPolicy, BucketRules, Observation
+
+START_S = 1_800_000_000
+
+
+class Plant:
+    """What the policy steers: layouts that do as they are told, second by second."""
+
+    def __init__(self, rules: BucketRules) -> None:
+        self.policy = BucketPolicy(rules)
+        self.layouts: dict[str, Layout] = {}
+        self.pins: dict[str, Decision] = {}
+        self.second = START_S
+        self.last_reason = ""
+
+    def feel(self, units_s: float, seconds: int = 1, throttles_s: float = 0.0) -> int:
+        for _ in range(seconds):
+            self._turn({"k": KeyHeat(units_s, units_s, 0.0, throttles_s, 0.0)}, complete=True)
+        return self.layouts.get("k", COLD).buckets
+
+    def alarm(self, units_s: float) -> int:
+        self._turn({"k": KeyHeat(units_s, units_s, 0.0, 0.0, 0.0)}, complete=False)
+        return self.layouts.get("k", COLD).buckets
+
+    def silence(self, seconds: int) -> int:
+        for _ in range(seconds):
+            self._turn({}, complete=True)
+        return self.layouts.get("k", COLD).buckets
+
+    def _turn(self, keys: dict[str, KeyHeat], complete: bool) -> None:
+        window = WindowHeat(self.second, self.second, complete, keys, 0.0)
+        versions = sum(len(layout.epochs) for layout in self.layouts.values())
+        seen = Observation([window], self.layouts, self.pins, versions + len(self.pins))
+        for decision in self.policy.decide(seen):
+            layout = self.layouts.get(decision.key, COLD)
+            assert decision.value is not None
+            self.layouts[decision.key] = layout.then(self.second * 1000 + 500, decision.value)
+            self.last_reason = decision.reason
+        self.second += complete
+
+
+EXACT = BucketRules(forecast_s=0, cool_down_s=60)
+
+
+def test_the_seeds_phases() -> None:
+    plant = Plant(EXACT)
+    assert [plant.feel(rate) for rate in (200, 900, 2_200, 4_000)] == [1, 2, 3, 5]
+    assert plant.feel(100, seconds=59) == 5
+    assert plant.feel(100, seconds=5) == 1
+    assert plant.last_reason == "at most 100 write units/s for 60 s: 1 would stay under half full"
+
+
+def test_the_seeds_phases_as_a_high_water_mark() -> None:
+    plant = Plant(BucketRules(forecast_s=0, cool_down_s=60, shrink=False))
+    assert [plant.feel(rate) for rate in (200, 900, 2_200, 4_000)] == [1, 2, 3, 5]
+    assert plant.feel(100, seconds=1_000) == 5
+
+
+def test_a_reason_tells_a_person_why() -> None:
+    plant = Plant(EXACT)
+    plant.feel(4_000)
+    assert plant.last_reason == "4,000 write units/s at 800 a bucket"
+
+
+def test_a_ramp_of_a_fifth_a_second_is_always_ahead_of_the_limit() -> None:
+    """Writes of the next two seconds stay below 1,000 a bucket with today's layout."""
+    plant, rate = Plant(BucketRules()), 200.0
+    while rate < 4_000:
+        buckets = plant.feel(rate)
+        rate *= 1.2
+        assert min(rate * 1.2, 4_000) / buckets <= 1_000, f"{buckets} buckets at {rate:.0f}/s"
+    assert "expected in 3 s" in plant.last_reason
+
+
+def test_an_alarm_inside_a_window_grows_at_once_and_never_shrinks() -> None:
+    plant = Plant(EXACT)
+    assert plant.alarm(4_000) == 5
+    assert plant.alarm(10) == 5
+
+
+def test_a_key_nobody_reports_any_more_cools_down() -> None:
+    plant = Plant(EXACT)
+    plant.feel(4_000)
+    assert plant.silence(70) == 1
+
+
+def test_load_that_would_fill_more_than_half_of_fewer_buckets_keeps_what_it_has() -> None:
+    plant = Plant(EXACT)
+    plant.feel(4_000)
+    assert plant.feel(1_700, seconds=200) == 5
+    assert plant.feel(1_500, seconds=100) == 4
+
+
+def test_a_spike_during_the_cool_down_starts_it_again() -> None:
+    plant = Plant(EXACT)
+    plant.feel(4_000)
+    plant.feel(100, seconds=50)
+    plant.feel(3_900)
+    assert plant.feel(100, seconds=50) == 5
+    assert plant.feel(100, seconds=20) == 1
+
+
+def test_buckets_are_capped() -> None:
+    assert Plant(BucketRules(buckets_max=8)).feel(1_000_000) == 8
+
+
+def test_being_throttled_is_heat_whatever_the_count_says() -> None:
+    plant = Plant(EXACT)
+    plant.feel(790)
+    assert plant.feel(790, throttles_s=100) == 2
+    assert "throttled/s on 1 buckets" in plant.last_reason
+
+
+def test_throttles_from_before_the_present_layout_do_not_count() -> None:
+    plant = Plant(EXACT)
+    assert plant.feel(1_500, throttles_s=700) == 2
+    plant.second -= 1
+    assert plant.feel(1_500, throttles_s=700) == 2
+
+
+def test_a_pin_overrides_heat_until_it_is_gone() -> None:
+    plant = Plant(EXACT)
+    plant.pins["k"] = for_key("k", PIN, 4, "launch at noon")
+    assert plant.feel(10) == 4
+    assert plant.last_reason == "pinned: launch at noon"
+    assert plant.feel(40_000) == 4
+    del plant.pins["k"]
+    assert plant.feel(4_000) == 5
+
+
+def test_a_deployment_has_a_budget_of_extra_buckets() -> None:
+    plant = Plant(BucketRules(forecast_s=0, extra_buckets_max=3))
+    assert plant.feel(3_000) == 4
+    assert plant.feel(9_000) == 4
+
+
+rates = st.lists(st.integers(0, 20_000), min_size=1, max_size=120)
+
+
+@given(rates)
+def test_there_are_never_too_few_buckets_nor_more_than_the_cap(loads: list[int]) -> None:
+    plant = Plant(BucketRules(forecast_s=0, buckets_max=16, cool_down_s=5))
+    for load in loads:
+        buckets = plant.feel(load)
+        assert min(load / 800, 16) <= buckets <= 16
+
+
+@given(rates)
+def test_the_same_readings_give_the_same_decisions(loads: list[int]) -> None:
+    plants = Plant(BucketRules(cool_down_s=5)), Plant(BucketRules(cool_down_s=5))
+    for load in loads:
+        assert plants[0].feel(load) == plants[1].feel(load)
+    assert plants[0].layouts == plants[1].layouts
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("bucket_units_s", 0), ("buckets_max", 0), ("forecast_s", -1), ("shrink_fill", 0)],
+)
+def test_a_wrong_rule_is_named(name: str, value: float) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        BucketRules(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.errors import InvalidId, InvalidSetting
+from heatsink.ids import TIME_MS_MAX, TWITTER_EPOCH_MS, IdScheme, Minter, Snowflake, Ulid, Uuid7
+
+NOW_MS = 1_800_000_000_000
+times = st.integers(0, TIME_MS_MAX)
+
+
+@given(times, st.integers(0, 2**42 - 1), st.integers(0, 2**32 - 1))
+def test_a_uuid7_is_one_and_carries_its_time(time_ms: int, counter: int, tail: int) -> None:
+    raw = Uuid7().from_parts(time_ms, counter, tail)
+    value = Uuid7().value(raw)
+    assert value.version == 7
+    assert value.variant == "specified in RFC 4122"
+    assert Uuid7().raw(value) == raw
+    assert Uuid7().time_ms(raw) == time_ms
+
+
+def test_a_uuid7_from_the_standard_is_read() -> None:
+    example = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")  # RFC 9562, appendix A.6
+    assert Uuid7().time_ms(Uuid7().raw(example)) == 0x017F22E279B0
+
+
+def test_a_ulid_from_its_specification_is_read() -> None:
+    raw = Ulid().raw("01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    assert Ulid().time_ms(raw) == 1_469_922_850_259
+    assert Ulid().value(raw) == "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    assert Ulid().raw("01arz3ndektsv4rrffq69g5fav") == raw
+
+
+def test_a_tweet_id_is_read() -> None:
+    raw = Snowflake().raw(1541815603606036480)
+    assert Snowflake().time_ms(raw) == 1_656_432_460_105
+    assert Snowflake(epoch_ms=0).time_ms(raw) == 1_656_432_460_105 - TWITTER_EPOCH_MS
+
+
+@given(times, st.integers(0, 2**42 - 1), st.integers(0, 2**32 - 1))
+def test_a_ulid_survives_the_round_trip(time_ms: int, counter: int, tail: int) -> None:
+    raw = Ulid().from_parts(time_ms, counter, tail)
+    assert Ulid().raw(Ulid().value(raw)) == raw
+    assert Ulid().time_ms(raw) == time_ms
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_snowflake_survives_the_round_trip(value: int) -> None:
+    assert Snowflake().value(Snowflake().raw(value)) == value
+
+
+@pytest.mark.parametrize("scheme", [Uuid7(), Ulid()])
+@given(pairs=st.lists(st.tuples(times, st.integers(0, 2**42 - 1)), min_size=2, max_size=2))
+def test_raw_ids_sort_by_time_then_counter(scheme: IdScheme, pairs: list[tuple[int, int]]) -> None:
+    raws = [scheme.from_parts(time_ms, counter, 5) for time_ms, counter in pairs]
+    assert (raws[0] < raws[1]) == (pairs[0] < pairs[1])
+
+
+@pytest.mark.parametrize("scheme", [Uuid7(), Ulid(), Snowflake(0)])
+@given(time_ms=st.integers(1, 2**40))
+def test_the_first_raw_of_a_time_bounds_it(scheme: IdScheme, time_ms: int) -> None:
+    assert scheme.time_ms(scheme.first_raw(time_ms)) == time_ms
+    below = int.from_bytes(scheme.first_raw(time_ms), "big") - 1
+    assert scheme.time_ms(below.to_bytes(len(scheme.first_raw(0)), "big")) == time_ms - 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "value", "expected"),
+    [
+        (Uuid7(), uuid4(), "version 4; expected version 7"),
+        (Uuid7(), "017F22E2-79B0-7CC3-98C4-DC0C0C07398F", "uuid.UUID"),
+        (Uuid7(), 5, "uuid.UUID"),
+        (Uuid7(), UUID(int=0), "expected version 7"),
+        (Ulid(), "01ARZ3NDEKTSV4RRFFQ69G5FA", "26 characters"),
+        (Ulid(), "81ARZ3NDEKTSV4RRFFQ69G5FAV", "26 characters"),
+        (Ulid(), "01ARZ3NDEKTSV4RRFFQ69G5FAU", "alphabet"),
+        (Ulid(), UUID(int=0), "ULID"),
+        (Snowflake(), -1, "2**63"),
+        (Snowflake(), 2**63, "2**63"),
+        (Snowflake(), True, "Snowflake"),
+        (Snowflake(), "1541815603606036480", "Snowflake"),
+    ],
+)
+def test_a_foreign_id_is_refused_with_what_was_expected(
+    scheme: IdScheme, value: object, expected: str
+) -> None:
+    with pytest.raises(InvalidId, match=expected.replace("*", r"\*")):
+        scheme.raw(value)
+
+
+def test_a_snowflake_is_never_minted() -> None:
+    with pytest.raises(InvalidId, match="pass id="):
+        Minter(Snowflake(), Random(1)).mint(NOW_MS, NOW_MS + 1_000)
+
+
+def test_a_snowflake_epoch_must_be_a_time() -> None:
+    with pytest.raises(InvalidSetting, match="epoch_ms"):
+        Snowflake(epoch_ms=-5)
+
+
+@given(st.lists(st.integers(NOW_MS - 10_000, NOW_MS + 10_000), max_size=60), st.integers())
+def test_minted_ids_only_grow_and_never_reach_the_horizon(clock: list[int], seed: int) -> None:
+    """Whatever the clock does; the horizon only grows."""
+    minter = Minter(Uuid7(), Random(seed))
+    horizon_ms, last = NOW_MS, b""
+    for step, now_ms in enumerate(clock):
+        horizon_ms += step % 3
+        raw, time_ms = minter.mint(now_ms, horizon_ms)
+        assert raw > last
+        assert time_ms == Uuid7().time_ms(raw) < horizon_ms
+        last = raw
+
+
+def test_a_hundred_thousand_ids_fit_into_one_millisecond() -> None:
+    minter = Minter(Uuid7(), Random(1))
+    ids = [minter.mint(NOW_MS, NOW_MS + 1)[0] for _ in range(100_000)]
+    assert ids == sorted(set(ids))
+    assert {Uuid7().time_ms(raw) for raw in ids} == {NOW_MS}
+
+
+def test_two_processes_in_one_millisecond_do_not_collide() -> None:
+    one, other = Minter(Uuid7(), Random(1)), Minter(Uuid7(), Random(2))
+    ids = {m.mint(NOW_MS, NOW_MS + 1)[0] for m in (one, other) for _ in range(10_000)}
+    assert len(ids) == 20_000
