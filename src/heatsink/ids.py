@@ -6,8 +6,9 @@ raw and back. One deployment has one scheme: ids of two kinds do not sort togeth
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 from .errors import InvalidId, InvalidSetting, Unavailable
@@ -16,12 +17,15 @@ TIME_MS_MAX = (1 << 48) - 1
 COUNTER_BITS = 42
 TAIL_BITS = 32
 TWITTER_EPOCH_MS = 1_288_834_974_657
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
 
 
 class IdScheme(Protocol):
     """How one kind of id is read. `raw` sorts as the ids do."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def raw(self, value: object) -> bytes: ...
 
@@ -36,10 +40,11 @@ class IdScheme(Protocol):
         """An id made of its time, a counter of 42 bits and a random tail of 32 bits."""
 
 
+@dataclass(frozen=True)
 class Uuid7:
     """UUID version 7 (RFC 9562), as `uuid.UUID`."""
 
-    name = "uuid7"
+    name: ClassVar[str] = "uuid7"
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, UUID):
@@ -63,14 +68,11 @@ class Uuid7:
         return ((high << 64) | low).to_bytes(16, "big")
 
 
+@dataclass(frozen=True)
 class Ulid:
     """ULID, as its 26 characters of Crockford's base 32."""
 
-    name = "ulid"
-    _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
-    def __init__(self) -> None:
-        self._digits = {letter: digit for digit, letter in enumerate(self._ALPHABET)}
+    name: ClassVar[str] = "ulid"
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, str):
@@ -79,7 +81,7 @@ class Ulid:
             raise InvalidId(f"id {value[:40]!r} is not a ULID: expected 26 characters from 0 to 7…")
         number = 0
         for letter in value.upper():
-            digit = self._digits.get(letter)
+            digit = CROCKFORD_DIGITS.get(letter)
             if digit is None:
                 raise InvalidId(f"id {value!r} is not a ULID: {letter!r} is not in its alphabet")
             number = number << 5 | digit
@@ -87,7 +89,7 @@ class Ulid:
 
     def value(self, raw: bytes) -> str:
         number = int.from_bytes(raw, "big")
-        return "".join(self._ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+        return "".join(CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
 
     def time_ms(self, raw: bytes) -> int:
         return int.from_bytes(raw[:6], "big")
@@ -99,18 +101,23 @@ class Ulid:
         return ((time_ms << 80) | (counter << 38) | tail).to_bytes(16, "big")
 
 
+@dataclass(frozen=True)
 class Snowflake:
     """Snowflake, as a positive int of 63 bits whose upper 41 are milliseconds since an epoch.
 
     Its low bits name the machine that minted it, so Heatsink mints none: callers pass theirs.
     """
 
-    name = "snowflake"
+    epoch_ms: int = TWITTER_EPOCH_MS
 
-    def __init__(self, epoch_ms: int = TWITTER_EPOCH_MS) -> None:
-        if not 0 <= epoch_ms < TIME_MS_MAX:
-            raise InvalidSetting(f"epoch_ms must be milliseconds since 1970, not {epoch_ms}")
-        self.epoch_ms = epoch_ms
+    def __post_init__(self) -> None:
+        if not 0 <= self.epoch_ms < TIME_MS_MAX:
+            raise InvalidSetting(f"epoch_ms must be milliseconds since 1970, not {self.epoch_ms}")
+
+    @property
+    def name(self) -> str:
+        """With the epoch: by another one the same id would belong to another time."""
+        return f"snowflake since {self.epoch_ms}"
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, int) or isinstance(value, bool):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from heatsink.errors import Deposed, InvalidId, InvalidSetting, Unavailable, WrongIncarnation
+from heatsink.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
 from heatsink.registry.decision import BUCKETS, PIN, Meta, for_key
 from heatsink.registry.layout import EPOCHS_MAX
@@ -108,8 +109,12 @@ async def test_a_restored_backup_is_refused(store: MemoryRegistry, clock: Manual
 
 async def test_another_kind_of_ids_is_refused(store: MemoryRegistry, clock: ManualClock) -> None:
     await opened(store, clock)
-    with pytest.raises(InvalidSetting, match="holds uuid7 ids"):
-        await Registry(store, clock).open(msgspec.structs.replace(FOUNDING, id_scheme="ulid"))
+    for other in (Ulid(), Snowflake(), Snowflake(epoch_ms=5)):
+        with pytest.raises(InvalidSetting, match="holds uuid7 ids"):
+            await Registry(store, clock).open(
+                msgspec.structs.replace(FOUNDING, id_scheme=other.name)
+            )
+    assert Snowflake().name != Snowflake(epoch_ms=5).name
 
 
 async def test_a_newer_format_asks_for_an_upgrade(

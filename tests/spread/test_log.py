@@ -9,7 +9,7 @@ import pytest
 from heatsink import Heatsink, Snowflake, Ulid, connect
 from heatsink.errors import Conflict, Deleted, InvalidId
 from heatsink.ids import Uuid7
-from heatsink.spread.pages import Entry
+from heatsink.spread.pages import Entry, Receipt
 
 
 async def spread(hs: Heatsink, key: str, buckets: int) -> None:
@@ -67,7 +67,7 @@ async def test_a_deleted_entry_stays_deleted(hs: Heatsink) -> None:
 
 async def test_layouts_change_under_the_readers_and_nothing_moves(hs: Heatsink) -> None:
     """1 → 4 → 2 → 1 buckets: every row once, in order, found by id, repeatable, erasable."""
-    receipts = []
+    receipts: list[Receipt] = []
     for buckets in (1, 4, 2, 1):
         if buckets != 1 or receipts:
             await spread(hs, "conv", buckets)

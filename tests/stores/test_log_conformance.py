@@ -166,7 +166,8 @@ def test_any_sequence_of_puts_and_deletes_equals_a_dict(changes: list[tuple[int,
     from heatsink.testing import run_on_virtual_time
 
     async def play() -> None:
-        log, model = memory_stores(ManualClock()).log, {}
+        log = memory_stores(ManualClock()).log
+        model: dict[int, bool] = {}
         for n, change in changes:
             if change == "put":
                 await log.put("p", row(n))

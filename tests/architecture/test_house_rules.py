@@ -1,0 +1,151 @@
+"""Taste, checked by machine: sizes, names, who may ask for the time, what policies may import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import heatsink
+
+SOURCE = Path(heatsink.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+FOLDERS = sorted({module.parent for module in MODULES})
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 400
+PROTOCOL_METHODS_MAX = 8
+PARAMETERS_MAX = 8
+FILES_MAX = 12
+
+BANNED_NAMES = {"utils", "util", "common", "base", "helpers", "manager", "misc"}
+TIME_CALLS = {"time.time", "time.monotonic", "time.sleep", "asyncio.sleep", "datetime.now"}
+TIME_KEEPERS = {"clock.py", "testing"}
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+FOREIGN_ERRORS = {"ValueError", "TypeError", "RuntimeError", "OverflowError", "Exception"}
+IMPURE = {"asyncio", "time", "random", "os", "logging", "datetime", "socket", "threading"}
+
+
+def name_of(module: Path) -> str:
+    return str(module.relative_to(SOURCE))
+
+
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text())
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in ast.walk(tree) if isinstance(n, FUNCTIONS))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_a_module_is_short_and_explains_itself(module: Path) -> None:
+    tree, lines = parsed(module), len(module.read_text().splitlines())
+    assert lines <= MODULE_LINES_MAX
+    if lines > 1:
+        assert ast.get_docstring(tree), "say in a docstring what this module is for"
+    for function in functions(tree):
+        assert function.end_lineno is not None
+        assert function.end_lineno - function.lineno < FUNCTION_LINES_MAX, function.name
+        arguments = function.args
+        count = len(arguments.args) + len(arguments.kwonlyargs) + len(arguments.posonlyargs)
+        assert count - (arguments.args[:1] != [] and arguments.args[0].arg == "self") <= (
+            PARAMETERS_MAX
+        ), function.name
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_a_protocol_is_narrow(module: Path) -> None:
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.ClassDef) and any("Protocol" in dotted(b) for b in node.bases):
+            methods = [n for n in node.body if isinstance(n, FUNCTIONS)]
+            assert len(methods) <= PROTOCOL_METHODS_MAX, node.name
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_only_the_clock_asks_what_time_it_is(module: Path) -> None:
+    if TIME_KEEPERS & set(module.relative_to(SOURCE).parts):
+        return
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Attribute):
+            assert dotted(node) not in TIME_CALLS, f"line {node.lineno}: take a Clock instead"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_only_settings_and_the_entry_point_read_the_environment(module: Path) -> None:
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Attribute):
+            assert dotted(node) not in {"os.environ", "os.getenv"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_folder_has_few_files_with_telling_names(folder: Path) -> None:
+    files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) <= FILES_MAX
+    assert not {file.stem for file in files} & BANNED_NAMES
+    assert folder.name not in BANNED_NAMES
+
+
+@pytest.mark.parametrize("policy", sorted(SOURCE.rglob("policy.py")), ids=name_of)
+def test_a_policy_is_deterministic(policy: Path) -> None:
+    """No clock, no chance, no I/O: not in the policy, nor in what it imports from us."""
+    seen, waiting = set(), [policy]
+    while waiting:
+        module = waiting.pop()
+        seen.add(module)
+        tree = parsed(module)
+        assert not imported(tree) & IMPURE, f"{name_of(module)} imports {imported(tree) & IMPURE}"
+        waiting += [found for found in _our_modules(tree, module) if found not in seen]
+
+
+def _our_modules(tree: ast.Module, module: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = node.module.removeprefix("heatsink.").split(".")
+            folder = module.parent if node.level == 1 else SOURCE
+            path = folder.joinpath(*names).with_suffix(".py")
+            if path.exists():
+                yield path
+
+
+def test_there_are_no_import_cycles() -> None:
+    edges = {module: set(_our_modules(parsed(module), module)) for module in MODULES}
+    done: set[Path] = set()
+
+    def visit(module: Path, path: tuple[Path, ...]) -> None:
+        assert module not in path, " → ".join(map(name_of, [*path, module]))
+        if module not in done:
+            for other in edges[module]:
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_errors_are_ours(module: Path) -> None:
+    """What a caller may see derives from HeatsinkError: no bare ValueError or RuntimeError."""
+    if "testing" in module.parts:
+        return
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            assert dotted(node.exc.func) not in FOREIGN_ERRORS

@@ -1,0 +1,53 @@
+"""The surface that applications rely on. A change here is a change for every user."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+import heatsink
+from heatsink import errors
+
+SURFACE = {
+    "BucketRules",
+    "Heatsink",
+    "PartitionLimit",
+    "Retries",
+    "Settings",
+    "Snowflake",
+    "Ulid",
+    "Uuid7",
+    "connect",
+    "connect_sync",
+}
+
+
+def test_the_public_api_is_what_all_says() -> None:
+    public = {
+        name
+        for name, value in vars(heatsink).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public == set(heatsink.__all__) == SURFACE
+
+
+def test_every_error_has_one_root_and_says_when_to_catch_it() -> None:
+    for name, error in inspect.getmembers(errors, inspect.isclass):
+        assert issubclass(error, errors.HeatsinkError), name
+        assert error.__doc__, name
+        assert errors.__doc__ is not None
+        assert name in errors.__doc__, f"{name} is missing in the tree"
+
+
+def test_the_calls_of_the_readme_are_there() -> None:
+    parameters = {
+        "append": ["key", "body", "id", "ttl"],
+        "page": ["key", "limit", "cursor", "order", "after", "before"],
+        "get": ["key", "id"],
+        "delete": ["key", "id"],
+        "erase": ["key"],
+    }
+    from heatsink.spread.log import Log
+
+    for name, expected in parameters.items():
+        assert list(inspect.signature(getattr(Log, name)).parameters)[1:] == expected

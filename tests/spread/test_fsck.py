@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heatsink import Heatsink, connect
+from heatsink.errors import WrongIncarnation
+from heatsink.ids import Uuid7
+from heatsink.registry.decision import Snapshot
+from heatsink.spread.fsck import check, rebuild
+from heatsink.spread.store import Row
+
+from .test_log import everything, spread
+
+
+async def fill(hs: Heatsink) -> int:
+    for buckets in (1, 3, 2):
+        if buckets > 1:
+            await spread(hs, "conv", buckets)
+        for n in range(20):
+            await hs.log.append("conv", b"%d" % n)
+    await hs.log.append("cold", b"x")
+    return 61
+
+
+async def test_a_healthy_store_is_clean(hs: Heatsink) -> None:
+    rows = await fill(hs)
+    findings = await check(hs._stores.log, hs._stores.registry, Uuid7())
+    assert (findings.rows, findings.keys, findings.clean) == (rows, 2, True)
+
+
+async def test_a_row_in_the_wrong_place_is_named(hs: Heatsink) -> None:
+    await fill(hs)
+    epoch = hs._registry.view.layout("conv").epochs[-1]
+    raw = Uuid7().from_parts(epoch.start_ms + 5, 0, 0)
+    await hs._stores.log.put("conv#7", Row(raw, b"lost", *epoch))
+    findings = await check(hs._stores.log, hs._stores.registry, Uuid7())
+    assert findings.misplaced == 1
+    assert "conv#7" in findings.problems[0]
+    assert "belongs into conv#" in findings.problems[0]
+
+
+async def test_lost_epochs_are_found_and_rebuilt_from_the_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with connect(url) as hs:
+        rows = await fill(hs)
+        store, layout = hs._stores.registry, hs._registry.view.layout("conv")
+        entries = await everything(hs, "conv")
+        meta = (await store.meta()).meta
+        await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
+        findings = await check(hs._stores.log, store, Uuid7())
+        assert findings.unknown_epochs == 40
+        assert await rebuild(hs._stores.log, store, Uuid7(), incarnation="mended") == 1
+        assert await store.layout("conv") == layout
+        assert (await check(hs._stores.log, store, Uuid7())).rows == rows
+        with pytest.raises(WrongIncarnation):
+            await hs._registry.renew()
+    async with connect(url) as again:
+        assert await everything(again, "conv") == entries
+        assert (await check(again._stores.log, again._stores.registry, Uuid7())).clean

@@ -1,0 +1,106 @@
+"""What only the SQLite store has to show: shared commits, and several connections to one file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heatsink.clock import SystemClock
+from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.spread.store import Ask, Row
+from heatsink.stores.sqlite import log as log_module
+from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.sqlite.database import Database
+from heatsink.stores.sqlite.engine import Job
+from heatsink.stores.stores import Stores
+
+
+def row(n: int, body: bytes = b"") -> Row:
+    return Row(n.to_bytes(16, "big"), body, 0, 1)
+
+
+def open_stores(tmp_path: Path) -> Stores:
+    return sqlite_stores(tmp_path / "x.db", SystemClock())
+
+
+async def test_many_at_once_share_a_commit(tmp_path: Path) -> None:
+    batches: list[int] = []
+
+    def run_batch(connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+        batches.append(len(batch))
+        log_module.run_batch(connection, batch)
+
+    database = Database(tmp_path / "x.db", run_batch)
+    puts = [database.write(log_module.Put("p", row(n))) for n in range(1_000)]
+    assert await asyncio.gather(*puts) == [None] * 1_000
+    assert sum(batches) == 1_000
+    assert len(batches) < 100
+    await database.close()
+
+
+async def test_what_is_acknowledged_is_in_the_file(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    await asyncio.gather(*(stores.log.put("p", row(n)) for n in range(50)))
+    with sqlite3.connect(tmp_path / "x.db") as other:
+        assert other.execute("SELECT count(*) FROM rows").fetchone() == (50,)
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    other.close()
+    await stores.close()
+
+
+async def test_two_connections_write_to_one_file(tmp_path: Path) -> None:
+    one, other = open_stores(tmp_path), open_stores(tmp_path)
+    puts = [stores.log.put("p", row(n)) for n in range(400) for stores in (one, other)]
+    answers = await asyncio.gather(*puts)
+    assert sum(answer is None for answer in answers) == 400
+    found = await one.log.query("p", Ask(None, None, 1_000, False))
+    assert len(found.rows) == 400
+    await one.close()
+    await other.close()
+
+
+async def test_one_bad_operation_does_not_spoil_the_batch(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    await stores.counters.add("p", b"big", 1, 2**53)
+    work = [stores.counters.add("p", b"%d" % n, 1, 1) for n in range(5)]
+    too_much = stores.counters.add("p", b"huge", 1, 2**63 - 1)
+    *fine, refused = await asyncio.gather(*work, too_much, return_exceptions=True)
+    assert fine == [None] * 5
+    assert isinstance(refused, InvalidSetting)
+    assert (await stores.counters.totals(["p"]))[0].value == 2**53 + 5
+    await stores.close()
+
+
+async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    """SQLite's page limit stands in for the disk's."""
+    database = Database(tmp_path / "x.db", log_module.run_batch)
+    await database.write(lambda connection: connection.execute("PRAGMA max_page_count=60"))
+    puts = [database.write(log_module.Put("p", row(n, b"x" * 10_000))) for n in range(5)]
+    await asyncio.gather(*puts)
+    with pytest.raises(Unavailable, match="full"):
+        await database.write(log_module.Put("p", row(9, b"x" * 300_000)))
+    counted = database.read(lambda c: c.execute("SELECT count(*) FROM rows").fetchone())
+    assert counted == (5,)
+    await database.close()
+
+
+async def test_after_closing_it_says_so(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    await stores.log.put("p", row(1))
+    await stores.close()
+    await stores.close()
+    with pytest.raises(Closed):
+        await stores.log.put("p", row(2))
+    with pytest.raises(Closed):
+        await stores.log.get("p", row(1).raw)
+
+
+async def test_closing_finishes_what_was_submitted(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    puts = [stores.log.put("p", row(n)) for n in range(100)]
+    await stores.close()
+    assert await asyncio.gather(*puts) == [None] * 100
