@@ -19,10 +19,10 @@ class Moody(MemoryRegistry):
     silent = False
     loses_answers = False
 
-    async def beat(self, term: int) -> None:
+    async def beat(self, term: int, servers: int) -> None:
         if self.silent:
             raise Unavailable("no answer")
-        await super().beat(term)
+        await super().beat(term, servers)
 
     async def lead(self, seen: Meta, leader: str) -> Meta:
         meta = await super().lead(seen, leader)
@@ -59,7 +59,7 @@ async def test_a_standby_takes_over_within_two_leases_of_a_death(
         waited_s += 0.25
     assert 3.0 <= waited_s <= 6.0
     with pytest.raises(Deposed):
-        await store.beat(1)
+        await store.beat(1, 1)
 
 
 async def test_a_living_leader_keeps_the_lease(store: Moody, clock: ManualClock) -> None:

@@ -24,6 +24,7 @@ def test_the_fleets_rate_is_the_sum_of_all_servers() -> None:
         aggregator.add(report(f"s{n}", 7, 90), now_s=8.0)
     (window,) = complete(aggregator.take(8.5))
     assert window.keys["k"].write_units_s == 900
+    assert aggregator.servers == 10
 
 
 def test_servers_that_did_not_list_a_key_bound_what_is_missing() -> None:

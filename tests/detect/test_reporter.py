@@ -11,10 +11,16 @@ from heatsink.stores.memory.bus import MemoryBus
 from heatsink.testing import ManualClock
 
 
+class OneFleet:
+    def __init__(self, clock: ManualClock) -> None:
+        self.fleet_now_s = clock.now_s
+        self.servers = 1
+
+
 def make(clock: ManualClock, **settings: float) -> tuple[Tracker, MemoryBus, Reporter]:
     tracker, bus = Tracker(alarm_units=800), MemoryBus()
     chosen = ReportSettings(**settings)  # type: ignore[arg-type]
-    return tracker, bus, Reporter("a", tracker, bus, clock.now_s, chosen)
+    return tracker, bus, Reporter("a", tracker, bus, OneFleet(clock), chosen)
 
 
 async def test_one_report_per_window_with_the_keys_above_the_floor(clock: ManualClock) -> None:
@@ -33,7 +39,7 @@ async def test_one_report_per_window_with_the_keys_above_the_floor(clock: Manual
 
 async def test_the_floor_shrinks_with_the_number_of_servers(clock: ManualClock) -> None:
     tracker, bus, reporter = make(clock)
-    reporter.servers = 10
+    reporter._fleet.servers = 10  # type: ignore[misc]
     tracker.record("k", 8)
     await clock.advance(1.0)
     await reporter.run_once()

@@ -116,6 +116,15 @@ async def test_a_row_expires(log: LogStore, clock: ManualClock) -> None:
     assert await log.get("p", row(1).raw) is None
 
 
+async def test_expired_rows_do_not_pile_up(log: LogStore, clock: ManualClock) -> None:
+    for start in range(0, 3_000, 500):
+        expires_ms = now_ms(clock) + 1_000
+        puts = [log.put("p", row(start + n, expires_ms=expires_ms)) for n in range(500)]
+        await asyncio.gather(*puts)
+        await clock.advance(2.0)
+    assert len([found async for found in log.scan()]) <= 1_000
+
+
 async def test_erasing_leaves_nothing_not_even_tombstones(log: LogStore, stores: Stores) -> None:
     await log.put("p", row(1))
     await log.put("p", row(2))

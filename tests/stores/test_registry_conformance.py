@@ -127,11 +127,12 @@ async def test_one_of_two_rivals_leads(founded: Stores) -> None:
 
 async def test_a_beat_shows_that_the_leader_lives(founded: Stores) -> None:
     meta = await founded.lease.lead(META, "a")
-    await founded.lease.beat(meta.term)
+    await founded.lease.beat(meta.term, 7)
+    assert (await founded.registry.meta()).meta.servers == 7
     with pytest.raises(Outdated):
         await founded.lease.lead(meta, "b")
     with pytest.raises(Deposed):
-        await founded.lease.beat(meta.term - 1)
+        await founded.lease.beat(meta.term - 1, 1)
 
 
 async def test_restoring_replaces_everything(founded: Stores) -> None:

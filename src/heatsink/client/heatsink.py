@@ -50,6 +50,7 @@ class Heatsink:
         self._tracker = Tracker(alarm_units=settings.rules.bucket_units_s)
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker)
         self._aggregator = Aggregator(settings.window_s)
+        self._lease = Lease(stores.lease, self._name, clock, settings.lease_s)
         self._coordinator = self._make_coordinator()
         self._latest: WindowHeat | None = None
         self._log: Log | None = None
@@ -57,8 +58,7 @@ class Heatsink:
         self._running: list[asyncio.Task[None]] = []
 
     def _make_coordinator(self) -> Coordinator:
-        lease = Lease(self._stores.lease, self._name, self._clock, self._settings.lease_s)
-        coordinator = Coordinator(self._registry, lease, self._clock)
+        coordinator = Coordinator(self._registry, self._lease, self._clock)
         policy = BucketPolicy(self._settings.rules)
         coordinator.loops.append(ControlLoop(self._observe, policy, coordinator.publish))
         return coordinator
@@ -68,6 +68,7 @@ class Heatsink:
         for report in await self._stores.bus.receive():
             self._aggregator.add(report, now_s)
         windows = self._aggregator.take(now_s)
+        self._lease.servers = self._aggregator.servers
         for window in windows:
             if window.complete:
                 self._latest = window
@@ -114,8 +115,7 @@ class Heatsink:
         settings = ReportSettings(
             window_s=self._settings.window_s, bucket_units_s=self._settings.rules.bucket_units_s
         )
-        now_s = self._registry.fleet_now_s
-        return Reporter(self._name, self._tracker, self._stores.bus, now_s, settings)
+        return Reporter(self._name, self._tracker, self._stores.bus, self._registry, settings)
 
     def _start(self, name: str, work: Work) -> None:
         self._running.append(asyncio.ensure_future(self._keep_running(name, work)))

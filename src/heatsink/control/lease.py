@@ -24,8 +24,11 @@ class LeaseStore(Protocol):
     async def lead(self, seen: Meta, leader: str) -> Meta:
         """Begin the next term if META's term and beat are still those seen, else `Outdated`."""
 
-    async def beat(self, term: int) -> None:
-        """Raise the beat if the term is still this one, else `Deposed`."""
+    async def beat(self, term: int, servers: int) -> None:
+        """Raise the beat and note the size of the fleet if the term is still this one.
+
+        Else `Deposed`.
+        """
 
 
 class Lease:
@@ -35,6 +38,7 @@ class Lease:
         if lease_s <= 0:
             raise InvalidSetting(f"lease_s must be positive, not {lease_s}")
         self.term: int | None = None
+        self.servers = 1
         self._store = store
         self._holder = holder
         self._clock = clock
@@ -55,7 +59,7 @@ class Lease:
         assert self.term is not None
         asked_s = self._clock.monotonic_s()
         try:
-            await self._store.beat(self.term)
+            await self._store.beat(self.term, self.servers)
             self._beaten_s = asked_s
         except Deposed:
             self.term = None

@@ -10,9 +10,13 @@ EARLIEST_S = 0.25  # a burst shorter than this says nothing about the rest of it
 
 
 class Aggregator:
-    """Counts each (server, window) once, however often and in whatever order its reports come."""
+    """Counts each (server, window) once, however often and in whatever order its reports come.
+
+    `servers` is how many of them reported in the last complete window.
+    """
 
     def __init__(self, window_s: float) -> None:
+        self.servers = 1
         self._window_s = window_s
         self._windows: dict[int, dict[str, Report]] = {}
         self._finished = -1
@@ -38,6 +42,7 @@ class Aggregator:
             taken.append(self._sum(window, list(reports.values()), complete))
             if complete:
                 self._finished = window
+                self.servers = max(len(reports), 1)
         return self._with_silence(taken, now_s)
 
     def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:

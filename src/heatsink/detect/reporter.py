@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
@@ -46,6 +46,15 @@ class ReportSettings(msgspec.Struct, frozen=True):
         return max(1, int(share))
 
 
+class Fleet(Protocol):
+    """What a server has to know of the others."""
+
+    def fleet_now_s(self) -> float: ...
+
+    @property
+    def servers(self) -> int: ...
+
+
 class Reporter:
     """Windows are aligned to the fleet's time, so that those of all servers add up."""
 
@@ -54,31 +63,30 @@ class Reporter:
         server: str,
         tracker: Tracker,
         bus: HeatBus,
-        fleet_now_s: Callable[[], float],
+        fleet: Fleet,
         settings: ReportSettings,
     ) -> None:
-        self.servers = 1
+        self._fleet = fleet
         self._server = server
         self._tracker = tracker
         self._bus = bus
-        self._now_s = fleet_now_s
         self._settings = settings
-        self._window = self._window_at(fleet_now_s())
+        self._window = self._window_at(fleet.fleet_now_s())
 
     def _window_at(self, time_s: float) -> int:
         return int(time_s / self._settings.window_s)
 
     async def run_once(self) -> None:
         """Report the window that ended, or what raced past the limit in the one that runs."""
-        now_s = self._now_s()
+        now_s = self._fleet.fleet_now_s()
         if self._window_at(now_s) != self._window:
             await self._report_window()
         else:
             await self._report_alarms(now_s)
 
     async def _report_window(self) -> None:
-        ended, self._window = self._window, self._window_at(self._now_s())
-        floor = self._settings.floor(self.servers)
+        ended, self._window = self._window, self._window_at(self._fleet.fleet_now_s())
+        floor = self._settings.floor(self._fleet.servers)
         keys, unreported = self._tracker.roll().hottest(self._settings.keys_max, floor)
         await self._send(ended, self._settings.window_s, unreported, keys)
 

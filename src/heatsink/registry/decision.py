@@ -46,7 +46,10 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The one record that orders everything: see `rules`."""
+    """The one record that orders everything: see `rules`.
+
+    `servers` is how many report heat, as the leader counts them: their floors depend on it.
+    """
 
     closed_ms: int
     version: int
@@ -56,6 +59,7 @@ class Meta(msgspec.Struct, frozen=True):
     incarnation: str
     seed: bytes
     id_scheme: str
+    servers: int = 1
     format: int = FORMAT
     min_reader: int = FORMAT
 

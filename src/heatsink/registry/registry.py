@@ -183,6 +183,11 @@ class Registry:
         if self.view.version % LOG_KEEP == 0:
             await self._store.trim(self.view.version - LOG_KEEP)
 
+    @property
+    def servers(self) -> int:
+        """How many servers report heat, as the leader counts them."""
+        return self.meta.servers
+
     def now_ms(self) -> int:
         """Now by our own clock, or by the store's if ours is far off."""
         return now_ms(self._clock) + self.correction_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Iterator
+from heapq import heappop, heappush
 from itertools import islice
 
 from heatsink.clock import Clock, now_ms
@@ -20,6 +21,10 @@ class _Partition:
         if row.raw not in self.rows:
             insort(self.order, row.raw)
         self.rows[row.raw] = row
+
+    def remove(self, raw: bytes) -> None:
+        del self.rows[raw]
+        del self.order[bisect_left(self.order, raw)]
 
     def between(self, ask: Ask) -> Iterator[Row]:
         low = 0 if ask.above is None else bisect_right(self.order, ask.above)
@@ -39,6 +44,7 @@ class MemoryLog:
         self._layout_of = layout_of
         self._erase_counters = erase_counters
         self._partitions: dict[str, _Partition] = {}
+        self._expiring: list[tuple[int, str, bytes]] = []
 
     def _is_live(self, row: Row) -> bool:
         return not row.deleted and not self._has_expired(row)
@@ -53,7 +59,17 @@ class MemoryLog:
         taken_by = rows.rows.get(row.raw)
         if taken_by is None:
             rows.put(row)
+            if row.expires_ms is not None:
+                heappush(self._expiring, (row.expires_ms, partition, row.raw))
+                self._let_expired_go()
         return taken_by
+
+    def _let_expired_go(self) -> None:
+        while self._expiring and self._expiring[0][0] <= now_ms(self._clock):
+            _, partition, raw = heappop(self._expiring)
+            rows = self._partitions.get(partition)
+            if rows is not None and raw in rows.rows and self._has_expired(rows.rows[raw]):
+                rows.remove(raw)
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         rows = self._partitions.get(partition)

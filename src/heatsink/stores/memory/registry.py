@@ -74,8 +74,8 @@ class MemoryRegistry:
             raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
         return self._change(term=meta.term + 1, beat=0, leader=leader)
 
-    async def beat(self, term: int) -> None:
+    async def beat(self, term: int, servers: int) -> None:
         meta = self._reading().meta
         if meta.term != term:
             raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads term {meta.term}")
-        self._change(beat=meta.beat + 1)
+        self._change(beat=meta.beat + 1, servers=servers)

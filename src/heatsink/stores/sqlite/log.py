@@ -19,6 +19,7 @@ COLUMNS = "raw, body, epoch_ms, buckets, expires_ms, deleted"
 VALUES = "(?, ?, ?, ?, ?, ?, ?)"
 CHUNKS = (256, 64, 16, 4, 1)  # few sizes, so that their statements stay prepared
 SCAN_ROWS = 1_000
+SWEEP_EVERY = 500
 
 
 class Put:
@@ -94,9 +95,18 @@ class SqliteLog:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._expiring = 0
 
     def put(self, partition: str, row: Row) -> asyncio.Future[Row | None]:
+        if row.expires_ms is not None:
+            self._let_expired_go()
         return self._database.write(Put(partition, row))
+
+    def _let_expired_go(self) -> None:
+        """One sweep for every so many rows that will expire: it keeps up, and costs next to none."""
+        self._expiring += 1
+        if self._expiring % SWEEP_EVERY == 0:
+            self._database.write(partial(_sweep, now_ms(self._clock)))
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         row = self._database.read(lambda connection: read_row(connection, partition, raw))
@@ -150,6 +160,12 @@ class SqliteLog:
             if len(found) < SCAN_ROWS:
                 return
             place = (found[-1][0], found[-1][1])
+
+
+def _sweep(time_ms: int, connection: sqlite3.Connection) -> None:
+    expired = "SELECT partition, raw FROM rows WHERE expires_ms <= ? LIMIT ?"
+    sql = f"DELETE FROM rows WHERE (partition, raw) IN ({expired})"
+    connection.execute(sql, (time_ms, 2 * SWEEP_EVERY))
 
 
 def _next_rows(after: tuple[str, bytes], connection: sqlite3.Connection) -> list[Any]:

@@ -123,12 +123,13 @@ class SqliteRegistry:
 
         return await self._database.write(take_over)
 
-    async def beat(self, term: int) -> None:
+    async def beat(self, term: int, servers: int) -> None:
         def raise_beat(connection: sqlite3.Connection) -> None:
             meta = _read_meta(connection)
             if meta.term != term:
                 raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads")
-            _write_meta(connection, msgspec.structs.replace(meta, beat=meta.beat + 1))
+            meta = msgspec.structs.replace(meta, beat=meta.beat + 1, servers=servers)
+            _write_meta(connection, meta)
 
         await self._database.write(raise_beat)
 

@@ -1,0 +1,95 @@
+"""`python -m benchmarks [--quick] [--list] [NAME …]`: a table, and JSON in artifacts/bench.json."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from time import perf_counter
+
+import msgspec
+
+from .clients import ARTIFACTS
+from .harness import Bench, Result, Scale, table
+
+NAMES = (
+    "record",
+    "routing",
+    "append",
+    "pages",
+    "hot_key",
+    "counters",
+    "tracker_memory",
+    "view",
+    "activation",
+)
+Measure = Callable[[Bench, Scale], Awaitable[None]]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="a look in less than a minute")
+    parser.add_argument("--list", action="store_true", help="what there is")
+    chosen = parser.parse_args()
+    for name in chosen.names:
+        if name not in NAMES:
+            parser.error(f"there is no benchmark {name!r}: choose from {', '.join(NAMES)}")
+    return chosen
+
+
+def describe() -> None:
+    width = max(map(len, NAMES))
+    for name in NAMES:
+        summary = (import_module(f"{__package__}.{name}").__doc__ or "").partition("\n")[0]
+        print(f"{name:{width}}  {summary}")
+
+
+def measure(name: str, scale: Scale) -> list[Result]:
+    run: Measure = import_module(f"{__package__}.{name}").run
+    bench = Bench(name)
+    started_s = perf_counter()
+    print(f"{name} …", end="", file=sys.stderr, flush=True)
+    asyncio.run(_run(run, bench, scale))
+    print(f" {perf_counter() - started_s:.1f} s", file=sys.stderr)
+    return bench.results
+
+
+async def _run(run: Measure, bench: Bench, scale: Scale) -> None:
+    await run(bench, scale)
+
+
+def write(results: list[Result], scale: Scale) -> None:
+    report = {
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "quick": scale.quick,
+        "results": results,
+    }
+    ARTIFACTS.mkdir(exist_ok=True)
+    encoded = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    (ARTIFACTS / "bench.json").write_bytes(encoded + b"\n")
+
+
+def main() -> int:
+    chosen = options()
+    if chosen.list:
+        describe()
+        return 0
+    scale = Scale(chosen.quick)
+    results: list[Result] = []
+    for name in chosen.names or NAMES:
+        results += measure(name, scale)
+    write(results, scale)
+    print(table(results))
+    judged = [result.met for result in results if result.met is not None]
+    print(f"\n{sum(judged)} of {len(judged)} targets met. Details: artifacts/bench.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The command line: `heatsink --help`."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, NoReturn
+
+try:
+    import click
+except ImportError as missing:
+    raise SystemExit(
+        f"heatsink: the command line needs {missing.name}: pip install 'heatsink[server]'"
+    ) from None
+
+from heatsink import __version__
+from heatsink.clock import SystemClock
+from heatsink.errors import HeatsinkError
+
+from .demo.traffic import SHAPES, Plan
+
+INTERRUPTED = 130
+PORT = 8321
+
+
+class Commands(click.Group):
+    """Says what went wrong in one line, and nothing at all on Ctrl-C."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeatsinkError as error:
+            _give_up(ctx, error)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except ExceptionGroup as group:
+            ours, others = group.split(HeatsinkError)
+            if ours is None or others is not None:
+                raise
+            _give_up(ctx, ours)
+
+
+def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    click.echo(f"heatsink: {error}", err=True)
+    ctx.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="heatsink")
+def main() -> None:
+    """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
+
+
+@main.command()
+@click.option("--headless", is_flag=True, help="Print a table instead of serving a page.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, without a page.")
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    default="ramp",
+    show_default=True,
+    help="How the traffic grows: slowly, or all at once.",
+)
+@click.option("--peak", default=4_000, show_default=True, help="Writes a second at the top.")
+@click.option(
+    "--limit", default=1_000, show_default=True, help="Writes a second a partition takes."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Port of the page; 0 takes any that is free.",
+)
+def demo(headless: bool, as_json: bool, shape: str, peak: int, limit: int, port: int) -> None:
+    """Watch one conversation get hot, on a plain store and on Heatsink side by side."""
+    plan = Plan(shape, peak, limit)
+    if headless or as_json:
+        _demo_in_terminal(plan, as_json)
+    else:
+        _demo_on_page(plan, port)
+
+
+def _demo_in_terminal(plan: Plan, as_json: bool) -> None:
+    from .demo.headless import make_console, run_as_json, run_as_table
+
+    clock, rng = SystemClock(), Random()
+    if as_json:
+        verdict = asyncio.run(run_as_json(plan, clock, rng, click.echo))
+    else:
+        verdict = asyncio.run(run_as_table(plan, clock, rng, make_console()))
+    if not verdict.kept_everything:
+        click.get_current_context().exit(1)
+
+
+def _demo_on_page(plan: Plan, port: int) -> None:
+    from .demo.page import listen, serve
+    from .demo.stage import Stage
+
+    listener = listen(port)
+    host, actual_port = listener.getsockname()
+    click.echo(f"Open http://{host}:{actual_port} to watch. The run starts with the first look.")
+    click.echo("Ctrl-C stops the demo.")
+
+    async def run() -> None:
+        await serve(Stage(plan, SystemClock(), Random()), listener)
+
+    asyncio.run(run())
