@@ -75,6 +75,12 @@ def write(results: list[Result], scale: Scale) -> None:
     (ARTIFACTS / "bench.json").write_bytes(encoded + b"\n")
 
 
+def report(results: list[Result]) -> None:
+    print(table(results))
+    judged = [result.met for result in results if result.met is not None]
+    print(f"\n{sum(judged)} of {len(judged)} targets met. Details: artifacts/bench.json")
+
+
 def main() -> int:
     chosen = options()
     if chosen.list:
@@ -82,12 +88,12 @@ def main() -> int:
         return 0
     scale = Scale(chosen.quick)
     results: list[Result] = []
-    for name in chosen.names or NAMES:
-        results += measure(name, scale)
-    write(results, scale)
-    print(table(results))
-    judged = [result.met for result in results if result.met is not None]
-    print(f"\n{sum(judged)} of {len(judged)} targets met. Details: artifacts/bench.json")
+    try:
+        for name in chosen.names or NAMES:
+            results += measure(name, scale)
+    finally:  # what was measured before something failed took minutes
+        write(results, scale)
+        report(results)
     return 0
 
 

@@ -140,6 +140,16 @@ class Snowflake:
         raise InvalidId("this deployment uses Snowflake ids, which callers mint: pass id=")
 
 
+def scheme_named(name: str) -> IdScheme:
+    """The scheme that a store says it was founded with."""
+    if name.startswith("snowflake since "):
+        return Snowflake(int(name.removeprefix("snowflake since ")))
+    for scheme in (Uuid7(), Ulid()):
+        if scheme.name == name:
+            return scheme
+    raise InvalidSetting(f"no id scheme is named {name!r}: upgrade Heatsink")
+
+
 def _clip_ms(time_ms: int) -> int:
     return min(max(time_ms, 0), TIME_MS_MAX)
 

@@ -10,7 +10,8 @@ from heatsink.detect.heat import Heat, Report, WindowHeat
 
 
 def report(server: str, window: int, writes: int, elapsed_s: float = 1.0, key: str = "k") -> Report:
-    return Report(server, window, elapsed_s, 5, {key: Heat(writes, writes)} if writes else {})
+    keys = {key: Heat(writes, writes)} if writes else {}
+    return Report(server, window, elapsed_s, elapsed_s >= 1, 5, keys)
 
 
 def complete(windows: list[WindowHeat]) -> list[WindowHeat]:
@@ -56,6 +57,25 @@ def test_an_early_report_shows_at_once_and_is_replaced_by_the_final_one() -> Non
     assert final.keys["k"].write_units_s == 2_100
 
 
+def test_a_key_that_speeds_up_counts_by_its_latest_rate_while_the_window_runs() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.6), 7.6)
+    aggregator.add(report("a", 7, 800, elapsed_s=0.7), 7.7)
+    (early,) = [window for window in aggregator.take(7.7) if not window.complete]
+    assert early.keys["k"].write_units_s == pytest.approx(4_000)
+    aggregator.add(report("a", 7, 2_000), 8.0)
+    (final,) = complete(aggregator.take(8.5))
+    assert final.keys["k"].write_units_s == 2_000
+
+
+def test_early_reports_of_different_keys_do_not_replace_each_other() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.5, key="one"), 7.5)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.6, key="other"), 7.6)
+    (early,) = [window for window in aggregator.take(7.6) if not window.complete]
+    assert set(early.keys) == {"one", "other"}
+
+
 def test_a_very_short_burst_is_not_blown_up() -> None:
     aggregator = Aggregator(1.0)
     aggregator.add(report("a", 7, 800, elapsed_s=0.01), 7.01)
@@ -86,12 +106,12 @@ def test_silence_is_a_complete_window_so_that_keys_cool() -> None:
 @pytest.mark.parametrize(
     "hostile",
     [
-        b'{"server":"a","window":1,"elapsed_s":1,"unreported":0,"keys":{"k":[-5]}}',
-        b'{"server":"a","window":1,"elapsed_s":1,"unreported":0,"keys":{"k":[1e309]}}',
-        b'{"server":"a","window":1,"elapsed_s":1,"unreported":0,"keys":{"k":[9999999999999]}}',
-        b'{"server":"","window":1,"elapsed_s":1,"unreported":0,"keys":{}}',
-        b'{"server":"a","window":1,"elapsed_s":0,"unreported":0,"keys":{}}',
-        b'{"server":"a","window":"1","elapsed_s":1,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[-5]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[1e309]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[9999999999999]}}',
+        b'{"server":"","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":1,"elapsed_s":0,"final":true,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":"1","elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
     ],
 )
 def test_a_hostile_report_does_not_parse(hostile: bytes) -> None:

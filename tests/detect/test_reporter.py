@@ -20,7 +20,7 @@ class OneFleet:
 def make(clock: ManualClock, **settings: float) -> tuple[Tracker, MemoryBus, Reporter]:
     tracker, bus = Tracker(alarm_units=800), MemoryBus()
     chosen = ReportSettings(**settings)  # type: ignore[arg-type]
-    return tracker, bus, Reporter("a", tracker, bus, OneFleet(clock), chosen)
+    return tracker, bus, Reporter("a", tracker, bus, OneFleet(clock), clock, chosen)
 
 
 async def test_one_report_per_window_with_the_keys_above_the_floor(clock: ManualClock) -> None:
@@ -34,7 +34,8 @@ async def test_one_report_per_window_with_the_keys_above_the_floor(clock: Manual
     (report,) = await bus.receive()
     assert {key: heat.writes for key, heat in report.keys.items()} == {"hot": 500, "warm": 80}
     assert report.unreported == 79
-    assert report.elapsed_s == 1.0
+    assert report.final
+    assert report.elapsed_s == pytest.approx(1.0)
 
 
 async def test_the_floor_shrinks_with_the_number_of_servers(clock: ManualClock) -> None:
@@ -53,6 +54,7 @@ async def test_a_key_on_the_rise_is_reported_inside_its_window(clock: ManualCloc
     await reporter.run_once()
     (report,) = await bus.receive()
     assert report.keys["k"].writes == 900
+    assert not report.final
     assert report.elapsed_s == pytest.approx(0.3)
 
 
@@ -69,7 +71,7 @@ async def test_only_the_hottest_fit_into_a_report(clock: ManualClock) -> None:
 
 async def test_it_runs_by_itself(clock: ManualClock) -> None:
     tracker, bus, reporter = make(clock)
-    running = asyncio.ensure_future(reporter.run(clock))
+    running = asyncio.ensure_future(reporter.run())
     for _ in range(3):
         tracker.record("k", 100)
         await clock.advance(1.2)
@@ -84,3 +86,12 @@ async def test_it_runs_by_itself(clock: ManualClock) -> None:
 def test_a_wrong_setting_is_named(name: str, value: float) -> None:
     with pytest.raises(InvalidSetting, match=name):
         ReportSettings(**{name: value})  # type: ignore[arg-type]
+
+
+async def test_a_late_look_does_not_inflate_the_rate(clock: ManualClock) -> None:
+    tracker, bus, reporter = make(clock)
+    tracker.record("k", 1_300)
+    await clock.advance(1.3)
+    await reporter.run_once()
+    (report,) = await bus.receive()
+    assert report.keys["k"].writes / report.elapsed_s == pytest.approx(1_000)

@@ -40,7 +40,7 @@ async def test_opening_moves_the_horizon_ahead_of_now(
     store: MemoryRegistry, clock: ManualClock
 ) -> None:
     registry = await opened(store, clock)
-    assert registry.view.horizon_ms == clock.now_s() * 1000 + 1_000
+    assert registry.view.horizon_ms == clock.now_s() * 1000 + 500
 
 
 async def test_a_decision_reaches_another_process_with_its_reason(

@@ -7,6 +7,8 @@ import pytest
 
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Conflict, InvalidSetting, Overloaded, Throttled, Unavailable
+from heatsink.registry.layout import Layout
+from heatsink.registry.view import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
@@ -25,16 +27,26 @@ class Refusing:
         return "answer"
 
 
-def backoff(tracker: Tracker | None = None, **retries: float) -> Backoff:
-    return Backoff(Retries(**retries), SkewedClock(), Random(1), tracker or Tracker())
+def backoff(tracker: Tracker | None = None, view: View | None = None, **retries: float) -> Backoff:
+    return Backoff(
+        Retries(**retries), SkewedClock(), Random(1), tracker or Tracker(), view or View()
+    )
 
 
 def test_it_goes_on_until_there_is_an_answer() -> None:
-    attempt = Refusing(Throttled("p"), Unavailable("?"), Throttled("p"))
+    attempt = Refusing(Throttled("k"), Unavailable("?"), Throttled("k"))
     tracker = Tracker()
     assert run_on_virtual_time(backoff(tracker).call(attempt, "k")) == "answer"
     assert len(attempt.asked_s) == 4
     assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 2
+
+
+def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() -> None:
+    tracker, view = Tracker(), View()
+    view.layouts["k"] = Layout([(5, 4)])
+    attempt = Refusing(Throttled("k"), Throttled("k#7"), Throttled("k#3"))
+    run_on_virtual_time(backoff(tracker, view).call(attempt, "k"))
+    assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 1
 
 
 def test_pauses_grow_and_differ() -> None:

@@ -98,7 +98,14 @@ def test_load_that_would_fill_more_than_half_of_fewer_buckets_keeps_what_it_has(
     plant = Plant(EXACT)
     plant.feel(4_000)
     assert plant.feel(1_700, seconds=200) == 5
-    assert plant.feel(1_500, seconds=100) == 4
+    assert plant.feel(1_500, seconds=200) == 5  # 4 would do, but one bucket is not worth a change
+    assert plant.feel(1_100, seconds=100) == 3
+
+
+def test_a_jump_is_not_taken_for_the_beginning_of_a_line() -> None:
+    plant = Plant(BucketRules())
+    plant.feel(200)
+    assert plant.feel(4_000) == 10
 
 
 def test_a_spike_during_the_cool_down_starts_it_again() -> None:

@@ -57,7 +57,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     return msgspec.structs.replace(settings, name=process)
 
 
-def open_stores(url: str, clock: Clock) -> Stores:
+def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
+    """What a URL names. With `must_exist`, a file is not made if it is missing."""
     if not isinstance(url, str):
         raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
     parts = urlsplit(url)
@@ -66,17 +67,21 @@ def open_stores(url: str, clock: Clock) -> Stores:
         raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")
     if parts.query or parts.fragment or parts.netloc:
         raise InvalidSetting(f"url {url[:80]!r} has parts that no store reads: use {EXAMPLES}")
-    return opener(parts.path, clock)
+    return opener(parts.path, clock, must_exist)
 
 
-def _memory(path: str, clock: Clock) -> Stores:
+def _memory(path: str, clock: Clock, must_exist: bool) -> Stores:
+    if must_exist:
+        raise InvalidSetting("memory:// is gone with its process: name a store that lasts")
     if path not in ("", "/"):
         raise InvalidSetting("memory:// takes no path: it forgets everything when it is closed")
     return memory_stores(clock)
 
 
-def _sqlite(path: str, clock: Clock) -> Stores:
+def _sqlite(path: str, clock: Clock, must_exist: bool) -> Stores:
     file = Path(path[1:])
+    if must_exist and not file.is_file():
+        raise InvalidSetting(f"there is no database {file}: check the url")
     if not file.name or file.is_dir():
         raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
     if not file.absolute().parent.is_dir():
@@ -84,4 +89,4 @@ def _sqlite(path: str, clock: Clock) -> Stores:
     return sqlite_stores(file, clock)
 
 
-OPENERS: dict[str, Callable[[str, Clock], Stores]] = {"memory": _memory, "sqlite": _sqlite}
+OPENERS: dict[str, Callable[[str, Clock, bool], Stores]] = {"memory": _memory, "sqlite": _sqlite}

@@ -47,8 +47,9 @@ class Heatsink:
         self._rng = rng
         self._name = settings.name or f"{rng.getrandbits(64):016x}"
         self._registry = Registry(stores.registry, clock)
-        self._tracker = Tracker(alarm_units=settings.rules.bucket_units_s)
-        self._backoff = Backoff(settings.retries, clock, rng, self._tracker)
+        self._tracker = Tracker(alarm_units=settings.alarm_units)
+        view = self._registry.view
+        self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._aggregator = Aggregator(settings.window_s)
         self._lease = Lease(stores.lease, self._name, clock, settings.lease_s)
         self._coordinator = self._make_coordinator()
@@ -95,7 +96,7 @@ class Heatsink:
     def _start_background_work(self) -> None:
         reporter = self._make_reporter()
         self._start("following the registry", self._registry.follow)
-        self._start("reporting heat", lambda: reporter.run(self._clock))
+        self._start("reporting heat", reporter.run)
         if self._settings.coordinate:
             self._start("coordinating", self._coordinator.run)
 
@@ -112,10 +113,9 @@ class Heatsink:
         )
 
     def _make_reporter(self) -> Reporter:
-        settings = ReportSettings(
-            window_s=self._settings.window_s, bucket_units_s=self._settings.rules.bucket_units_s
-        )
-        return Reporter(self._name, self._tracker, self._stores.bus, self._registry, settings)
+        settings = ReportSettings(self._settings.window_s, self._settings.rules.bucket_units_s)
+        bus, fleet = self._stores.bus, self._registry
+        return Reporter(self._name, self._tracker, bus, fleet, self._clock, settings)
 
     def _start(self, name: str, work: Work) -> None:
         self._running.append(asyncio.ensure_future(self._keep_running(name, work)))

@@ -23,6 +23,11 @@ class Settings(msgspec.Struct, frozen=True):
     lease_s: float = 3.0
     name: str = ""
 
+    @property
+    def alarm_units(self) -> int:
+        """Half of what a bucket carries in a window: from there on a key is watched closely."""
+        return max(int(self.rules.bucket_units_s * self.window_s / 2), 1)
+
     def __post_init__(self) -> None:
         if self.token_ttl_s < 60:
             raise InvalidSetting(f"token_ttl_s must be at least 60, not {self.token_ttl_s}")

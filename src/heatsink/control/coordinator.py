@@ -12,7 +12,7 @@ from heatsink.registry.registry import Registry
 
 from .lease import Lease
 
-TURN_S = 0.25
+TURN_S = 0.1
 
 
 class Turn(Protocol):

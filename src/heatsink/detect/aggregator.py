@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from .heat import Heat, KeyHeat, Report, WindowHeat
 
 WINDOWS_KEPT = 5
 GRACE_S = 0.3
 EARLIEST_S = 0.25  # a burst shorter than this says nothing about the rest of its window
+STEP_S = 0.08  # the least time between two reports of a key whose difference is a rate
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A key on one server: its counts so far, and its rate between the last two reports."""
+
+    heat: Heat
+    elapsed_s: float
+    recent_s: float = 0.0
+
+    @property
+    def per_s(self) -> float:
+        return 1 / max(self.elapsed_s, EARLIEST_S)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one server said about one window."""
+
+    elapsed_s: float = 0.0
+    final: bool = False
+    unreported_s: float = 0.0
+    keys: dict[str, _Seen] = field(default_factory=dict)
+
+    def take(self, report: Report) -> None:
+        for key, heat in report.keys.items():
+            self.keys[key] = self._seen(key, heat, report)
+        self.elapsed_s = report.elapsed_s
+        if report.final:
+            self.final = True
+            self.unreported_s = report.unreported / max(report.elapsed_s, EARLIEST_S)
+
+    def _seen(self, key: str, heat: Heat, report: Report) -> _Seen:
+        seen, before = _Seen(heat, report.elapsed_s), self.keys.get(key)
+        if before is not None and not report.final:
+            step_s = report.elapsed_s - before.elapsed_s
+            if step_s >= STEP_S:
+                seen.recent_s = (heat.write_units - before.heat.write_units) / step_s
+        return seen
 
 
 class Aggregator:
@@ -18,7 +60,7 @@ class Aggregator:
     def __init__(self, window_s: float) -> None:
         self.servers = 1
         self._window_s = window_s
-        self._windows: dict[int, dict[str, Report]] = {}
+        self._windows: dict[int, dict[str, _Account]] = {}
         self._finished = -1
 
     def add(self, report: Report, now_s: float) -> bool:
@@ -27,10 +69,10 @@ class Aggregator:
         if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
             return False
         servers = self._windows.setdefault(report.window, {})
-        known = servers.get(report.server)
-        if known is not None and known.elapsed_s >= report.elapsed_s:
+        account = servers.setdefault(report.server, _Account())
+        if account.final or report.elapsed_s <= account.elapsed_s:
             return False
-        servers[report.server] = report
+        account.take(report)
         return True
 
     def take(self, now_s: float) -> list[WindowHeat]:
@@ -38,11 +80,11 @@ class Aggregator:
         taken = []
         for window in sorted(self._windows):
             complete = now_s >= (window + 1) * self._window_s + GRACE_S
-            reports = self._windows.pop(window) if complete else self._windows[window]
-            taken.append(self._sum(window, list(reports.values()), complete))
+            accounts = self._windows.pop(window) if complete else self._windows[window]
+            taken.append(self._sum(window, list(accounts.values()), complete))
             if complete:
                 self._finished = window
-                self.servers = max(len(reports), 1)
+                self.servers = max(len(accounts), 1)
         return self._with_silence(taken, now_s)
 
     def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:
@@ -53,24 +95,25 @@ class Aggregator:
             taken.append(self._sum(ended, [], complete=True))
         return sorted(taken, key=lambda heat: heat.window)
 
-    def _sum(self, window: int, reports: list[Report], complete: bool) -> WindowHeat:
-        unreported_s = sum(report.unreported / self._window_s for report in reports)
+    def _sum(self, window: int, accounts: list[_Account], complete: bool) -> WindowHeat:
+        unreported_s = sum(account.unreported_s for account in accounts)
         keys: dict[str, KeyHeat] = {}
-        for key in {key: None for report in reports for key in report.keys}:
-            keys[key] = self._sum_key([r for r in reports if key in r.keys], key, unreported_s)
+        for key in {key: None for account in accounts for key in account.keys}:
+            silent_s = sum(a.unreported_s for a in accounts if key not in a.keys)
+            seen = [account.keys[key] for account in accounts if key in account.keys]
+            keys[key] = _sum_key(seen, silent_s, complete)
         return WindowHeat(window, window * self._window_s, complete, keys, unreported_s)
 
-    def _sum_key(self, reports: list[Report], key: str, unreported_s: float) -> KeyHeat:
-        rates = [(r.keys[key], 1 / max(r.elapsed_s, EARLIEST_S)) for r in reports]
-        listed_s = sum(r.unreported / self._window_s for r in reports)
-        return KeyHeat(
-            write_units_s=sum(heat.write_units * per_s for heat, per_s in rates),
-            writes_s=sum(heat.writes * per_s for heat, per_s in rates),
-            reads_s=sum(heat.reads * per_s for heat, per_s in rates),
-            throttles_s=sum(heat.throttles * per_s for heat, per_s in rates),
-            bound_s=_error_s(rates) + unreported_s - listed_s,
-        )
 
-
-def _error_s(rates: list[tuple[Heat, float]]) -> float:
-    return sum(heat.error * per_s for heat, per_s in rates)
+def _sum_key(seen: list[_Seen], silent_s: float, complete: bool) -> KeyHeat:
+    """While a window runs, a key that speeds up counts by its latest rate."""
+    rates = [each.heat.write_units * each.per_s for each in seen]
+    if not complete:
+        rates = [max(rate, each.recent_s) for rate, each in zip(rates, seen, strict=True)]
+    return KeyHeat(
+        write_units_s=sum(rates),
+        writes_s=sum(each.heat.writes * each.per_s for each in seen),
+        reads_s=sum(each.heat.reads * each.per_s for each in seen),
+        throttles_s=sum(each.heat.throttles * each.per_s for each in seen),
+        bound_s=sum(each.heat.error * each.per_s for each in seen) + silent_s,
+    )

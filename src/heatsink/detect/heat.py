@@ -25,14 +25,16 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One server's hottest keys in one window, counted from its start until `elapsed_s` into it.
+    """One server's hottest keys in one window, counted over `elapsed_s`.
 
-    `unreported` bounds what any key that is not listed can have had.
+    A final report ends the window, and `unreported` bounds what any key that is not listed can have
+    had. Reports before it list only keys on the rise, with their counts so far.
     """
 
     server: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     window: Annotated[int, msgspec.Meta(ge=0)]
     elapsed_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
+    final: bool
     unreported: Count
     keys: Annotated[dict[str, Heat], msgspec.Meta(max_length=4096)]
 

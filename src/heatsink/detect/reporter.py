@@ -11,10 +11,12 @@ from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError, InvalidSetting
 
 from .bus import HeatBus
-from .heat import Heat, Report
+from .heat import Report
 from .tracker import Tracker
 
 LOOK_S = 0.1
+SHORTEST_S = 0.001
+LONGEST_S = 3_600.0
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
@@ -64,46 +66,52 @@ class Reporter:
         tracker: Tracker,
         bus: HeatBus,
         fleet: Fleet,
+        clock: Clock,
         settings: ReportSettings,
     ) -> None:
-        self._fleet = fleet
         self._server = server
         self._tracker = tracker
         self._bus = bus
+        self._fleet = fleet
+        self._clock = clock
         self._settings = settings
-        self._window = self._window_at(fleet.fleet_now_s())
+        self._window = self._window_now()
+        self._since_s = clock.monotonic_s()
 
-    def _window_at(self, time_s: float) -> int:
-        return int(time_s / self._settings.window_s)
+    def _window_now(self) -> int:
+        return int(self._fleet.fleet_now_s() / self._settings.window_s)
 
     async def run_once(self) -> None:
-        """Report the window that ended, or what raced past the limit in the one that runs."""
-        now_s = self._fleet.fleet_now_s()
-        if self._window_at(now_s) != self._window:
-            await self._report_window()
+        """Report the window that ended, or what races past the limit in the one that runs."""
+        window = self._window_now()
+        if window != self._window:
+            await self._report_window(window)
         else:
-            await self._report_alarms(now_s)
+            await self._report_alarms()
 
-    async def _report_window(self) -> None:
-        ended, self._window = self._window, self._window_at(self._fleet.fleet_now_s())
+    async def _report_window(self, window: int) -> None:
+        """Counts go with the time in which they were counted: a late look must not inflate them."""
+        ended, self._window = self._window, window
+        elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
+        self._since_s = self._clock.monotonic_s()
         floor = self._settings.floor(self._fleet.servers)
-        keys, unreported = self._tracker.roll().hottest(self._settings.keys_max, floor)
-        await self._send(ended, self._settings.window_s, unreported, keys)
+        keys, unreported = counted.hottest(self._settings.keys_max, floor)
+        await self._bus.send(Report(self._server, ended, elapsed_s, True, unreported, keys))
 
-    async def _report_alarms(self, now_s: float) -> None:
+    async def _report_alarms(self) -> None:
         keys = self._tracker.alarms()
         if keys:
-            elapsed_s = max(now_s - self._window * self._settings.window_s, 0.001)
-            await self._send(self._window, elapsed_s, 0, keys)
+            report = Report(self._server, self._window, self._elapsed_s(), False, 0, keys)
+            await self._bus.send(report)
 
-    async def _send(
-        self, window: int, elapsed_s: float, unreported: int, keys: dict[str, Heat]
-    ) -> None:
-        report = Report(self._server, window, elapsed_s, unreported, keys)
-        await self._bus.send(report)
+    def _elapsed_s(self) -> float:
+        elapsed_s = self._clock.monotonic_s() - self._since_s
+        return min(max(elapsed_s, SHORTEST_S), LONGEST_S)
 
-    async def run(self, clock: Clock) -> None:
+    async def run(self) -> None:
         while True:
             with suppress(HeatsinkError):  # a window's telemetry is lost; the next one comes soon
                 await self.run_once()
-            await clock.sleep(LOOK_S)
+            window_s = self._settings.window_s
+            left_s = window_s - self._fleet.fleet_now_s() % window_s
+            await self._clock.sleep(min(LOOK_S, left_s + SHORTEST_S))

@@ -21,6 +21,9 @@ class Epoch(NamedTuple):
         """The bucket of an id; None means the bare key, which has no buckets."""
         return None if self.buckets == 1 else id_hash % self.buckets
 
+    def uses(self, bucket: int | None) -> bool:
+        return bucket is None if self.buckets == 1 else bucket is not None and bucket < self.buckets
+
     def partitions(self, key: str) -> Iterator[str]:
         """Every partition in which a row of this epoch may be."""
         if self.buckets == 1:

@@ -24,7 +24,7 @@ from .layout import EPOCHS_MAX, Layout
 from .store import RegistryStore
 from .view import View
 
-FOLLOW_S = 0.2
+FOLLOW_S = 0.1
 FRESH_S = 1.0
 PUBLISH_ATTEMPTS = 8
 FUTURE_MS_MAX = 2_000

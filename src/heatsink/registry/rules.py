@@ -15,7 +15,7 @@ one record (META) with the version of the log and the leader's term:
     ──────                    ───────────────────────              ────────────────────
     append(T, N) ──if term is mine, C ≤ T ≤ C + 5 s──▶ version + 1
                               LOG(version + 1), EPOCHS(key) + (T, N)
-    advance ────────────── C = max(C, now + 1 s)
+    advance ───────────── C = max(C, now + 0.5 s)
                               (C, version) ────────────────────▶  1. take the pair
                               LOG(… version) ──────────────────▶  2. apply it, without a gap
                                                                   3. only then adopt C: the horizon
@@ -46,8 +46,8 @@ from heatsink.errors import Deposed, Outdated
 from .decision import LogEntry, Meta, Reading
 from .layout import COLD, Layout
 
-HORIZON_MS = 1_000  # how far ahead of now the closed time is kept
-THIN_MS = 500  # with less than this left, any process advances it
+HORIZON_MS = 500  # how far ahead of now the closed time is kept
+THIN_MS = 250  # with less than this left, any process advances it
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
 SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
 

@@ -108,3 +108,17 @@ def _demo_on_page(plan: Plan, port: int) -> None:
         await serve(Stage(plan, SystemClock(), Random()), listener)
 
     asyncio.run(run())
+
+
+@main.command()
+@click.argument("url")
+@click.option("--rebuild", is_flag=True, help="Make lost epochs anew from the rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def fsck(url: str, rebuild: bool, as_json: bool) -> None:
+    """Verify that every row of the store at URL is where its layout puts it."""
+    from .fsck import run_fsck
+
+    outcome = asyncio.run(run_fsck(url, rebuild, SystemClock()))
+    click.echo(outcome.as_json() if as_json else str(outcome))
+    if not outcome.findings.clean:
+        click.get_current_context().exit(1)

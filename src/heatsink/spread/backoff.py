@@ -11,6 +11,8 @@ import msgspec
 from heatsink.clock import Clock
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import InvalidSetting, Overloaded, Retryable, Throttled
+from heatsink.keys import key_of
+from heatsink.registry.view import View
 
 Result = TypeVar("Result")
 
@@ -19,7 +21,7 @@ class Retries(msgspec.Struct, frozen=True):
     """How long to keep trying. Attempt n waits at most `first_s * 2**n`, at most `longest_s`."""
 
     first_s: float = 0.02
-    longest_s: float = 1.0
+    longest_s: float = 0.5
     deadline_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -32,11 +34,14 @@ class Retries(msgspec.Struct, frozen=True):
 class Backoff:
     """Repeats an attempt with the same arguments. What was throttled is counted as heat."""
 
-    def __init__(self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker) -> None:
+    def __init__(
+        self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker, view: View
+    ) -> None:
         self._retries = retries
         self._clock = clock
         self._rng = rng
         self._tracker = tracker
+        self._view = view
 
     def deadline_s(self) -> float:
         """When a call that starts now has to be given up, on the monotonic clock."""
@@ -55,7 +60,7 @@ class Backoff:
         deadline_s = self.deadline_s()
         tried = 1
         while True:
-            if isinstance(refusal, Throttled):
+            if isinstance(refusal, Throttled) and self._is_in_use(key, refusal.partition):
                 self._tracker.record_throttle(key)
             await self._pause(tried, deadline_s, refusal)
             try:
@@ -63,6 +68,10 @@ class Backoff:
             except Retryable as again:
                 refusal = again
                 tried += 1
+
+    def _is_in_use(self, key: str, partition: str) -> bool:
+        """Rows of an older epoch crowd partitions that more buckets would not relieve."""
+        return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
 
     async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
         ceiling_s = min(self._retries.first_s * 2**tried, self._retries.longest_s)

@@ -15,6 +15,8 @@ from heatsink.registry.decision import BUCKETS, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
 
 THROTTLED_SHARE = 0.01
+FORECAST_GROWTH_MAX = 2.0  # a jump is not the beginning of a line
+SHRINK_TO_MAX = 0.75  # fewer changes are worth more than the last bucket
 
 
 class BucketRules(msgspec.Struct, frozen=True):
@@ -127,7 +129,8 @@ class BucketPolicy:
         if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
             return rate
         interval_s = start_s - memory.last_s
-        return forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)
+        ahead = forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)
+        return min(ahead, FORECAST_GROWTH_MAX * rate)
 
     def _remember(self, key: str, rate: float, start_s: float) -> None:
         memory = self._memory.get(key)
@@ -162,7 +165,7 @@ class BucketPolicy:
         now = window.keys[key].write_units_s if key in window.keys else 0.0
         peak = max(memory.peak.at(window.start_s), now)
         buckets = self._rules.buckets_for(peak / self._rules.shrink_fill)
-        if buckets >= layout.buckets:
+        if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
         calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
         return for_key(key, BUCKETS, buckets, f"{calm}: {buckets} would stay under half full")

@@ -42,4 +42,12 @@ def _has_reports(connection: sqlite3.Connection) -> bool:
 def _take_reports(connection: sqlite3.Connection) -> list[Report]:
     found = connection.execute("SELECT report FROM reports ORDER BY id").fetchall()
     connection.execute("DELETE FROM reports")
-    return [_REPORT.decode(data) for (data,) in found]
+    return [report for (data,) in found if (report := _decode(data)) is not None]
+
+
+def _decode(data: bytes) -> Report | None:
+    """Reports are input, not truth: one that is not as it should be is left out."""
+    try:
+        return _REPORT.decode(data)
+    except msgspec.MsgspecError:
+        return None

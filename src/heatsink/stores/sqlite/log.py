@@ -103,7 +103,7 @@ class SqliteLog:
         return self._database.write(Put(partition, row))
 
     def _let_expired_go(self) -> None:
-        """One sweep for every so many rows that will expire: it keeps up, and costs next to none."""
+        """One sweep for every so many rows that will expire: it keeps up at next to no cost."""
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:
             self._database.write(partial(_sweep, now_ms(self._clock)))

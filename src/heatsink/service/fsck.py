@@ -1,0 +1,49 @@
+"""`heatsink fsck`: a check of a store at rest or in use, and its repair."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import msgspec
+
+from heatsink.client.connect import open_stores
+from heatsink.clock import Clock
+from heatsink.ids import scheme_named
+from heatsink.spread.fsck import Findings, check, rebuild
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    findings: Findings
+    keys_mended: int | None
+
+    def as_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def __str__(self) -> str:
+        findings = self.findings
+        lines = [f"{findings.rows:,} rows of {findings.keys:,} keys checked"]
+        if self.keys_mended is not None:
+            lines.insert(0, f"epochs of {self.keys_mended:,} keys rebuilt: reconnect all clients")
+        if findings.clean:
+            return "\n".join([*lines, "every row is where its layout puts it"])
+        lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
+        lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
+        lines += [f"  {problem}" for problem in findings.problems]
+        if findings.unknown_epochs:
+            lines.append("cure: heatsink fsck URL --rebuild makes the epochs anew from the rows")
+        return "\n".join(lines)
+
+
+async def run_fsck(url: str, mend: bool, clock: Clock) -> Outcome:
+    """Open the store without taking part: nothing is published, nobody leads."""
+    stores = open_stores(url, clock, must_exist=True)
+    try:
+        meta = (await stores.registry.meta()).meta
+        scheme = scheme_named(meta.id_scheme)
+        mended = None
+        if mend:
+            mended = await rebuild(stores.log, stores.registry, scheme, uuid4().hex)
+        findings = await check(stores.log, stores.registry, scheme)
+        return Outcome(findings, mended)
+    finally:
+        await stores.close()
