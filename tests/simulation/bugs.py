@@ -157,7 +157,7 @@ def a_retry_that_mints_a_new_id() -> Iterator[None]:
                 await self._store.put(partition, Row(raw, body, epoch.start_ms, epoch.buckets))
             except Retryable:
                 continue
-            return Receipt(key, raw, self._scheme)
+            return Receipt(raw, self._scheme, key)
         raise Retryable("gave up")
 
     with patch.object(Log, "append", append):

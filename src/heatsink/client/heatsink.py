@@ -9,11 +9,6 @@ from random import Random
 from typing import Any
 
 from heatsink.clock import Clock
-from heatsink.control.coordinator import Coordinator
-from heatsink.control.lease import Lease
-from heatsink.control.loop import ControlLoop
-from heatsink.detect.aggregator import Aggregator
-from heatsink.detect.heat import WindowHeat
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting
@@ -25,11 +20,11 @@ from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 from heatsink.spread.parts import Parts
-from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
+from .key_watch import coordinate_keys
 from .settings import Settings
 
 logger = logging.getLogger("heatsink")
@@ -50,31 +45,12 @@ class Heatsink:
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
-        self._aggregator = Aggregator(settings.window_s)
-        self._lease = Lease(stores.lease, self._name, clock, settings.lease_s)
-        self._coordinator = self._make_coordinator()
-        self._latest: WindowHeat | None = None
+        self._coordinator, self._watch = coordinate_keys(
+            stores, self._registry, settings, self._name, clock
+        )
         self._log: Log | None = None
         self._counters: Counters | None = None
         self._running: list[asyncio.Task[None]] = []
-
-    def _make_coordinator(self) -> Coordinator:
-        coordinator = Coordinator(self._registry, self._lease, self._clock)
-        policy = BucketPolicy(self._settings.rules)
-        coordinator.loops.append(ControlLoop(self._observe, policy, coordinator.publish))
-        return coordinator
-
-    async def _observe(self) -> Observation:
-        now_s = self._registry.fleet_now_s()
-        for report in await self._stores.bus.receive():
-            self._aggregator.add(report, now_s)
-        windows = self._aggregator.take(now_s)
-        self._lease.servers = self._aggregator.servers
-        for window in windows:
-            if window.complete:
-                self._latest = window
-        view = self._registry.view
-        return Observation(windows, view.layouts, view.pins, view.version)
 
     async def __aenter__(self) -> Heatsink:
         try:
@@ -172,7 +148,7 @@ class Heatsink:
             now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
-            heat=self._latest.keys.get(key) if self._latest else None,
+            heat=self._watch.heat_of(key),
         )
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:

@@ -19,14 +19,9 @@ LIMIT_MAX = 1_000
 TAG_BYTES = 8
 
 
-def _time_of(scheme: IdScheme, raw: bytes) -> datetime:
-    return datetime.fromtimestamp(scheme.time_ms(raw) / 1000, UTC)
+class Identified(msgspec.Struct, frozen=True):
+    """What has an id. The id is decoded when somebody looks at it."""
 
-
-class Receipt(msgspec.Struct, frozen=True):
-    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append."""
-
-    key: str
     raw: bytes
     scheme: IdScheme
 
@@ -36,26 +31,22 @@ class Receipt(msgspec.Struct, frozen=True):
 
     @property
     def time(self) -> datetime:
-        return _time_of(self.scheme, self.raw)
+        return datetime.fromtimestamp(self.scheme.time_ms(self.raw) / 1000, UTC)
+
+
+class Receipt(Identified, frozen=True):
+    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append."""
+
+    key: str
 
     def __repr__(self) -> str:
         return f"Receipt(key={self.key!r}, id={self.id})"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Identified, frozen=True):
     """One entry of a log."""
 
-    raw: bytes
     body: bytes
-    scheme: IdScheme
-
-    @property
-    def id(self) -> Any:
-        return self.scheme.value(self.raw)
-
-    @property
-    def time(self) -> datetime:
-        return _time_of(self.scheme, self.raw)
 
     def __repr__(self) -> str:
         return f"Entry(id={self.id}, body={self.body!r})"
@@ -69,7 +60,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def entry_of(row: Row, scheme: IdScheme) -> Entry:
-    return Entry(row.raw, row.body, scheme)
+    return Entry(row.raw, scheme, row.body)
 
 
 def check_limit(limit: object) -> int:

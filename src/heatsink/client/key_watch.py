@@ -1,0 +1,52 @@
+"""The control loop for hot keys, put together: what a coordinator turns while it leads."""
+
+from __future__ import annotations
+
+from heatsink.clock import Clock
+from heatsink.control.coordinator import Coordinator
+from heatsink.control.lease import Lease
+from heatsink.control.loop import ControlLoop
+from heatsink.detect.aggregator import Aggregator
+from heatsink.detect.bus import HeatBus
+from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.registry.registry import Registry
+from heatsink.spread.policy import BucketPolicy, Observation
+from heatsink.stores.stores import Stores
+
+from .settings import Settings
+
+
+class KeyWatch:
+    """Observes the fleet's heat together with the layouts and pins in force."""
+
+    def __init__(self, bus: HeatBus, registry: Registry, lease: Lease, window_s: float) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._lease = lease
+        self._aggregator = Aggregator(window_s)
+        self._latest: WindowHeat | None = None
+
+    async def observe(self) -> Observation:
+        now_s = self._registry.fleet_now_s()
+        for report in await self._bus.receive():
+            self._aggregator.add(report, now_s)
+        windows = self._aggregator.take(now_s)
+        self._lease.servers = self._aggregator.servers
+        self._latest = next((w for w in reversed(windows) if w.complete), self._latest)
+        view = self._registry.view
+        return Observation(windows, view.layouts, view.pins, view.version)
+
+    def heat_of(self, key: str) -> KeyHeat | None:
+        """The key's heat in the last complete window, if this process leads and it was reported."""
+        return self._latest.keys.get(key) if self._latest else None
+
+
+def coordinate_keys(
+    stores: Stores, registry: Registry, settings: Settings, name: str, clock: Clock
+) -> tuple[Coordinator, KeyWatch]:
+    lease = Lease(stores.lease, name, clock, settings.lease_s)
+    watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
+    coordinator = Coordinator(registry, lease, clock)
+    policy = BucketPolicy(settings.rules)
+    coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
+    return coordinator, watch
