@@ -3,8 +3,9 @@
 The alternative is the least that writes such a row: an id of the milliseconds and a number (so
 that it sorts among ours), a `Row`, the put; at eight buckets it takes ready names in turn. Rounds
 are short and many, because a disk's mood changes within seconds. What Heatsink runs beside the
-application weighs on both, so it has a line of its own. Cold keys are many, in random order, and
-SQLite's table has rows of all of them already, as a table in use has.
+application weighs on both, so it has a line of its own. Cold keys are many, in random order. How
+much a put costs on SQLite, and so the ratio, depends on the table: in one that is in use nearly
+every cold row dirties a page of its own, in an empty one many rows share a page. Both are shown.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ HOT_PARTITIONS = [f"hot#{bucket}" for bucket in range(BUCKETS)]
 CONCURRENT = 256
 Work = Callable[[list[str]], Awaitable[None]]
 Clean = Callable[[], Awaitable[None]]
+Targets = tuple[Iterator[str], Iterator[str]]
 numbers = count(1)
 
 
@@ -77,24 +79,54 @@ async def put_each(store: LogStore, partitions: list[str]) -> None:
         await store.put(partition, Row(raw, BODY, 0, 1))
 
 
-async def measure(bench: Bench, scale: Scale, kind: str, target: Target | None, url: str) -> None:
-    stores = stores_at(url)
+class Contest:
+    """Appends against puts on one store, with the client open all the time."""
+
+    def __init__(self, bench: Bench, scale: Scale, stores: Stores, hs: Heatsink) -> None:
+        self._bench = bench
+        self._scale = scale
+        self._append = partial(append_each, hs)
+        self._put = partial(put_each, stores.log)
+
+    async def cold(self, plan: Plan, where: str, target: Target | None, clean: Clean) -> None:
+        await self._compare(plan, f"{where}, cold keys", target, clean, (names(), names()))
+
+    async def hot(self, plan: Plan, where: str, target: Target | None, clean: Clean) -> None:
+        targets = names(["hot"]), names(HOT_PARTITIONS)
+        await self._compare(plan, f"{where}, {BUCKETS} buckets", target, clean, targets)
+
+    async def _compare(
+        self, plan: Plan, what: str, target: Target | None, clean: Clean, targets: Targets
+    ) -> None:
+        ours = partial(timed, plan, self._append, targets[0], clean)
+        plain = partial(timed, plan, self._put, targets[1], clean)
+        appends, puts = await interleave(self._scale(*plan.rounds), ours, plain)
+        self._bench.add(f"append, {what}, {plan}", "µs", appends, target, ("put", puts))
+
+
+async def in_memory(bench: Bench, scale: Scale) -> None:
+    stores = stores_at("memory://")
     async with client(stores) as hs:
         await pin(hs, {"hot": BUCKETS})
-        clean = partial(empty, stores.log) if kind == "memory" else nothing
+        contest, clean = Contest(bench, scale, stores, hs), partial(empty, stores.log)
+        for plan in PLANS["memory"]:
+            await contest.cold(plan, "memory", None, clean)
+            await contest.hot(plan, "memory", None, clean)
+        bench.add("beside the application, memory", "ms CPU/s", await idle_cost(scale(3, 8)))
+
+
+async def on_sqlite(bench: Bench, scale: Scale, url: str) -> None:
+    stores, target = stores_at(url), ratio_at_most(1.10)
+    async with client(stores) as hs:
+        await pin(hs, {"hot": BUCKETS})
+        contest = Contest(bench, scale, stores, hs)
+        at_once = PLANS["sqlite"][1]
+        await contest.cold(at_once, "sqlite, empty table", target, partial(empty, stores.log))
         await fill(stores, scale(8, 24))
-        append, put = partial(append_each, hs), partial(put_each, stores.log)
-        for plan in PLANS[kind]:
-            for where, keys, partitions in (
-                ("cold keys", names(), names()),
-                (f"{BUCKETS} buckets", names(["hot"]), names(HOT_PARTITIONS)),
-            ):
-                ours = partial(timed, plan, append, keys, clean)
-                plain = partial(timed, plan, put, partitions, clean)
-                samples = await interleave(scale(*plan.rounds), ours, plain)
-                metric = f"append, {kind}, {where}, {plan}"
-                bench.add(metric, "µs", samples[0], target, ("put", samples[1]))
-        bench.add(f"beside the application, {kind}", "ms CPU/s", await idle_cost(scale(3, 8)))
+        for plan in PLANS["sqlite"]:
+            await contest.cold(plan, "sqlite", target, nothing)
+            await contest.hot(plan, "sqlite", target, nothing)
+        bench.add("beside the application, sqlite", "ms CPU/s", await idle_cost(scale(3, 8)))
 
 
 async def fill(stores: Stores, rows_per_key: int) -> None:
@@ -105,9 +137,8 @@ async def fill(stores: Stores, rows_per_key: int) -> None:
 
 
 async def empty(store: LogStore) -> None:
-    """A store in memory would grow without end, and each round be slower than the one before."""
-    for partition in COLD_KEYS + HOT_PARTITIONS:
-        await store.erase(partition)
+    """For a store in memory, which would grow without end, and for a table that shall be new."""
+    await asyncio.gather(*(store.erase(name) for name in COLD_KEYS + HOT_PARTITIONS))
 
 
 async def nothing() -> None:
@@ -125,6 +156,6 @@ async def idle_cost(seconds: int) -> list[float]:
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    await measure(bench, scale, "memory", None, "memory://")
+    await in_memory(bench, scale)
     with sqlite_url() as url:
-        await measure(bench, scale, "sqlite", ratio_at_most(1.10), url)
+        await on_sqlite(bench, scale, url)

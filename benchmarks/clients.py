@@ -47,7 +47,7 @@ async def a_router() -> AsyncIterator[tuple[Router, Registry]]:
     """A router and its registry as `Heatsink` builds them, with nothing running beside."""
     registry = Registry(stores_at("memory://").registry, CLOCK)
     await registry.open(FOUNDING)
-    backoff = Backoff(Retries(), CLOCK, Random(1), Tracker())
+    backoff = Backoff(Retries(), CLOCK, Random(1), Tracker(), registry.view)
     try:
         yield Router(registry, Uuid7(), backoff, CLOCK, Random(1)), registry
     finally:

@@ -17,6 +17,7 @@ from time import perf_counter
 
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Overloaded
+from heatsink.registry.view import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.spread.store import Row
 from heatsink.stores.stores import Stores
@@ -39,7 +40,7 @@ def limited_stores() -> Stores:
 
 def retried() -> Backoff:
     """The retries that Heatsink has, for those who do without the rest of it."""
-    return Backoff(Retries(), CLOCK, Random(1), Tracker())
+    return Backoff(Retries(), CLOCK, Random(1), Tracker(), View())
 
 
 async def accepted_per_second(seconds: float, write: Write) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from struct import Struct
 from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from .errors import InvalidId, InvalidSetting, Unavailable
 TIME_MS_MAX = (1 << 48) - 1
 COUNTER_BITS = 42
 TAIL_BITS = 32
+UUID_VARIANT = 0b10 << 62
+pack_halves = Struct(">QQ").pack
 TWITTER_EPOCH_MS = 1_288_834_974_657
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
@@ -63,9 +66,9 @@ class Uuid7:
         return _clip_ms(time_ms).to_bytes(6, "big") + b"\x00" * 10
 
     def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
-        high = (time_ms << 16) | 0x7000 | (counter >> 30)
-        low = (0b10 << 62) | ((counter & 0x3FFF_FFFF) << 32) | tail
-        return ((high << 64) | low).to_bytes(16, "big")
+        high = time_ms << 16 | 0x7000 | counter >> 30
+        low = UUID_VARIANT | (counter & 0x3FFF_FFFF) << 32 | tail
+        return pack_halves(high, low)
 
 
 @dataclass(frozen=True)
@@ -171,17 +174,19 @@ class Minter:
         """The raw id and its time: now, clamped into what may be placed and is still unused."""
         time_ms = now_ms if now_ms < horizon_ms else horizon_ms - 1
         if time_ms > self._last_ms:
-            self._last_ms = time_ms
-            self._counter = self._random_bits(COUNTER_BITS - 1)
+            self._start(time_ms)
         else:
             self._counter += 1
             if self._counter >> COUNTER_BITS:
                 self._next_millisecond(horizon_ms)
-        raw = self._from_parts(self._last_ms, self._counter, self._random_bits(TAIL_BITS))
-        return raw, self._last_ms
+            time_ms = self._last_ms
+        return self._from_parts(time_ms, self._counter, self._random_bits(TAIL_BITS)), time_ms
+
+    def _start(self, time_ms: int) -> None:
+        self._last_ms = time_ms
+        self._counter = self._random_bits(COUNTER_BITS - 1)
 
     def _next_millisecond(self, horizon_ms: int) -> None:
         if self._last_ms + 1 >= horizon_ms:
             raise Unavailable("2**41 ids in one millisecond and the horizon does not move: retry")
-        self._last_ms += 1
-        self._counter = self._random_bits(COUNTER_BITS - 1)
+        self._start(self._last_ms + 1)

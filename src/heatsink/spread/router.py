@@ -40,9 +40,12 @@ class Router:
         """A new id and its time, below the horizon."""
         now_ms = int(self._now_s() * 1000) + self._registry.correction_ms
         horizon_ms = self._view.horizon_ms
-        if now_ms >= horizon_ms and not self._registry.is_fresh():
-            raise PastHorizon
-        return self._mint(max(now_ms, horizon_ms - BEHIND_MS_MAX), horizon_ms)
+        if now_ms >= horizon_ms:
+            if not self._registry.is_fresh():
+                raise PastHorizon
+        elif now_ms < horizon_ms - BEHIND_MS_MAX:
+            now_ms = horizon_ms - BEHIND_MS_MAX
+        return self._mint(now_ms, horizon_ms)
 
     async def fresh_id_later(self) -> tuple[bytes, int]:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
@@ -57,9 +60,10 @@ class Router:
         if layout is None:
             return escape(key), FIRST_EPOCH
         epoch = layout.epoch_at(time_ms)
-        if epoch.buckets == 1:
+        buckets = epoch.buckets
+        if buckets == 1:
             return escape(key), epoch
-        return f"{escape(key)}#{self._hash(raw) % epoch.buckets}", epoch
+        return f"{escape(key)}#{self._hash(raw) % buckets}", epoch
 
     async def place_later(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         """Wait until the horizon passes the id, or refuse it."""
