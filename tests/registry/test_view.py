@@ -49,6 +49,16 @@ def test_an_older_snapshot_changes_nothing() -> None:
     assert view.layout("k") != COLD
 
 
+def test_a_snapshot_taken_while_the_log_grew_may_hold_epochs_early() -> None:
+    view = View()
+    early = Layout([(10, 2), (20, 5)])
+    view.load(Snapshot(1, {"k": early}, {}, {"k": for_key("k", BUCKETS, 5, "hot")}))
+    assert view.apply(entry(2, buckets=5))
+    assert view.layout("k") == early
+    assert view.apply(entry(3, buckets=1))
+    assert view.layout("k") == early.then(30, 1)
+
+
 def test_a_pin_stands_until_it_is_taken_back() -> None:
     view = View()
     view.apply(LogEntry(1, 0, 0, (for_key("k", PIN, 4, "launch"),)))

@@ -30,9 +30,10 @@ class View:
             return False
         for decision in entry.bucket_decisions:
             assert decision.value is not None
-            layout = self.layout(decision.key).then(entry.start_ms, decision.value)
-            self.layouts[decision.key] = layout
-            self.reasons[decision.key] = decision
+            layout = self.layout(decision.key)
+            if layout.epochs[-1].start_ms < entry.start_ms:  # else a snapshot had it early
+                self.layouts[decision.key] = layout.then(entry.start_ms, decision.value)
+                self.reasons[decision.key] = decision
         for decision in entry.pin_decisions:
             apply_pin(self.pins, decision)
         self.version = entry.version

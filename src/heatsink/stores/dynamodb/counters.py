@@ -1,0 +1,165 @@
+"""Shares of counters in DynamoDB: one item a partition has its value, its seal, its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heatsink.errors import Outdated, TokenExpired, Unavailable
+from heatsink.spread.store import Running, Total
+
+from .client import Item
+from .failures import ConditionFailed
+from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number
+from .table import Table
+
+KEEP_S = 2 * 86_400
+FOLD_ATTEMPTS = 8
+OPEN = "(attribute_not_exists(sealed) OR sealed <= :time)"
+
+
+class DynamoCounters:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
+        record = {
+            **key(partition, TOKEN + token),
+            "a": number(amount),
+            TTL_ATTRIBUTE: number(time_ms // 1000 + KEEP_S),
+        }
+        put = {
+            "Item": record,
+            "ConditionExpression": "attribute_not_exists(p)",
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        update = {
+            "Key": key(partition, SHARE),
+            "UpdateExpression": "ADD v :a, u :one",
+            "ConditionExpression": OPEN,
+            "ExpressionAttributeValues": {
+                ":a": number(amount),
+                ":one": number(1),
+                ":time": number(time_ms),
+            },
+        }
+        try:
+            await self._table.write_together([{"Put": put}, {"Update": update}])
+        except ConditionFailed as failed:
+            return await self._added_before(partition, token, failed)
+        return None
+
+    async def _added_before(self, partition: str, token: bytes, failed: ConditionFailed) -> int:
+        if failed.codes[1] == "ConditionalCheckFailed":
+            raise TokenExpired("the time of this token is sealed: use a fresh one")
+        record = failed.items[0] or await self._table.get(key(partition, TOKEN + token), True)
+        if record is None:
+            raise Unavailable("the token's record was just expired: retry")
+        return integer(record, "a")
+
+    async def raise_to(
+        self, partition: str, writer: bytes, time_ms: int, to: Running
+    ) -> Running | None:
+        request: Item = {
+            "Key": key(partition, SHARE),
+            "UpdateExpression": "SET #w = :w ADD u :one",
+            "ConditionExpression": (
+                f"(attribute_not_exists(#w) AND {OPEN}) OR "
+                "(#w[0] <= :raised AND #w[1] <= :lowered AND #w[2] = :zero)"
+            ),
+            "ExpressionAttributeNames": {"#w": _attribute(writer)},
+            "ExpressionAttributeValues": {
+                ":w": {"L": [number(to.raised), number(to.lowered), number(0), number(time_ms)]},
+                ":raised": number(to.raised),
+                ":lowered": number(to.lowered),
+                ":zero": number(0),
+                ":one": number(1),
+                ":time": number(time_ms),
+            },
+        }
+        try:
+            await self._table.call("UpdateItem", request)
+        except ConditionFailed:
+            return await self._counted(partition, writer)
+        return None
+
+    async def _counted(self, partition: str, writer: bytes) -> Running | None:
+        """Why totals were not taken: folded away, sealed, or larger ones are there already."""
+        share = await self._table.get(key(partition, SHARE), consistent=True) or {}
+        entry = share.get(_attribute(writer))
+        if entry is None:
+            raise TokenExpired("the time of this writer is sealed")
+        raised, lowered, folded, _ = (int(value["N"]) for value in entry["L"])
+        return Running(raised, lowered) if folded else None
+
+    async def totals(self, partitions: Sequence[str]) -> list[Total]:
+        items = await self._table.read_together([key(p, SHARE) for p in partitions])
+        return [_total(item or {}) for item in items]
+
+    async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
+        for _ in range(FOLD_ATTEMPTS):
+            names = list(dict.fromkeys([*sources, target]))
+            items = await self._table.read_together([key(name, SHARE) for name in names])
+            shares = {n: i or key(n, SHARE) for n, i in zip(names, items, strict=True)}
+            try:
+                await self._table.write_together(_folded(shares, sources, target, before_ms))
+            except ConditionFailed:
+                continue
+            return
+        raise Outdated("the counter changes too fast to be folded: retry")
+
+
+def _attribute(writer: bytes) -> str:
+    return f"w{writer.hex()}"
+
+
+def _writers(share: Item) -> dict[str, list[int]]:
+    named = {name: value for name, value in share.items() if name[0] == "w" and "L" in value}
+    return {name: [int(part["N"]) for part in value["L"]] for name, value in named.items()}
+
+
+def _total(share: Item) -> Total:
+    writers = sum(up - down for up, down, folded, _ in _writers(share).values() if not folded)
+    return Total(integer(share, "v"), writers, integer(share, "sealed"), integer(share, "folded"))
+
+
+def _folded(
+    shares: dict[str, Item], sources: Sequence[str], target: str, before_ms: int
+) -> list[Item]:
+    """The writes that seal the sources and move their values, if nothing changed meanwhile."""
+    changed = {name: dict(share) for name, share in shares.items()}
+    moved = 0
+    for source in sources:
+        value = _seal(changed[source], before_ms)
+        if source != target:
+            moved += value
+            changed[source]["v"] = number(0)
+    into = changed[target]
+    into["v"] = number(integer(into, "v") + moved)
+    into["folded"] = number(max(integer(into, "folded"), before_ms))
+    return [_replace(shares[name], share) for name, share in changed.items()]
+
+
+def _seal(share: Item, before_ms: int) -> int:
+    """Close the time before; returns the value, in which the writers of that time now are."""
+    sealed_ms = max(integer(share, "sealed"), before_ms)
+    value = integer(share, "v")
+    for name, (raised, lowered, folded, minted_ms) in _writers(share).items():
+        if folded:
+            del share[name]
+        elif minted_ms < sealed_ms:
+            value += raised - lowered
+            share[name]["L"][2] = number(1)
+    share["v"], share["sealed"] = number(value), number(sealed_ms)
+    return value
+
+
+def _replace(before: Item, after: Item) -> Item:
+    seen = integer(before, "u")
+    put: Item = {
+        "Item": {**after, "u": number(seen + 1)},
+        "ConditionExpression": "attribute_not_exists(u)",
+    }
+    if seen:
+        put["ConditionExpression"] = "u = :u"
+        put["ExpressionAttributeValues"] = {":u": number(seen)}
+    return {"Put": put}

@@ -1,0 +1,81 @@
+"""Where credentials come from: botocore's chain, asked now and then, never on the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting, Unavailable
+
+from .signing import Credentials
+
+ASK_EVERY_S = 60.0
+LOCAL = Credentials("local", "local")
+
+
+class CredentialSource(Protocol):
+    async def get(self) -> Credentials: ...
+
+
+class FixedCredentials:
+    """For tests, and for engines on this machine, which accept any."""
+
+    def __init__(self, credentials: Credentials = LOCAL) -> None:
+        self._credentials = credentials
+
+    async def get(self) -> Credentials:
+        return self._credentials
+
+
+class ChainCredentials:
+    """Environment, profile, container, instance role, web identity: whatever botocore finds.
+
+    botocore renews what expires some minutes ahead when it is asked; it is asked every minute, in
+    a thread, as it may have to wait for the network. Meanwhile the last ones serve.
+    """
+
+    def __init__(self, clock: Clock, profile: str | None = None) -> None:
+        self._clock = clock
+        self._chain = _find_chain(profile)
+        self._current: Credentials | None = None
+        self._asked_s = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def get(self) -> Credentials:
+        if self._clock.monotonic_s() - self._asked_s >= ASK_EVERY_S:
+            self._asked_s = self._clock.monotonic_s()
+            self._asking = asyncio.ensure_future(self._ask())
+        if self._current is None and self._asking is not None:
+            await asyncio.shield(self._asking)
+        if self._current is None:
+            raise Unavailable("no AWS credentials could be had yet: retry")
+        return self._current
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            frozen = await loop.run_in_executor(None, self._chain.get_frozen_credentials)
+        except Exception as error:  # whatever a provider raises, the last credentials may serve
+            if self._current is None:
+                raise Unavailable(f"AWS credentials could not be renewed: {error}") from error
+            return
+        self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _find_chain(profile: str | None) -> Any:
+    try:
+        from botocore.exceptions import ProfileNotFound
+        from botocore.session import Session
+    except ImportError:
+        raise InvalidSetting("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
+    try:
+        chain = Session(profile=profile).get_credentials()
+    except ProfileNotFound as error:
+        raise InvalidSetting(f"{error}: check profile= in the url") from None
+    if chain is None:
+        raise InvalidSetting(
+            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "name a profile with ?profile=, or run with a role"
+        )
+    return chain

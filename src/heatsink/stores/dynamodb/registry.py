@@ -1,0 +1,256 @@
+"""The registry in DynamoDB: META decides, and every change is one transaction conditional on it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.keys import partition_of
+from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
+from heatsink.registry.layout import Layout
+from heatsink.registry.rules import AHEAD_MS_MAX, check_append
+
+from .client import Item
+from .failures import ConditionFailed
+from .items import (
+    EPOCHS,
+    KEYS,
+    LOG,
+    META,
+    NOTHING,
+    PINS,
+    binary,
+    decision_of,
+    decision_value,
+    epochs_value,
+    integer,
+    key,
+    layout_of,
+    number,
+    sort_of,
+)
+from .table import Table
+
+META_KEY = key(META, NOTHING)
+FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
+KEYS_PER_VERSION_MAX = 45  # a transaction has at most 100 items: two a key, and META and LOG
+_ENTRY = msgspec.json.Decoder(LogEntry)
+
+
+def _version_key(version: int) -> bytes:
+    return version.to_bytes(8, "big")
+
+
+def _meta_item(meta: Meta) -> Item:
+    return {
+        **META_KEY,
+        "c": number(meta.closed_ms),
+        "v": number(meta.version),
+        "term": number(meta.term),
+        "beat": number(meta.beat),
+        "servers": number(meta.servers),
+        "leader": {"S": meta.leader},
+        "incarnation": {"S": meta.incarnation},
+        "seed": binary(meta.seed),
+        "ids": {"S": meta.id_scheme},
+        "format": number(meta.format),
+        "min_reader": number(meta.min_reader),
+    }
+
+
+def _meta_of(item: Item) -> Meta:
+    return Meta(
+        closed_ms=integer(item, "c"),
+        version=integer(item, "v"),
+        term=integer(item, "term"),
+        beat=integer(item, "beat"),
+        leader=item["leader"]["S"],
+        incarnation=item["incarnation"]["S"],
+        seed=sort_of({"s": item["seed"]}),
+        id_scheme=item["ids"]["S"],
+        servers=integer(item, "servers"),
+        format=integer(item, "format"),
+        min_reader=integer(item, "min_reader"),
+    )
+
+
+class DynamoRegistry:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    async def found(self, meta: Meta) -> Reading:
+        put = {"Item": _meta_item(meta), "ConditionExpression": "attribute_not_exists(p)"}
+        with suppress(ConditionFailed):
+            await self._table.call("PutItem", put)
+        return await self.meta()
+
+    async def meta(self) -> Reading:
+        answer = await self._table.call("GetItem", {"Key": META_KEY, "ConsistentRead": True})
+        if "Item" not in answer.body:
+            raise Unavailable("this store has no registry yet")
+        return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
+
+    async def _update(self, change: str, condition: str, values: Item) -> Reading:
+        """Change META if the condition holds; `ConditionFailed` if not."""
+        answer = await self._table.call(
+            "UpdateItem",
+            {
+                "Key": META_KEY,
+                "UpdateExpression": change,
+                "ConditionExpression": f"attribute_exists(p) AND {condition}",
+                "ExpressionAttributeValues": values,
+                "ReturnValues": "ALL_NEW",
+            },
+        )
+        return Reading(_meta_of(answer.body["Attributes"]), answer.store_ms)
+
+    async def advance(self, closed_ms: int) -> Reading:
+        try:
+            return await self._update("SET c = :c", "c < :c", {":c": number(closed_ms)})
+        except ConditionFailed:
+            return await self.meta()
+
+    async def append(self, entry: LogEntry, term: int | None) -> None:
+        writes = [_raise_version(entry, term), _put_log(entry)]
+        for decision in entry.bucket_decisions:
+            layout = await self.layout(decision.key)
+            writes += _append_epoch(layout, decision, entry.start_ms)
+        writes += [_put_pin(decision) for decision in entry.pin_decisions]
+        try:
+            await self._table.write_together(writes)
+        except ConditionFailed:
+            await self._explain_refusal(entry, term)
+
+    async def _explain_refusal(self, entry: LogEntry, term: int | None) -> None:
+        """Which rule it broke; if by now none, somebody else was in between."""
+        meta = (await self.meta()).meta
+        layouts = {d.key: await self.layout(d.key) for d in entry.bucket_decisions}
+        check_append(entry, term, meta, layouts)
+        raise Outdated("another commit came first")
+
+    async def log(self, after: int, upto: int) -> list[LogEntry]:
+        low, high = binary(_version_key(after + 1)), binary(_version_key(upto))
+        if upto <= after:
+            return []
+        items = await self._table.everything(LOG, low, high)
+        return [_ENTRY.decode(item["entry"]["S"]) for item in items]
+
+    async def layout(self, name: str) -> Layout:
+        return layout_of(await self._table.get(_epochs_key(name), consistent=True))
+
+    async def snapshot(self) -> Snapshot:
+        """META first: what is committed meanwhile may be in it early, which does no harm."""
+        version = (await self.meta()).meta.version
+        keys = await self._table.everything(KEYS, FIRST, LAST)
+        pins = await self._table.everything(PINS, FIRST, LAST)
+        layouts = {_name_of(item): layout_of(item) for item in keys}
+        reasons = {_name_of(item): decision_of(item) for item in keys}
+        return Snapshot(version, layouts, {_name_of(p): decision_of(p) for p in pins}, reasons)
+
+    async def trim(self, below: int) -> None:
+        items = await self._table.everything(LOG, FIRST, binary(_version_key(max(below - 1, 0))))
+        await self._table.delete_all(items)
+
+    async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
+        """META last: until then processes see the old incarnation."""
+        for partition in (KEYS, PINS, LOG):
+            items = await self._table.everything(partition, FIRST, LAST)
+            await self._table.delete_all(items)
+        for name, layout in snapshot.layouts.items():
+            for item in _layout_items(name, layout, snapshot.reasons[name]):
+                await self._table.call("PutItem", {"Item": item})
+        for decision in snapshot.pins.values():
+            await self._table.call("PutItem", _put_pin(decision)["Put"])
+        await self._table.call("PutItem", {"Item": _meta_item(meta)})
+
+    async def lead(self, seen: Meta, leader: str) -> Meta:
+        values = {
+            ":seen": number(seen.term),
+            ":beat": number(seen.beat),
+            ":term": number(seen.term + 1),
+            ":zero": number(0),
+            ":leader": {"S": leader},
+        }
+        change = "SET term = :term, beat = :zero, leader = :leader"
+        try:
+            return (await self._update(change, "term = :seen AND beat = :beat", values)).meta
+        except ConditionFailed:
+            raise Outdated("somebody else leads already") from None
+
+    async def beat(self, term: int, servers: int) -> None:
+        values = {":term": number(term), ":one": number(1), ":servers": number(servers)}
+        change = "SET beat = beat + :one, servers = :servers"
+        try:
+            await self._update(change, "term = :term", values)
+        except ConditionFailed:
+            raise Deposed(f"term {term} is over") from None
+
+
+def _epochs_key(name: str) -> Item:
+    return key(partition_of(name, None), EPOCHS)
+
+
+def _name_of(item: Item) -> str:
+    return sort_of(item).decode()
+
+
+def _raise_version(entry: LogEntry, term: int | None) -> Item:
+    conditions = ["v = :before"]
+    values = {":before": number(entry.version - 1), ":v": number(entry.version)}
+    if term is not None or entry.bucket_decisions:
+        conditions.append("term = :term")
+        values[":term"] = number(-1 if term is None else term)
+    if entry.bucket_decisions:
+        conditions.append("c BETWEEN :earliest AND :start")
+        values[":start"] = number(entry.start_ms)
+        values[":earliest"] = number(entry.start_ms - AHEAD_MS_MAX)
+    return {
+        "Update": {
+            "Key": META_KEY,
+            "UpdateExpression": "SET v = :v",
+            "ConditionExpression": " AND ".join(conditions),
+            "ExpressionAttributeValues": values,
+        }
+    }
+
+
+def _put_log(entry: LogEntry) -> Item:
+    item = {
+        **key(LOG, _version_key(entry.version)),
+        "entry": {"S": msgspec.json.encode(entry).decode()},
+    }
+    return {"Put": {"Item": item, "ConditionExpression": "attribute_not_exists(p)"}}
+
+
+def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
+    """EPOCHS(key) where its rows are, and a copy where processes that start find all of them."""
+    shared = {
+        "epochs": epochs_value(layout),
+        "last": number(layout.epochs[-1].start_ms),
+        "decision": decision_value(decision),
+    }
+    return [{**_epochs_key(name), **shared}, {**key(KEYS, name.encode()), **shared}]
+
+
+def _append_epoch(layout: Layout, decision: Decision, start_ms: int) -> list[Item]:
+    if start_ms <= layout.epochs[-1].start_ms:
+        raise Outdated(f"an epoch at {start_ms} is not after {layout.epochs[-1].start_ms}")
+    longer = layout.then(start_ms, decision.value or 1)
+    epochs, copy = _layout_items(decision.key, longer, decision)
+    unchanged: Item = {"ConditionExpression": "attribute_not_exists(p)"}
+    if layout.later:
+        unchanged = {
+            "ConditionExpression": "#last = :last",
+            "ExpressionAttributeNames": {"#last": "last"},
+            "ExpressionAttributeValues": {":last": number(layout.epochs[-1].start_ms)},
+        }
+    return [{"Put": {"Item": epochs, **unchanged}}, {"Put": {"Item": copy}}]
+
+
+def _put_pin(decision: Decision) -> Item:
+    place = key(PINS, decision.key.encode())
+    if decision.value is None:
+        return {"Delete": {"Key": place}}
+    return {"Put": {"Item": {**place, "decision": decision_value(decision)}}}

@@ -1,0 +1,56 @@
+"""Our signatures against botocore's, byte for byte."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from unittest.mock import patch
+
+import pytest
+from botocore import auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as BotoCredentials
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.stores.dynamodb.signing import CONTENT_TYPE, Credentials, Signer
+
+MOMENT_S = 1_800_000_123.4
+
+
+def boto_headers(
+    operation: str, body: bytes, credentials: Credentials, region: str, host: str, now_s: float
+) -> dict[str, str]:
+    moment = datetime.fromtimestamp(now_s, UTC)
+    request = AWSRequest("POST", f"https://{host}/", data=body)
+    request.headers["Content-Type"] = CONTENT_TYPE
+    request.headers["X-Amz-Target"] = f"DynamoDB_20120810.{operation}"
+    boto = BotoCredentials(credentials.access_key, credentials.secret_key, credentials.token)
+    with patch.object(auth, "get_current_datetime", lambda **_: moment):
+        auth.SigV4Auth(boto, "dynamodb", region).add_auth(request)
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+@given(
+    body=st.binary(max_size=300),
+    token=st.none() | st.text("abc/+=", min_size=1),
+    region=st.sampled_from(["eu-west-1", "us-east-1"]),
+    now_s=st.floats(1.7e9, 1.9e9),
+)
+def test_headers_equal_botocores(body: bytes, token: str | None, region: str, now_s: float) -> None:
+    credentials = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", token)
+    host = f"dynamodb.{region}.amazonaws.com"
+    ours = Signer(region, host).headers("PutItem", body, credentials, now_s)
+    assert ours == boto_headers("PutItem", body, credentials, region, host, now_s)
+
+
+def test_a_signer_notices_new_credentials_and_new_days() -> None:
+    signer, host = Signer("eu-west-1", "localhost:8000"), "localhost:8000"
+    for access_key, now_s in [("A", MOMENT_S), ("B", MOMENT_S), ("B", MOMENT_S + 86_400)]:
+        credentials = Credentials(access_key, f"secret of {access_key}")
+        ours = signer.headers("Query", b"{}", credentials, now_s)
+        assert ours == boto_headers("Query", b"{}", credentials, "eu-west-1", host, now_s)
+
+
+@pytest.mark.parametrize("secret", ["hunter2hunter2"])
+def test_secrets_do_not_show(secret: str) -> None:
+    assert secret not in repr(Credentials("AKIDEXAMPLE", secret, secret))
