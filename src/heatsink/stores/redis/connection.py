@@ -1,0 +1,167 @@
+"""One process's way to Redis: commands, with every failure made ours.
+
+A Redis that fails is left alone for a moment, longer each time, and calls are refused at once
+meanwhile: nothing waits for it that could go on without it. The driver's own retries are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Any, Protocol
+
+from redis import exceptions
+from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting, Unavailable
+
+from .address import Address
+
+logger = logging.getLogger("heatsink")
+Word = str | bytes | int
+CONNECT_S = 1.0
+PAUSE_S = 0.1
+PAUSE_S_MAX = 2.0
+ANSWERS = (exceptions.ResponseError, exceptions.DataError)
+MOMENTARY = (
+    exceptions.BusyLoadingError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+    exceptions.TryAgainError,
+)
+RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP")
+LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
+
+
+class Refused(Unavailable):
+    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …"""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Driver(Protocol):
+    async def execute_command(self, *words: Any, **options: Any) -> Any: ...
+
+    def set_response_callback(self, command: str, callback: Any) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Connection:
+    def __init__(self, address: Address, clock: Clock, rng: Random) -> None:
+        self._address = address
+        self._clock = clock
+        self._rng = rng
+        self._driver: Driver | None = None
+        self._failures = 0
+        self._resume_s = float("-inf")
+
+    async def run(self, *words: Word) -> Any:
+        """One command. Raises `Unavailable`, its child `Refused`, or `InvalidSetting` (login)."""
+        if self._clock.monotonic_s() < self._resume_s:
+            raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
+        if self._driver is None:
+            self._driver = open_driver(self._address)
+        try:
+            async with asyncio.timeout(2 * (CONNECT_S + self._address.options.timeout_s)):
+                answer = await self._driver.execute_command(*words)
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
+            raise self._translated(error, str(words[0])) from None
+        self._succeed()
+        return answer
+
+    def _translated(self, error: Exception, command: str) -> Exception:
+        where = f"Redis at {self._address}"
+        if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
+            self._fail("it refuses the login")
+            return InvalidSetting(f"{where} refuses the user or the password: check the news URL")
+        if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
+            return _refusal(error, where, command)
+        reason = type(error).__name__
+        self._fail(reason)
+        return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
+
+    def _fail(self, reason: str) -> None:
+        if not self._failures:
+            logger.warning("Redis at %s is out of reach (%s); appends go on", self._address, reason)
+        longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
+        self._failures = min(self._failures + 1, 10)
+        self._resume_s = self._clock.monotonic_s() + longest_s * self._rng.uniform(0.5, 1.0)
+
+    def _succeed(self) -> None:
+        if self._failures:
+            logger.info("Redis at %s answers again", self._address)
+        self._failures = 0
+
+    async def close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.aclose()
+
+
+def _refusal(error: Exception, where: str, command: str) -> Exception:
+    code = "NOPERM" if isinstance(error, exceptions.NoPermissionError) else str(error).split(" ")[0]
+    if code == "NOPERM":
+        hint = "its user may not: see the ACL lines in docs/redis.md"
+        return Refused(f"{where} refuses {command}: {hint}", code)
+    return Refused(f"{where} refuses {command}: {str(error)[:120]}", code)
+
+
+def open_driver(address: Address) -> Driver:
+    """Nothing is sent yet: the first command connects."""
+    driver = _driver(address)
+    for command in RAW:
+        driver.set_response_callback(command, _as_it_came)
+    return driver
+
+
+def _as_it_came(answer: Any, **_: Any) -> Any:
+    """What a driver makes of a stream's answer differs from one of its versions to the next."""
+    return answer
+
+
+def _driver(address: Address) -> Driver:
+    shared = _shared_options(address)
+    if address.kind == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in address.hosts]
+        return RedisCluster(startup_nodes=nodes, **shared)
+    if address.kind == "sentinel":
+        make: Any = Sentinel
+        sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
+        primary: Driver = sentinel.master_for(address.service)
+        return primary
+    (host, port), *others = address.hosts
+    if others:
+        raise InvalidSetting("redis:// takes one host: use redis+cluster:// or redis+sentinel://")
+    return Redis(host=host, port=port, db=address.database, **shared)
+
+
+def _shared_options(address: Address) -> dict[str, Any]:
+    """RESP2 and no CLIENT SETINFO: the same greeting on Redis 7.0 and on everything later."""
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "lib_name": None,
+        "lib_version": None,
+        "username": address.user or None,
+        "password": address.password or None,
+        "socket_timeout": address.options.timeout_s,
+        "socket_connect_timeout": CONNECT_S,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if address.tls:
+        options["ssl"] = True
+        if address.options.ca:
+            options["ssl_ca_certs"] = address.options.ca
+    return options
+
+
+def _bare(shared: dict[str, Any]) -> dict[str, Any]:
+    """Sentinels have users of their own; ours is for the servers they lead to."""
+    return {name: value for name, value in shared.items() if name not in ("username", "password")}

