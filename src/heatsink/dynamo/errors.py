@@ -1,0 +1,130 @@
+"""The errors of the DynamoDB protocol, as the service words and shapes them.
+
+EngineError                   what a client gets as a 400 with `__type` and a message
+├── ValidationFailed          the request is wrong: ValidationException
+├── ConditionFailed           ConditionalCheckFailedException, with the item if it was asked for
+├── Refused                   any other named error: ResourceNotFoundException and the like
+├── Throttled                 over a limit: ProvisionedThroughputExceeded- or ThrottlingException
+└── TransactionCanceled       TransactionCanceledException with a reason for every action
+
+Who is told what when throttled follows the service's documentation of cancellation reasons: writes
+to an on-demand table get a ThrottlingException that speaks of hot keys, everything else a
+ProvisionedThroughputExceededException. Both carry the reasons, under the name each has in the
+service's own model (`throttlingReasons` and `ThrottlingReasons`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatsink.errors import HeatsinkError
+
+SERVICE = "com.amazonaws.dynamodb.v20120810#"
+VALIDATION = "com.amazon.coral.validate#ValidationException"
+THROTTLING = "com.amazon.coral.availability#ThrottlingException"
+EXCEEDED = SERVICE + "ProvisionedThroughputExceededException"
+
+PROVISIONED_MESSAGE = (
+    "The level of configured provisioned throughput for the table was exceeded. "
+    "Consider increasing your provisioning level with the UpdateTable API."
+)
+ON_DEMAND_MESSAGE = (
+    "Throughput exceeds the current capacity of your table or index. DynamoDB is automatically "
+    "scaling your table or index so please try again shortly. If exceptions persist, check if you "
+    "have a hot key: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
+    "bp-partition-key-design.html"
+)
+CONDITION_MESSAGE = "The conditional request failed"
+
+
+class EngineError(HeatsinkError):
+    """An answer with status 400. `kind` is the error's full name on the wire."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    def body(self) -> dict[str, Any]:
+        return {"__type": self.kind, "message": self.message}
+
+
+class ValidationFailed(EngineError):
+    """The request can never work."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(VALIDATION, message)
+
+
+class Refused(EngineError):
+    """An error of the service that has a name and a message and nothing else."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(SERVICE + name, message)
+
+
+class ConditionFailed(EngineError):
+    """The condition did not hold. `item` is there if the caller asked for it."""
+
+    def __init__(self, item: dict[str, Any] | None = None) -> None:
+        super().__init__(SERVICE + "ConditionalCheckFailedException", CONDITION_MESSAGE)
+        self.item = item
+
+    def body(self) -> dict[str, Any]:
+        found = {} if self.item is None else {"Item": self.item}
+        return {**super().body(), **found}
+
+
+class Throttled(EngineError):
+    """A partition or a table is over its limit."""
+
+    def __init__(self, reason: str, resource: str, on_demand: bool) -> None:
+        self.scaling = on_demand and "Write" in reason
+        kind, message = (
+            (THROTTLING, ON_DEMAND_MESSAGE) if self.scaling else (EXCEEDED, PROVISIONED_MESSAGE)
+        )
+        super().__init__(kind, message)
+        self.reason = reason
+        self.resource = resource
+
+    def body(self) -> dict[str, Any]:
+        field = "throttlingReasons" if self.scaling else "ThrottlingReasons"
+        return {**super().body(), field: [{"reason": self.reason, "resource": self.resource}]}
+
+
+class TransactionCanceled(EngineError):
+    """Nothing was written. There is a reason for each action, in their order."""
+
+    def __init__(self, reasons: list[dict[str, Any]]) -> None:
+        codes = ", ".join(reason["Code"] for reason in reasons)
+        super().__init__(
+            SERVICE + "TransactionCanceledException",
+            f"Transaction cancelled, please refer cancellation reasons for specific reasons "
+            f"[{codes}]",
+        )
+        self.reasons = reasons
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "__type": self.kind,
+            "Message": self.message,
+            "CancellationReasons": self.reasons,
+        }
+
+
+NO_REASON: dict[str, Any] = {"Code": "None"}
+
+
+def cancellation_reason(error: EngineError) -> dict[str, Any]:
+    """How an action's own error is told in the list of a canceled transaction."""
+    if isinstance(error, ConditionFailed):
+        found = {} if error.item is None else {"Item": error.item}
+        return {"Code": "ConditionalCheckFailed", "Message": error.message, **found}
+    if isinstance(error, Throttled):
+        code = "ThrottlingError" if error.scaling else "ProvisionedThroughputExceeded"
+        return {"Code": code, "Message": error.message}
+    return {"Code": "ValidationError", "Message": error.message}
+
+
+def not_found(message: str = "Requested resource not found") -> Refused:
+    return Refused("ResourceNotFoundException", message)

@@ -1,0 +1,227 @@
+"""GetItem, Query and Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from heatsink.dynamo.capacity import read_units
+from heatsink.dynamo.database import Consumed, Database, Json
+from heatsink.dynamo.errors import ValidationFailed
+from heatsink.dynamo.expressions.conditions import Condition
+from heatsink.dynamo.expressions.operands import Scope
+from heatsink.dynamo.expressions.parser import Parsed, parse_condition, parse_projection
+from heatsink.dynamo.items import Key, Row
+from heatsink.dynamo.partitions import TOKENS
+from heatsink.dynamo.requests import GetItem, Page, Query, Scan
+from heatsink.dynamo.table import Table
+from heatsink.dynamo.values import Item
+
+from .key_conditions import check_filter, key_range
+from .scopes import Projection, projection_of, scope_of
+
+PAGE_BYTES_MAX = 1_024 * 1_024
+KEY_CONDITION = "KeyConditionExpression"
+FILTER = "FilterExpression"
+
+
+def get_item(database: Database, request: GetItem) -> Json:
+    table = database.table(request.table_name)
+    projection = projection_of(request.projection_expression, request.expression_attribute_names)
+    key = table.schema.key_of(request.key)
+    row = table.read_from(request.consistent_read).get(key)
+    units = read_units(row.size if row else 0, request.consistent_read)
+    table.take("Read", key, units)
+    consumed = Consumed(request.return_consumed_capacity)
+    consumed.add(table, "Read", units)
+    found = {} if row is None else {"Item": projection.of(row.item)}
+    return {**found, **consumed.one()}
+
+
+class Seen(msgspec.Struct):
+    """What one page of a query or scan came across."""
+
+    items: list[Item]
+    scanned: int = 0
+    matched: int = 0
+    bytes: int = 0
+    last: Item | None = None
+
+
+class _PageRules(msgspec.Struct, frozen=True):
+    """How rows become a page."""
+
+    filter: Condition | None
+    scope: Scope
+    projection: Projection
+    count_only: bool
+    limit: int | None
+
+    def collect(self, rows: Iterator[Row]) -> Seen:
+        seen, last = Seen([]), None
+        for item, size in rows:
+            if seen.scanned and seen.bytes + size > PAGE_BYTES_MAX:
+                seen.last = last
+                break
+            seen.scanned += 1
+            seen.bytes += size
+            last = item
+            self._keep(seen, item)
+            if seen.scanned == self.limit:
+                seen.last = item
+                break
+        return seen
+
+    def _keep(self, seen: Seen, item: Item) -> None:
+        if self.filter is None or self.filter.holds(item, self.scope):
+            seen.matched += 1
+            if not self.count_only:
+                seen.items.append(self.projection.of(item))
+
+
+def query(database: Database, request: Query) -> Json:
+    table = _table_of_page(database, request)
+    if request.key_condition_expression is None:
+        raise ValidationFailed(
+            "Either the KeyConditions or KeyConditionExpression parameter must be specified in "
+            "the request."
+        )
+    keys = parse_condition(request.key_condition_expression, KEY_CONDITION)
+    rules = _rules(table, request, keys)
+    hash_, bounds = key_range(keys.root, table.schema, rules.scope)
+    after = _after(table, request)
+    if after is not None and after.hash != hash_:
+        raise ValidationFailed(
+            "The provided starting key is outside query boundaries based on provided conditions"
+        )
+    source = table.read_from(request.consistent_read)
+    seen = rules.collect(source.query(hash_, bounds, request.scan_index_forward, after))
+    units = read_units(seen.bytes, request.consistent_read)
+    table.take("Read", Key(hash_, None), units)
+    return _answer(table, request, seen, units)
+
+
+def scan(database: Database, request: Scan) -> Json:
+    table = _table_of_page(database, request)
+    first, until = _segment(request)
+    rules = _rules(table, request, None)
+    source = table.read_from(request.consistent_read)
+    after = _after(table, request)
+    rows: list[Row] = []
+    seen = rules.collect(_noting(source.scan(first, until, after), rows))
+    units = read_units(seen.bytes, request.consistent_read)
+    _charge_scan(table, rows[: seen.scanned], units, first)
+    return _answer(table, request, seen, units)
+
+
+def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
+    for row in rows:
+        noted.append(row)
+        yield row
+
+
+def _charge_scan(table: Table, rows: list[Row], units: float, first: int) -> None:
+    """Each partition that was read pays for its share of the bytes."""
+    shares: dict[int, int] = {}
+    tokens: dict[int, int] = {}
+    for item, size in rows:
+        token = table.items.token(table.schema.key_of(table.schema.key_values(item)).hash)
+        number = table.throughput.partitions.number_at(token)
+        shares[number] = shares.get(number, 0) + size
+        tokens[number] = token
+    total = sum(shares.values())
+    if not total:
+        table.throughput.take("Read", first, units)
+    for number, size in shares.items():
+        table.throughput.take("Read", tokens[number], units * size / total)
+
+
+def _table_of_page(database: Database, request: Page) -> Table:
+    table = database.table(request.table_name)
+    if request.index_name is not None:
+        raise ValidationFailed(f"The table does not have the specified index: {request.index_name}")
+    if request.limit is not None and request.limit < 1:
+        raise ValidationFailed(
+            f"1 validation error detected: Value '{request.limit}' at 'limit' failed to satisfy "
+            f"constraint: Member must have value greater than or equal to 1"
+        )
+    if request.select == "ALL_PROJECTED_ATTRIBUTES":
+        raise ValidationFailed(
+            "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
+        )
+    if request.select == "SPECIFIC_ATTRIBUTES" and request.projection_expression is None:
+        raise ValidationFailed(
+            "Must specify the AttributesToGet or ProjectionExpression when choosing to get "
+            "SPECIFIC_ATTRIBUTES"
+        )
+    if request.projection_expression is not None and request.select in ("COUNT", "ALL_ATTRIBUTES"):
+        raise ValidationFailed(
+            f"Cannot specify the ProjectionExpression when choosing to get {request.select}"
+            if request.select == "ALL_ATTRIBUTES"
+            else "Cannot specify the ProjectionExpression when choosing to get only the Count"
+        )
+    return table
+
+
+def _rules(table: Table, request: Page, keys: Parsed[Condition] | None) -> _PageRules:
+    wanted, projected = request.filter_expression, request.projection_expression
+    filter_ = None if wanted is None else parse_condition(wanted, FILTER)
+    projection = None if projected is None else parse_projection(projected)
+    scope = scope_of(
+        request.expression_attribute_names,
+        request.expression_attribute_values,
+        [parsed for parsed in (keys, filter_, projection) if parsed is not None],
+        FILTER,
+    )
+    if filter_ is not None:
+        filter_.root.check(scope, FILTER)
+        if keys is not None:
+            check_filter(filter_.root, table.schema, scope)
+    return _PageRules(
+        filter_.root if filter_ else None,
+        scope,
+        Projection(projection, scope),
+        request.select == "COUNT",
+        request.limit,
+    )
+
+
+def _after(table: Table, request: Page) -> Key | None:
+    if request.exclusive_start_key is None:
+        return None
+    try:
+        return table.schema.key_of(request.exclusive_start_key)
+    except ValidationFailed as error:
+        raise ValidationFailed(f"The provided starting key is invalid: {error.message}") from None
+
+
+def _segment(request: Scan) -> tuple[int, int]:
+    number, total = request.segment, request.total_segments
+    if number is None and total is None:
+        return 0, TOKENS
+    if number is None or total is None:
+        missing, given = (
+            ("Segment", "TotalSegments") if number is None else ("TotalSegments", "Segment")
+        )
+        raise ValidationFailed(
+            f"The {missing} parameter is required but was not present in the request when "
+            f"{given} parameter is present"
+        )
+    if not 0 <= number < total:
+        raise ValidationFailed(
+            "The Segment parameter is zero-based and must be less than parameter TotalSegments: "
+            f"Segment: {number} is not less than TotalSegments: {total}"
+        )
+    return -(-number * TOKENS // total), -(-(number + 1) * TOKENS // total)
+
+
+def _answer(table: Table, request: Page, seen: Seen, units: float) -> Json:
+    consumed = Consumed(request.return_consumed_capacity)
+    consumed.add(table, "Read", units)
+    answer: Json = {"Count": seen.matched, "ScannedCount": seen.scanned, **consumed.one()}
+    if request.select != "COUNT":
+        answer["Items"] = seen.items
+    if seen.last is not None:
+        answer["LastEvaluatedKey"] = table.schema.key_values(seen.last)
+    return answer

@@ -1,0 +1,194 @@
+"""CreateTable, DescribeTable, DeleteTable, ListTables, and the two about expiry."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from heatsink.dynamo.capacity import Limits, Rates
+from heatsink.dynamo.database import Database, Json
+from heatsink.dynamo.errors import Refused, ValidationFailed, not_found
+from heatsink.dynamo.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
+from heatsink.dynamo.schema import KeyPart, Schema
+from heatsink.dynamo.settings import EngineSettings
+from heatsink.dynamo.table import Table, TableSpec
+
+ACCOUNT = "000000000000"
+NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+PARTITION_READS = 3_000
+PARTITION_WRITES = 1_000
+LISTED_MAX = 100
+INVALID = "One or more parameter values were invalid: "
+
+
+def create_table(database: Database, request: CreateTable) -> Json:
+    name = request.table_name
+    if not NAME.fullmatch(name):
+        raise ValidationFailed(
+            "TableName must be at least 3 characters long and at most 255 characters long"
+            if not 3 <= len(name) <= 255
+            else f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy "
+            f"constraint: Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
+        )
+    if request.global_secondary_indexes or request.local_secondary_indexes:
+        raise ValidationFailed(
+            f"{INVALID}this engine has no secondary indexes: create the table without them"
+        )
+    schema = _schema(request)
+    limits = _limits(request, database.settings)
+    if name in database.tables:
+        raise Refused("ResourceInUseException", f"Table already exists: {name}")
+    spec = _spec(database, request, schema, limits)
+    table = Table(spec, database.clock, database.settings.replica_lag_s)
+    database.tables[name] = table
+    return {"TableDescription": table.describe()}
+
+
+def _schema(request: CreateTable) -> Schema:
+    kinds = {one.attribute_name: one.attribute_type for one in request.attribute_definitions}
+    elements = request.key_schema
+    if not 1 <= len(elements) <= 2 or elements[0].key_type != "HASH":
+        raise ValidationFailed(
+            "Invalid KeySchema: The first KeySchemaElement is not a HASH key type"
+        )
+    if len(elements) == 2 and elements[1].key_type != "RANGE":
+        raise ValidationFailed(
+            "Invalid KeySchema: The second KeySchemaElement is not a RANGE key type"
+        )
+    names = [element.attribute_name for element in elements]
+    for name in names:
+        if name not in kinds:
+            raise ValidationFailed(
+                f"{INVALID}Some index key attributes are not defined in AttributeDefinitions. "
+                f"Keys: [{name}], AttributeDefinitions: [{', '.join(kinds)}]"
+            )
+    if len(set(names)) != len(names):
+        raise ValidationFailed(
+            "Both the Hash Key and the Range Key element in the KeySchema have the same name"
+        )
+    if len(kinds) != len(names):
+        raise ValidationFailed(
+            f"{INVALID}Number of attributes in KeySchema does not exactly match number of "
+            f"attributes defined in AttributeDefinitions"
+        )
+    parts = [KeyPart(name, kinds[name]) for name in names]
+    return Schema(parts[0], parts[1] if len(parts) == 2 else None)
+
+
+def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
+    partition = Rates(settings.read_limit, settings.write_limit)
+    provisioned = request.provisioned_throughput
+    if request.billing_mode == "PAY_PER_REQUEST":
+        if provisioned is not None:
+            raise ValidationFailed(
+                f"{INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
+                f"BillingMode is PAY_PER_REQUEST"
+            )
+        return Limits(
+            on_demand=True,
+            kind="MaxOnDemandThroughputExceeded",
+            table=_most_on_demand(request),
+            partition=partition,
+            partitions=settings.partitions,
+            burst_s=settings.burst_s,
+        )
+    if provisioned is None:
+        raise ValidationFailed(
+            f"{INVALID}ReadCapacityUnits and WriteCapacityUnits must both be specified when "
+            f"BillingMode is PROVISIONED"
+        )
+    reads, writes = provisioned.read_capacity_units, provisioned.write_capacity_units
+    return Limits(
+        on_demand=False,
+        kind="ProvisionedThroughputExceeded",
+        table=Rates(_positive("readCapacityUnits", reads), _positive("writeCapacityUnits", writes)),
+        partition=partition,
+        partitions=-(-(reads * PARTITION_WRITES + writes * PARTITION_READS) // 3_000_000),
+        burst_s=settings.burst_s,
+    )
+
+
+def _positive(field: str, units: int) -> float:
+    if units < 1:
+        raise ValidationFailed(
+            f"1 validation error detected: Value '{units}' at 'provisionedThroughput.{field}' "
+            f"failed to satisfy constraint: Member must have value greater than or equal to 1"
+        )
+    return float(units)
+
+
+def _most_on_demand(request: CreateTable) -> Rates:
+    most = request.on_demand_throughput
+    if most is None:
+        return Rates(None, None)
+    given = (most.max_read_request_units, most.max_write_request_units)
+    return Rates(*(None if units < 1 else float(units) for units in given))
+
+
+def _spec(database: Database, request: CreateTable, schema: Schema, limits: Limits) -> TableSpec:
+    name = request.table_name
+    arn = f"arn:aws:dynamodb:{database.settings.region}:{ACCOUNT}:table/{name}"
+    id_ = str(UUID(int=database.rng.getrandbits(128), version=4))
+    provisioned = request.provisioned_throughput
+    description: dict[str, Any] = {
+        "TableName": name,
+        "TableArn": arn,
+        "TableId": id_,
+        "CreationDateTime": database.clock.now_s(),
+        "AttributeDefinitions": request.attribute_definitions,
+        "KeySchema": request.key_schema,
+        "ProvisionedThroughput": {
+            "NumberOfDecreasesToday": 0,
+            "ReadCapacityUnits": provisioned.read_capacity_units if provisioned else 0,
+            "WriteCapacityUnits": provisioned.write_capacity_units if provisioned else 0,
+        },
+        "DeletionProtectionEnabled": False,
+    }
+    if limits.on_demand:
+        description["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
+    return TableSpec(name, arn, id_, schema, limits, description)
+
+
+def _named(database: Database, name: str) -> Table:
+    table = database.tables.get(name.rpartition("/")[2])
+    if table is None:
+        raise not_found(f"Requested resource not found: Table: {name} not found")
+    return table
+
+
+def describe_table(database: Database, request: OneTable) -> Json:
+    return {"Table": _named(database, request.table_name).describe()}
+
+
+def delete_table(database: Database, request: OneTable) -> Json:
+    table = _named(database, request.table_name)
+    del database.tables[table.spec.name]
+    return {"TableDescription": {**table.describe(), "TableStatus": "DELETING"}}
+
+
+def list_tables(database: Database, request: ListTables) -> Json:
+    if not 1 <= request.limit <= LISTED_MAX:
+        raise ValidationFailed(f"Limit must be between 1 and {LISTED_MAX}, not {request.limit}")
+    after = request.exclusive_start_table_name or ""
+    names = sorted(name for name in database.tables if name > after)
+    answer: Json = {"TableNames": names[: request.limit]}
+    if len(names) > request.limit:
+        answer["LastEvaluatedTableName"] = answer["TableNames"][-1]
+    return answer
+
+
+def update_time_to_live(database: Database, request: UpdateTimeToLive) -> Json:
+    """Remembered and described. Items stay: the service itself takes days to remove them."""
+    table, wanted = _named(database, request.table_name), request.time_to_live_specification
+    if wanted.enabled == (table.ttl_attribute is not None):
+        raise ValidationFailed(f"TimeToLive is already {'en' if wanted.enabled else 'dis'}abled")
+    table.ttl_attribute = wanted.attribute_name if wanted.enabled else None
+    return {"TimeToLiveSpecification": wanted}
+
+
+def describe_time_to_live(database: Database, request: OneTable) -> Json:
+    attribute = _named(database, request.table_name).ttl_attribute
+    if attribute is None:
+        return {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}
+    return {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED", "AttributeName": attribute}}

@@ -1,0 +1,205 @@
+"""TransactWriteItems and TransactGetItems: all or nothing, at twice the price.
+
+The engine does one request at a time, so two transactions never conflict: the reason
+`TransactionConflict` is never given.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from heatsink.dynamo.capacity import TRANSACTION_FACTOR, Operation, read_units
+from heatsink.dynamo.database import Consumed, Database, Json, only_one
+from heatsink.dynamo.errors import (
+    NO_REASON,
+    EngineError,
+    Refused,
+    Throttled,
+    TransactionCanceled,
+    ValidationFailed,
+    cancellation_reason,
+)
+from heatsink.dynamo.items import Key
+from heatsink.dynamo.requests import (
+    TransactGetItems,
+    TransactWriteItem,
+    TransactWriteItems,
+)
+from heatsink.dynamo.table import Table
+
+from .scopes import projection_of
+from .writes import Plan, plan_check, plan_delete, plan_put, plan_update
+
+ACTIONS_MAX = 100
+TOKEN_LENGTH_MAX = 36
+BYTES_MAX = 4 * 1_024 * 1_024
+Charge = tuple[Table, Key, float]
+
+
+def transact_write_items(database: Database, request: TransactWriteItems) -> Json:
+    _check_count(len(request.transact_items))
+    token = request.client_request_token
+    digest = _digest(request)
+    if token is not None and _is_repeated(database, token, digest):
+        return _replayed(database, request)
+    plans = _plans(database, request.transact_items)
+    charges = [(plan.table, plan.key, plan.units(TRANSACTION_FACTOR)) for plan in plans]
+    _take_all("Write", charges)
+    failures = [plan.failure for plan in plans]
+    if any(failures):
+        raise _canceled(failures)
+    if sum(plan.new.size for plan in plans if plan.new) > BYTES_MAX:
+        raise ValidationFailed("Transaction request exceeds the maximum allowed size of 4 MB")
+    for plan in plans:
+        if plan.new is not plan.old:
+            plan.commit()
+    if token is not None:
+        database.tokens.remember(token, digest)
+    return _costs("Write", charges, request.return_consumed_capacity)
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= ACTIONS_MAX:
+        raise ValidationFailed(
+            f"1 validation error detected: Value at 'transactItems' failed to satisfy constraint: "
+            f"Member must have length {'less' if count else 'greater'} than or equal to "
+            f"{ACTIONS_MAX if count else 1}"
+        )
+
+
+def _digest(request: TransactWriteItems) -> bytes:
+    encoded = msgspec.json.encode(request.transact_items, order="deterministic")
+    return blake2b(encoded, digest_size=16).digest()
+
+
+def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
+    if not 1 <= len(token) <= TOKEN_LENGTH_MAX:
+        raise ValidationFailed(
+            f"1 validation error detected: Value '{token}' at 'clientRequestToken' failed to "
+            f"satisfy constraint: Member must have length less than or equal to {TOKEN_LENGTH_MAX}"
+        )
+    known = database.tokens.fingerprint(token)
+    if known is not None and known != digest:
+        raise Refused(
+            "IdempotentParameterMismatchException",
+            "Another request with the same token but different parameters was already processed",
+        )
+    return known is not None
+
+
+def _replayed(database: Database, request: TransactWriteItems) -> Json:
+    """A repeat changes nothing and costs reads."""
+    charges = []
+    for action in request.transact_items:
+        table, key = _target(database, action)
+        row = table.items.get(key)
+        units = read_units(row.size if row else 0, True, TRANSACTION_FACTOR)
+        charges.append((table, key, units))
+    _take_all("Read", charges)
+    return _costs("Read", charges, request.return_consumed_capacity)
+
+
+def _target(database: Database, action: TransactWriteItem) -> tuple[Table, Key]:
+    plan = _plan(database, action, check_only=True)
+    return plan.table, plan.key
+
+
+def _plans(database: Database, actions: list[TransactWriteItem]) -> list[Plan]:
+    plans: list[Plan] = []
+    errors: list[EngineError | None] = []
+    for action in actions:
+        try:
+            plans.append(_plan(database, action))
+            errors.append(None)
+        except ValidationFailed as error:
+            if not _depends_on_item(error):
+                raise
+            errors.append(error)
+    if any(errors):
+        raise _canceled(errors)
+    if len({(plan.table.spec.name, plan.key) for plan in plans}) != len(plans):
+        raise ValidationFailed("Transaction request cannot include multiple operations on one item")
+    return plans
+
+
+def _depends_on_item(error: ValidationFailed) -> bool:
+    """Errors that only the stored item brings out cancel; others are wrong from the start."""
+    return error.message.startswith(
+        (
+            "The document path provided",
+            "An operand in the update",
+            "The provided expression refers",
+            "Item size to update",
+            "Number ",
+        )
+    )
+
+
+def _plan(database: Database, action: TransactWriteItem, check_only: bool = False) -> Plan:
+    kinds = (action.put, action.update, action.delete, action.condition_check)
+    if not only_one(kinds):
+        raise ValidationFailed("TransactItems can only contain one of Check, Put, Update or Delete")
+    request: Any = next(kind for kind in kinds if kind is not None)
+    table = database.table(request.table_name)
+    if action.put is not None:
+        return plan_put(table, action.put, action.put.item)
+    if check_only or action.condition_check is not None:
+        return plan_check(table, request, request.key)
+    if action.update is not None:
+        return plan_update(table, action.update, action.update.key, action.update.update_expression)
+    assert action.delete is not None
+    return plan_delete(table, action.delete, action.delete.key)
+
+
+def _take_all(operation: Operation, charges: list[Charge]) -> None:
+    """Take the units of every action or of none."""
+    taken: list[Charge] = []
+    refused: list[EngineError | None] = []
+    for charge in charges:
+        table, key, units = charge
+        try:
+            table.take(operation, key, units)
+            taken.append(charge)
+            refused.append(None)
+        except Throttled as error:
+            refused.append(error)
+    if not any(refused):
+        return
+    for table, key, units in taken:
+        table.throughput.give_back(operation, table.items.token(key.hash), units)
+    raise _canceled(refused)
+
+
+def _canceled(errors: list[Any]) -> TransactionCanceled:
+    return TransactionCanceled(
+        [NO_REASON if error is None else cancellation_reason(error) for error in errors]
+    )
+
+
+def _costs(operation: Operation, charges: list[Charge], level: str) -> Json:
+    consumed = Consumed(level)
+    for table, _, units in charges:
+        consumed.add(table, operation, units)
+    return consumed.many(split=True)
+
+
+def transact_get_items(database: Database, request: TransactGetItems) -> Json:
+    _check_count(len(request.transact_items))
+    charges: list[Charge] = []
+    responses: list[Json] = []
+    for action in request.transact_items:
+        wanted = action.get
+        table = database.table(wanted.table_name)
+        projection = projection_of(wanted.projection_expression, wanted.expression_attribute_names)
+        key = table.schema.key_of(wanted.key)
+        row = table.items.get(key)
+        charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
+        responses.append({} if row is None else {"Item": projection.of(row.item)})
+    _take_all("Read", charges)
+    return {
+        "Responses": responses,
+        **_costs("Read", charges, request.return_consumed_capacity),
+    }

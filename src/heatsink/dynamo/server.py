@@ -1,0 +1,176 @@
+"""HTTP/1.1 with keep-alive for the engine, as fast as one process allows.
+
+Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
+127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
+which is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from zlib import crc32
+
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
+
+from .engine import Engine
+from .settings import HOST, EngineSettings
+
+try:
+    import httptools
+except ImportError as missing:
+    raise InvalidSetting(
+        f"the engine needs {missing.name}: pip install 'heatsink[local]'"
+    ) from None
+
+BODY_BYTES_MAX = 16 * 1_024 * 1_024
+REQUEST_ID_BITS = 128
+REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 413: b"Content Too Large"}
+_HEAD = (
+    b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
+    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\n\r\n"
+)
+
+
+class Connection(asyncio.Protocol):
+    """One client. Requests are answered in the order they came."""
+
+    def __init__(self, server: EngineServer) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._target = ""
+        self._body: list[bytes] = []
+        self._size = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connections.add(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse(400, b"this is not HTTP/1.1")
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        self._target, self._body, self._size = "", [], 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if lowered == b"x-amz-target":
+            self._target = value.decode("latin-1")
+        elif lowered == b"expect" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > BODY_BYTES_MAX:
+            self._refuse(413, b"a request may have 16 MB")
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._transport is None:
+            return
+        if self._parser.get_method() != b"POST" or not self._target:
+            self.write(404, b'{"message":"POST with X-Amz-Target is what this engine answers"}')
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._server.handle(self, self._target, body)
+
+    def write(self, status: int, body: bytes) -> None:
+        if self._transport is None:
+            return
+        request_id = self._server.request_id()
+        head = _HEAD % (status, REASONS[status], len(body), request_id, crc32(body))
+        self._transport.write(head + body)
+        if not self._parser.should_keep_alive():
+            self._transport.close()
+
+    def _refuse(self, status: int, why: bytes) -> None:
+        if self._transport is not None:
+            self.write(status, b'{"message":"%s"}' % why)
+            self._transport.close()
+            self._transport = None
+
+
+class EngineServer:
+    """The engine behind a listening socket."""
+
+    def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
+        self._engine = Engine(settings, clock, rng)
+        self._latency_s = settings.latency_s
+        self._port = settings.port
+        self._clock = clock
+        self._rng = rng
+        self._late: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.connections: set[Connection] = set()
+
+    def request_id(self) -> int:
+        return self._rng.getrandbits(REQUEST_ID_BITS)
+
+    async def start(self) -> str:
+        """Listen, and say at which URL."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Connection(self), HOST, self._port)
+        except OSError as error:
+            raise InvalidSetting(
+                f"port {self._port} cannot be listened on ({error.strerror}): choose another"
+            ) from None
+        return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._late:
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def handle(self, connection: Connection, target: str, body: bytes) -> None:
+        if not self._latency_s:
+            connection.write(*self._engine.answer(target, body))
+            return
+        task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
+        await self._clock.sleep(self._latency_s)
+        connection.write(*self._engine.answer(target, body))
+
+
+@asynccontextmanager
+async def running_engine(
+    settings: EngineSettings, clock: Clock, rng: Random | None = None
+) -> AsyncIterator[str]:
+    """The engine inside this event loop, at the settings' port (0: any free). Yields its URL."""
+    server = EngineServer(settings, clock, rng or Random(0))
+    url = await server.start()
+    try:
+        yield url
+    finally:
+        await server.stop()
+
+
+async def serve(settings: EngineSettings, clock: Clock, rng: Random) -> None:
+    """Run until cancelled."""
+    async with running_engine(settings, clock, rng):
+        await asyncio.get_running_loop().create_future()
