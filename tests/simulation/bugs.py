@@ -5,17 +5,22 @@ They show that the simulation bites: every one of them must be found within 200 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from msgspec import structs
+
 from heatsink.errors import Retryable
 from heatsink.keys import partition_of
 from heatsink.registry import rules
-from heatsink.registry.decision import LogEntry, Reading
+from heatsink.registry.decision import LogEntry, Meta, Reading
 from heatsink.registry.layout import Layout
+from heatsink.registry.news import News
 from heatsink.registry.registry import Registry
+from heatsink.registry.relay import Listener, Teller
 from heatsink.registry.view import View
 from heatsink.spread.buffered import _Cell
 from heatsink.spread.gather import Gather
@@ -26,6 +31,7 @@ from heatsink.spread.store import Row
 from heatsink.stores.memory import registry as memory_registry
 from heatsink.stores.memory.counters import MemoryCounters
 from heatsink.stores.memory.log import MemoryLog
+from heatsink.stores.memory.news import MemoryNews
 
 Bug = Callable[[], Any]
 BUGS: dict[str, Bug] = {}
@@ -241,4 +247,80 @@ def only_the_newest_epochs_buckets_read() -> Iterator[None]:
         )
 
     with patch.object(Gather, "learn", newest):
+        yield
+
+
+@bug
+def a_pair_written_to_redis_in_two_commands() -> Iterator[None]:
+    """Between them a reader sees the new closed time with the old version."""
+    publish = MemoryNews.publish
+
+    async def torn(self: MemoryNews, meta: Meta, entries: Any) -> None:
+        before = self.pair.version if self.pair else 0
+        await publish(self, structs.replace(meta, version=before), entries)
+        await asyncio.sleep(0.02)
+        await publish(self, meta, entries)
+
+    with patch.object(MemoryNews, "publish", torn):
+        yield
+
+
+@bug
+def a_wiped_redis_that_is_believed() -> Iterator[None]:
+    """No entries in Redis is taken for nothing having happened."""
+    adopt = Registry._adopt
+
+    async def believe(self: Registry, news: News) -> None:
+        if not news.entries:
+            self.view.version = max(self.view.version, news.version)
+        await adopt(self, news)
+
+    with patch.object(Registry, "_adopt", believe):
+        yield
+
+
+@bug
+def news_of_another_incarnation_believed() -> Iterator[None]:
+    def credulous(self: Listener, news: News, _incarnation: str) -> bool:
+        return news.closed_ms > self._closed_ms
+
+    with patch.object(Listener, "_is_credible", credulous):
+        yield
+
+
+@bug
+def a_gap_in_the_news_passed_over() -> Iterator[None]:
+    async def jump(self: Registry, news: News) -> None:
+        for entry in news.entries:
+            self.view.version = max(self.view.version, entry.version - 1)
+            self.view.apply(entry)
+        if self.view.version < news.version:
+            await self._apply_log(news.version)
+        self.view.adopt(news.closed_ms, news.version)
+
+    with patch.object(Registry, "_adopt", jump):
+        yield
+
+
+@bug
+def the_closed_time_of_the_news_adopted_before_its_log() -> Iterator[None]:
+    adopt = Registry._adopt
+
+    async def adopt_first(self: Registry, news: News) -> None:
+        self.view.horizon_ms = max(self.view.horizon_ms, news.closed_ms)
+        await adopt(self, news)
+
+    with patch.object(Registry, "_adopt", adopt_first):
+        yield
+
+
+@bug
+def news_told_before_the_commit() -> Iterator[None]:
+    """The leader spreads a closed time that it has not written yet, and may never write."""
+    tell = Teller.tell
+
+    async def hasty(self: Teller, meta: Meta) -> None:
+        await tell(self, structs.replace(meta, closed_ms=meta.closed_ms + 400))
+
+    with patch.object(Teller, "tell", hasty):
         yield

@@ -27,6 +27,8 @@ class Node:
         self.clock = SkewedClock()
         self.faults = Faults()
         self.link = Link(self.clock, self.faults, rng)
+        self.relay_faults = Faults(timeout_s=0.25)
+        self.relay_link = Link(self.clock, self.relay_faults, rng)
         self.client: Heatsink | None = None
         self._stores = stores
         self._coordinates = coordinates
@@ -44,7 +46,8 @@ class Node:
             lease_s=1.5,
             name=f"{self.name}.{self._lives}",
         )
-        stores = linked_stores(self._stores, self.link)
+        relay = self.relay_link if self._stores.news else None
+        stores = linked_stores(self._stores, self.link, relay)
         while True:
             client = Heatsink(stores, settings, self.clock, self._rng)
             try:
@@ -54,6 +57,11 @@ class Node:
                 continue
             self.client = client
             return
+
+    @property
+    def landings(self) -> list[asyncio.Task[Any]]:
+        """What was sent and has not landed yet."""
+        return [*self.link.landings, *self.relay_link.landings]
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something on this node; a crash of the node cancels it."""

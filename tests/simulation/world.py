@@ -14,7 +14,7 @@ from uuid import UUID
 from heatsink.client import heatsink
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.ids import Minter, Uuid7
-from heatsink.registry import registry
+from heatsink.registry import registry, relay
 from heatsink.registry.decision import LogEntry, Reading
 from heatsink.spread.pages import Entry
 from heatsink.stores.memory import memory_stores
@@ -25,6 +25,7 @@ from heatsink.testing import SkewedClock, run_on_virtual_time
 from . import checks
 from .history import Adds, Append, History, Outcome, Violation
 from .nodes import Node
+from .relay import UnreliableRedis
 
 TROUBLE_S = 16.0
 CALM_S = 8.0
@@ -40,17 +41,23 @@ class World:
         self.history = History()
         self.audit = checks.RegistryAudit()
         self.truth_clock = SkewedClock()
+        self.redis = UnreliableRedis(Random(seed))
+        self.with_redis = has_redis(seed)
         self.stores = self._make_stores()
         self.app_servers = [self._node(f"app-{n}", False) for n in range(3)]
         self.coordinators = [self._node(f"coordinator-{n}", True) for n in range(2)]
         self.nodes = [*self.app_servers, *self.coordinators]
+        self.redis.reach(self.nodes)
         self.violation: Violation | None = None
         self.acts: list[asyncio.Task[None]] = []
 
     def _make_stores(self) -> Stores:
         limit = PartitionLimit(writes_s=12, reads_s=400, burst_s=2.0)
         stores = throttled(memory_stores(self.truth_clock), limit, self.truth_clock)
-        return replace(stores, registry=AuditedRegistry(stores.registry, self))
+        stores = replace(stores, registry=AuditedRegistry(stores.registry, self))
+        if self.with_redis:
+            stores = replace(stores, news=self.redis.news, bus=self.redis.bus)
+        return stores
 
     def _node(self, name: str, coordinates: bool) -> Node:
         return Node(name, self.stores, coordinates, Random(self.rng.random()))
@@ -66,7 +73,9 @@ class World:
         return self.history
 
     def _workload(self) -> list[Any]:
+        redis = [self._forever(self.redis.make_trouble, 3.0)] if self.with_redis else []
         return [
+            *redis,
             self._forever(self._append, 0.04),
             self._forever(self._read, 0.5),
             self._forever(self._read, 0.5),
@@ -311,14 +320,15 @@ class World:
 
     async def _calm_down(self) -> None:
         """Faults end; what was sent lands, however late; every process is up again."""
+        self.redis.heal()
         for node in self.nodes:
             node.faults.heal()
             node.faults.latency_s = (0.001, 0.01)
             if node.client is None:
                 await node.start()
-        while landings := [task for node in self.nodes for task in node.link.landings]:
+        while landings := [task for node in self.nodes for task in node.landings]:
             await asyncio.wait(landings)
-            if all(task in landings for node in self.nodes for task in node.link.landings):
+            if all(task in landings for node in self.nodes for task in node.landings):
                 break
         await asyncio.sleep(CALM_S)
 
@@ -388,6 +398,11 @@ async def _all_entries(hs: Any, key: str, limit: int) -> list[Entry]:
             return entries
 
 
+def has_redis(seed: int) -> bool:
+    """Half of the seeds run without Redis, as an embedded deployment does."""
+    return seed % 2 == 1
+
+
 def simulate(seed: int) -> History:
     """Run one seed. Raises `Violation` if an invariant does not hold."""
 
@@ -404,6 +419,7 @@ def simulate(seed: int) -> History:
 
     with (
         patch.object(registry, "LOG_KEEP", 3),  # so that views fall behind what is trimmed
+        patch.object(relay, "ASKS_S", 2.0 if seed % 4 == 1 else 200.0),  # as in a large fleet
         patch.object(heatsink.logger, "exception", note),
     ):
         return run_on_virtual_time(run())

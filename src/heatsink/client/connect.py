@@ -28,6 +28,7 @@ EXAMPLES = "memory:// or sqlite:///chat.db (sqlite:////absolute/path.db)"
 def connect(
     url: str,
     *,
+    news: str | None = None,
     limit: PartitionLimit | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
@@ -36,13 +37,25 @@ def connect(
     """A client of the store at `url`, to be used with `async with`.
 
     `settings` are the fields of `Settings`. `limit` puts a limit on every partition key, as
-    DynamoDB has: to try things out on a laptop.
+    DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
+    carries heat and news between many processes; the store stays the only truth.
     """
-    clock = clock or SystemClock()
+    clock, rng = clock or SystemClock(), rng or Random()
+    chosen = _settings(settings)
     stores = open_stores(url, clock)
+    if news is not None:
+        stores = _with_news(stores, news, chosen.name, clock, rng)
     if limit is not None:
         stores = throttled(stores, limit, clock)
-    return Heatsink(stores, _settings(settings), clock, rng or Random())
+    return Heatsink(stores, chosen, clock, rng)
+
+
+def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
+    try:
+        from heatsink.stores.redis import with_redis
+    except ImportError:
+        raise InvalidSetting("news needs a Redis client: pip install 'heatsink[redis]'") from None
+    return with_redis(stores, url, name, clock, rng)
 
 
 def _settings(values: dict[str, Any]) -> Settings:

@@ -41,7 +41,7 @@ class Heatsink:
         self._clock = clock
         self._rng = rng
         self._name = settings.name or f"{rng.getrandbits(64):016x}"
-        self._registry = Registry(stores.registry, clock)
+        self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)

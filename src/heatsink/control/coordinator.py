@@ -42,21 +42,27 @@ class Coordinator:
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish under the present term; losing it ends the reign."""
         try:
-            return await self._registry.publish(decisions, self._lease.term)
+            published = await self._registry.publish(decisions, self._lease.term)
         except Deposed:
             self._lease.term = None
             return []
+        await self._registry.tell()
+        return published
 
     async def run_once(self) -> None:
         leads = await self._lease.hold()
-        await self._registry.keep_ahead(leads)
-        for loop in self.loops if leads else ():
+        if leads or not self._registry.has_news:
+            await self._registry.keep_ahead(leads)
+        if not leads:
+            return
+        await self._registry.tell()
+        for loop in self.loops:
             await loop.run_once()
 
     async def run(self) -> None:
         while True:
             await self._safely(self.run_once)
-            await self._clock.sleep(TURN_S)
+            await self._clock.sleep(TURN_S if self.leads else self._registry.standby_s(TURN_S))
 
     async def _safely(self, turn: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-
-import msgspec
+from random import Random
 
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import (
@@ -18,28 +17,42 @@ from heatsink.errors import (
     WrongIncarnation,
 )
 
-from . import rules
+from . import drafts, rules
 from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
-from .layout import EPOCHS_MAX, Layout
+from .layout import Layout
+from .news import News, NewsStore
+from .relay import FOLLOW_S, Listener, Teller
 from .store import RegistryStore
 from .view import View
 
-FOLLOW_S = 0.1
 FRESH_S = 1.0
 PUBLISH_ATTEMPTS = 8
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
+BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
 class Registry:
-    """One process's way to the registry: `open` it, keep `follow` running, read `view`."""
+    """One process's way to the registry: `open` it, keep `follow` running, read `view`.
 
-    def __init__(self, store: RegistryStore, clock: Clock) -> None:
+    With `news`, following costs the store next to nothing; what needs the truth still asks it.
+    """
+
+    def __init__(
+        self,
+        store: RegistryStore,
+        clock: Clock,
+        news: NewsStore | None = None,
+        rng: Random | None = None,
+    ) -> None:
         self.view = View()
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
+        self._listener = Listener(news, clock, rng or Random()) if news else None
+        self._teller = Teller(news, store, clock) if news else None
         self.correction_ms = 0
+        self.behind_ms_max = BEHIND_MS_MAX
         self._offset_s = 0.0
         self._renewed_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
@@ -65,9 +78,13 @@ class Registry:
         self.view.load(await self._store.snapshot())
         await self._catch_up(reading)
         await self.keep_ahead(leads=False, reading=reading)
+        if self._listener is not None:
+            await self._listener.check()
 
     async def renew(self) -> Reading:
         """Bring the view up to the store's closed time."""
+        if self._listener is not None:
+            self._listener.note_asked()
         reading = await self._store.meta()
         await self._catch_up(reading)
         return reading
@@ -80,6 +97,7 @@ class Registry:
         self._meta = meta
         self._offset_s = reading.store_ms / 1000 - self._clock.now_s()
         self.correction_ms = rules.correction_ms(reading, now_ms(self._clock))
+        self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
         if self.view.version < meta.version:
             await self._apply_log(meta.version)
         self.view.adopt(meta.closed_ms, meta.version)
@@ -91,19 +109,61 @@ class Registry:
         if not complete or self.view.version < upto:
             self.view.load(await self._store.snapshot())
 
+    async def _hear(self) -> bool:
+        """Take news in. True if the horizon is well ahead of now, so that the store can rest."""
+        if self._listener is None:
+            return False
+        asked_s = self._clock.monotonic_s()
+        news = await self._listener.newest(self.view.version, self.meta.incarnation)
+        if news is not None:
+            await self._adopt(news)
+            self._renewed_s = asked_s
+        return self.view.horizon_ms - self.now_ms() >= rules.THIN_MS
+
+    async def _adopt(self, news: News) -> None:
+        """The same order as in `_catch_up`; what is missing in the news is read in the store."""
+        complete = all(self.view.apply(entry) for entry in news.entries)
+        if not complete or self.view.version < news.version:
+            await self._apply_log(news.version)
+        self.view.adopt(news.closed_ms, news.version)
+
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
         """Advance the closed time if it falls to this process, and adopt what came of it."""
         reading = reading or await self.renew()
-        closed_ms = rules.new_closed_time(reading, now_ms(self._clock), leads)
+        horizon_ms = rules.HORIZON_MS
+        if self._listener is not None:
+            horizon_ms = self._listener.horizon_ms(self.servers)
+        closed_ms = rules.new_closed_time(reading, now_ms(self._clock), leads, horizon_ms)
         if closed_ms is not None:
             await self._catch_up(await self._store.advance(closed_ms))
+
+    async def keep_up(self, urgent: bool) -> None:
+        """Keep the view fresh, by news if there is any; if it is urgent, by all means."""
+        informed = await self._hear()
+        due = self._listener is None or self._listener.should_ask(self.servers, informed)
+        if due or (urgent and not informed):
+            await self.keep_ahead(leads=False)
 
     async def follow(self) -> None:
         """Keep the view fresh for ever; a store that does not answer is asked again."""
         while True:
             with suppress(HeatsinkError):  # whoever needs the view renews it and is told
-                await self.keep_ahead(leads=False)
-            await self._clock.sleep(FOLLOW_S)
+                await self.keep_up(urgent=False)
+            pause_s = self._listener.pause_s(self.servers) if self._listener else FOLLOW_S
+            await self._clock.sleep(pause_s)
+
+    async def tell(self) -> None:
+        """Spread the news of what is committed. For the leader; costs nobody anything if lost."""
+        if self._teller is not None:
+            await self._teller.tell(self.meta)
+
+    @property
+    def has_news(self) -> bool:
+        return self._listener is not None
+
+    def standby_s(self, at_least_s: float) -> float:
+        """How long a coordinator that does not lead waits: longer in a larger fleet with news."""
+        return self._listener.standby_s(self.servers, at_least_s) if self._listener else at_least_s
 
     async def reach(self, time_ms: int, deadline_s: float) -> None:
         """Return when ids of this time may be placed. `deadline_s` is on the monotonic clock."""
@@ -127,7 +187,7 @@ class Registry:
     async def renew_shared(self) -> None:
         """One renewal serves all who wait; it goes on if one of them is cancelled."""
         if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.ensure_future(self.keep_ahead(leads=False))
+            self._renewal = asyncio.ensure_future(self.keep_up(urgent=True))
             self._renewal.add_done_callback(_retrieve)
         await asyncio.shield(self._renewal)
 
@@ -139,9 +199,7 @@ class Registry:
         """Commit decisions as one version. Returns those that were news, possibly none."""
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
-            news = [
-                decision for decision in map(self._settled, decisions) if self._is_news(decision)
-            ]
+            news = drafts.worth_publishing(decisions, self.view)
             if not news:
                 return []
             try:
@@ -161,23 +219,6 @@ class Registry:
             start_ms=rules.start_of_epochs(self.meta, self.now_ms(), layouts),
             decisions=tuple(decisions),
         )
-
-    def _settled(self, decision: Decision) -> Decision:
-        """The last epoch that a key may have is its high-water mark."""
-        layout = self.view.layout(decision.key)
-        if decision.setting != BUCKETS or len(layout.epochs) != EPOCHS_MAX - 1:
-            return decision
-        assert decision.value is not None
-        reason = f"{decision.reason}; the last of {EPOCHS_MAX} epochs keeps the high-water mark"
-        widest = max(layout.max_buckets, decision.value)
-        return msgspec.structs.replace(decision, value=widest, reason=reason)
-
-    def _is_news(self, decision: Decision) -> bool:
-        if decision.setting == BUCKETS:
-            layout = self.view.layout(decision.key)
-            return layout.buckets != decision.value and not layout.full
-        pinned = self.view.pins.get(decision.key)
-        return pinned != decision if decision.value is not None else pinned is not None
 
     async def _trim(self) -> None:
         if self.view.version % LOG_KEEP == 0:

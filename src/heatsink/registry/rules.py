@@ -33,6 +33,10 @@ one record (META) with the version of the log and the leader's term:
 4. *No fork.* An append is one transaction, conditional on the leader's term and on the version
    before it. A deposed leader's append fails; two appends cannot share a version.
 
+Redis, where there is one, carries news: pairs (C, version) that META held, each written as one
+value after the commit, and log entries. A pair that is old, gone or of another incarnation is
+passed over; a gap in the entries is filled from the store; the three steps keep their order.
+
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
 comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's.
 """
@@ -90,9 +94,11 @@ def correction_ms(reading: Reading, now_ms: int) -> int:
     return offset_ms if abs(offset_ms) > SKEW_MS_MAX else 0
 
 
-def new_closed_time(reading: Reading, now_ms: int, leads: bool) -> int | None:
+def new_closed_time(
+    reading: Reading, now_ms: int, leads: bool, horizon_ms: int = HORIZON_MS
+) -> int | None:
     """What this process should advance the closed time to, or None to leave it alone."""
     now_ms += correction_ms(reading, now_ms)
     remaining_ms = reading.meta.closed_ms - now_ms
-    due = remaining_ms < (HORIZON_MS if leads else THIN_MS)
-    return now_ms + HORIZON_MS if due else None
+    due = remaining_ms < (horizon_ms if leads else THIN_MS)
+    return now_ms + horizon_ms if due else None

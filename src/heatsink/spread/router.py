@@ -17,8 +17,6 @@ from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
 
-BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
-
 
 class PastHorizon(Exception):
     """The view does not yet know every epoch that could hold this time: renew it first."""
@@ -43,8 +41,8 @@ class Router:
         if now_ms >= horizon_ms:
             if not self._registry.is_fresh():
                 raise PastHorizon
-        elif now_ms < horizon_ms - BEHIND_MS_MAX:
-            now_ms = horizon_ms - BEHIND_MS_MAX
+        elif now_ms < horizon_ms - self._registry.behind_ms_max:
+            now_ms = horizon_ms - self._registry.behind_ms_max
         return self._mint(now_ms, horizon_ms)
 
     async def fresh_id_later(self) -> tuple[bytes, int]:

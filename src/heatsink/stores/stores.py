@@ -1,4 +1,4 @@
-"""One data store seen from the sides that need it."""
+"""One data store seen from the sides that need it, and the relay of its news if there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from heatsink.control.lease import LeaseStore
 from heatsink.detect.bus import HeatBus
+from heatsink.registry.news import NewsStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
@@ -22,4 +23,5 @@ class Stores:
     registry: RepairStore
     lease: LeaseStore
     bus: HeatBus
+    news: NewsStore | None = None
     close: Callable[[], Awaitable[None]] = _nothing

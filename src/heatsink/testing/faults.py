@@ -101,11 +101,11 @@ class _Linked:
         return lambda *arguments: self._link.call(method, *arguments)
 
 
-def linked_stores(stores: Stores, link: Link) -> Stores:
-    """The same stores as one process sees them over its link."""
+def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stores:
+    """The same stores as one process sees them over its link; bus and news over another, if any."""
 
-    def far(store: object) -> Any:
-        return _Linked(link, store)
+    def far(store: object, over: Link = link) -> Any:
+        return _Linked(over, store)
 
     return replace(
         stores,
@@ -113,5 +113,6 @@ def linked_stores(stores: Stores, link: Link) -> Stores:
         counters=far(stores.counters),
         registry=far(stores.registry),
         lease=far(stores.lease),
-        bus=far(stores.bus),
+        bus=far(stores.bus, relay or link),
+        news=stores.news and far(stores.news, relay or link),
     )

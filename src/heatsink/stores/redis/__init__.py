@@ -1,0 +1,32 @@
+"""Redis beside a data store: heat reports, registry news, soft decisions. Never the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from heatsink.clock import Clock
+from heatsink.stores.stores import Stores
+
+from .address import parse
+from .bus import RedisBus
+from .connection import Connection
+from .keys import Keys
+from .news import RedisNews
+
+
+def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
+    """The same stores, with heat and news going through the Redis at `url`."""
+    address = parse(url)
+    connection, keys = Connection(address, clock, rng), Keys(address.options.prefix)
+
+    async def close() -> None:
+        await connection.close()
+        await stores.close()
+
+    return replace(
+        stores,
+        bus=RedisBus(connection, keys, name, clock),
+        news=RedisNews(connection, keys),
+        close=close,
+    )

@@ -34,7 +34,7 @@ MOMENTARY = (
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
 )
-RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP")
+RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP", "XREVRANGE")
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
