@@ -15,14 +15,22 @@ from heatsink.stores.stores import Stores
 
 from .settings import Settings
 
+SILENT_WINDOWS = 3
+
 
 class KeyWatch:
-    """Observes the fleet's heat together with the layouts and pins in force."""
+    """Observes the fleet's heat together with the layouts and pins in force.
+
+    Every server reports every window, this one too. When not even its own reports arrive, the bus
+    is broken rather than the fleet calm, and there is nothing to decide from.
+    """
 
     def __init__(self, bus: HeatBus, registry: Registry, lease: Lease, window_s: float) -> None:
         self._bus = bus
         self._registry = registry
         self._lease = lease
+        self._window_s = window_s
+        self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
         self._latest: WindowHeat | None = None
 
@@ -30,7 +38,10 @@ class KeyWatch:
         now_s = self._registry.fleet_now_s()
         for report in await self._bus.receive():
             self._aggregator.add(report, now_s)
+            self._heard_s = now_s
         windows = self._aggregator.take(now_s)
+        if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
+            windows = []
         self._lease.servers = self._aggregator.servers
         self._latest = next((w for w in reversed(windows) if w.complete), self._latest)
         view = self._registry.view

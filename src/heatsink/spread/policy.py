@@ -17,6 +17,7 @@ from heatsink.registry.layout import COLD, Layout
 THROTTLED_SHARE = 0.01
 FORECAST_GROWTH_MAX = 2.0  # a jump is not the beginning of a line
 SHRINK_TO_MAX = 0.75  # fewer changes are worth more than the last bucket
+BLIND_WINDOWS = 3  # after missing more than these in a row, calm has to be seen anew
 
 
 class BucketRules(msgspec.Struct, frozen=True):
@@ -78,17 +79,26 @@ class BucketPolicy:
         self._spread: dict[str, None] = {}  # in the layouts' order, so that decisions have one too
         self._spread_version = -1
         self._swept_s = 0.0
+        self._last_window = 0
 
     def decide(self, observation: Observation) -> list[Decision]:
         self._note_spread_keys(observation)
         wanted: dict[str, Decision] = {}
         for window in observation.windows:
+            self._notice_blindness(window)
             wanted.update(self._shrink(window, observation.layouts))
             wanted.update(self._grow(window, observation.layouts))
         for key in observation.pins:
             wanted.pop(key, None)
         decisions = [*_pinned(observation), *wanted.values()]
         return self._within_budget(decisions, observation.layouts) if decisions else []
+
+    def _notice_blindness(self, window: WindowHeat) -> None:
+        """What was not seen was not calm: reports may have been lost on their way."""
+        if window.complete:
+            if window.window - self._last_window > BLIND_WINDOWS:
+                self._memory.clear()
+            self._last_window = window.window
 
     def _note_spread_keys(self, observation: Observation) -> None:
         if observation.version != self._spread_version:

@@ -25,6 +25,7 @@ from .address import Address
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
 CONNECT_S = 1.0
+CALLS_MAX = 16  # at a time: each takes a connection of its own
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
 ANSWERS = (exceptions.ResponseError, exceptions.DataError)
@@ -60,22 +61,27 @@ class Connection:
         self._clock = clock
         self._rng = rng
         self._driver: Driver | None = None
+        self._turns = asyncio.Semaphore(CALLS_MAX)
         self._failures = 0
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
         """One command. Raises `Unavailable`, its child `Refused`, or `InvalidSetting` (login)."""
-        if self._clock.monotonic_s() < self._resume_s:
-            raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
+        async with self._turns:
+            if self._clock.monotonic_s() < self._resume_s:
+                raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
+            try:
+                answer = await self._send(words)
+            except (exceptions.RedisError, OSError, TimeoutError) as error:
+                raise self._translated(error, str(words[0])) from None
+            self._succeed()
+            return answer
+
+    async def _send(self, words: tuple[Word, ...]) -> Any:
         if self._driver is None:
             self._driver = open_driver(self._address)
-        try:
-            async with asyncio.timeout(2 * (CONNECT_S + self._address.options.timeout_s)):
-                answer = await self._driver.execute_command(*words)
-        except (exceptions.RedisError, OSError, TimeoutError) as error:
-            raise self._translated(error, str(words[0])) from None
-        self._succeed()
-        return answer
+        async with asyncio.timeout(2 * (CONNECT_S + self._address.options.timeout_s)):
+            return await self._driver.execute_command(*words)
 
     def _translated(self, error: Exception, command: str) -> Exception:
         where = f"Redis at {self._address}"
@@ -144,11 +150,9 @@ def _driver(address: Address) -> Driver:
 
 
 def _shared_options(address: Address) -> dict[str, Any]:
-    """RESP2 and no CLIENT SETINFO: the same greeting on Redis 7.0 and on everything later."""
+    """RESP2: the same answers from Redis 7.0 and from everything later."""
     options: dict[str, Any] = {
         "protocol": 2,
-        "lib_name": None,
-        "lib_version": None,
         "username": address.user or None,
         "password": address.password or None,
         "socket_timeout": address.options.timeout_s,

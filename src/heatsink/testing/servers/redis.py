@@ -82,13 +82,21 @@ class RedisServer:
         return f"redis://{quote(user, safe='')}:{quote(password, safe='')}@{self.address}"
 
     def __enter__(self) -> RedisServer:
+        try:
+            self._start_somewhere()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start_somewhere(self) -> None:
+        """On another port if somebody else was faster to take this one."""
+        find_server()
         for _ in range(START_ATTEMPTS - 1):
             with suppress(MissingServer):
-                self.start()
-                return self
-            self.port = free_port()  # somebody else was faster
-        self.start()
-        return self
+                return self.start()
+            self.port = free_port()
+        return self.start()
 
     def __exit__(
         self,

@@ -1,0 +1,78 @@
+"""A relay in memory, on a real server, and on a real cluster: all must behave alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from uuid import uuid4
+
+import pytest
+
+from heatsink.detect.bus import HeatBus
+from heatsink.registry.news import NewsStore
+from heatsink.registry.soft import SoftDecision, SoftStore
+from heatsink.stores.memory.bus import MemoryBus
+from heatsink.stores.memory.news import MemoryNews
+from heatsink.stores.memory.soft import MemorySoft
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.bus import RedisBus
+from heatsink.stores.redis.connection import Connection
+from heatsink.stores.redis.keys import Keys
+from heatsink.stores.redis.news import RedisNews
+from heatsink.stores.redis.soft import RedisSoft
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import real
+
+
+@dataclass
+class Relay:
+    bus: HeatBus
+    news: NewsStore
+    soft: Callable[[], SoftStore]
+    """A reader with a place of its own."""
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RedisServer]:
+    with real(RedisServer) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster]:
+    with real(RedisCluster) as started:
+        yield started
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"test-{uuid4().hex}")
+
+
+@pytest.fixture
+async def connection(server: RedisServer, clock: ManualClock) -> AsyncIterator[Connection]:
+    made = Connection(parse(server.url), clock, Random(1))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def bus(connection: Connection, keys: Keys, clock: ManualClock) -> RedisBus:
+    return RedisBus(connection, keys, "me", clock, reports_max=1_000)
+
+
+@pytest.fixture(params=["memory", "server", "cluster"])
+async def relay(
+    request: pytest.FixtureRequest, keys: Keys, clock: ManualClock
+) -> AsyncIterator[Relay]:
+    if request.param == "memory":
+        log: list[SoftDecision] = []
+        yield Relay(MemoryBus(), MemoryNews(), lambda: MemorySoft(log))
+        return
+    url = request.getfixturevalue(request.param).url
+    connection = Connection(parse(url), clock, Random(1))
+    bus = RedisBus(connection, keys, "me", clock, reports_max=1_000)
+    yield Relay(bus, RedisNews(connection, keys), lambda: RedisSoft(connection, keys))
+    await connection.close()

@@ -1,0 +1,107 @@
+"""What every heat bus, relay of news and log of soft decisions must do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from heatsink.detect.heat import Heat, Report
+from heatsink.registry.decision import BUCKETS, Decision, LogEntry, Meta, for_key
+from heatsink.registry.news import News
+from heatsink.registry.soft import SoftDecision, Targets
+
+from .conftest import Relay
+
+META = Meta(
+    closed_ms=1_000,
+    version=2,
+    term=0,
+    beat=0,
+    leader="",
+    incarnation="first",
+    seed=b"s",
+    id_scheme="",
+)
+
+
+def entry(version: int) -> LogEntry:
+    return LogEntry(version, 5, 2_000 + version, (for_key("k#{}é", BUCKETS, version + 1, "hot"),))
+
+
+def workers(count: int | None) -> Decision:
+    return Decision("partition:2", "workers", count, "depth 12.5")
+
+
+async def test_reports_arrive_once_and_in_order(relay: Relay) -> None:
+    reports = [Report("a", n, 1.0, True, 3, {"k": Heat(n, n)}) for n in range(5)]
+    for report in reports:
+        await relay.bus.send(report)
+    assert await relay.bus.receive() == reports
+    assert await relay.bus.receive() == []
+
+
+async def test_reports_that_nobody_takes_do_not_pile_up(relay: Relay) -> None:
+    await asyncio.gather(*(relay.bus.send(Report("a", n, 1.0, True, 0, {})) for n in range(1_200)))
+    assert len(await relay.bus.receive()) <= 1_000
+
+
+async def test_without_news_there_is_none(relay: Relay) -> None:
+    assert await relay.news.read(0) is None
+
+
+async def test_news_is_the_pair_and_the_entries_that_are_missing(relay: Relay) -> None:
+    await relay.news.publish(META, [entry(1), entry(2)])
+    assert await relay.news.read(0) == News(1_000, 2, "first", (entry(1), entry(2)))
+    assert await relay.news.read(1) == News(1_000, 2, "first", (entry(2),))
+    assert await relay.news.read(2) == News(1_000, 2, "first")
+    assert await relay.news.read(9) == News(1_000, 2, "first")
+
+
+async def test_entries_told_twice_or_late_change_nothing(relay: Relay) -> None:
+    await relay.news.publish(META, [entry(1), entry(2)])
+    await relay.news.publish(structs.replace(META, closed_ms=900, version=1), [entry(1)])
+    assert await relay.news.read(0) == News(900, 1, "first", (entry(1),))
+    await relay.news.publish(META, [])
+    assert await relay.news.read(0) == News(1_000, 2, "first", (entry(1), entry(2)))
+
+
+async def test_a_gap_shows(relay: Relay) -> None:
+    await relay.news.publish(structs.replace(META, version=3), [entry(1), entry(3)])
+    assert await relay.news.read(0) == News(1_000, 3, "first", (entry(1), entry(3)))
+
+
+async def test_another_incarnation_has_a_log_of_its_own(relay: Relay) -> None:
+    await relay.news.publish(structs.replace(META, version=7), [entry(6), entry(7)])
+    other = structs.replace(META, incarnation="second", version=1)
+    await relay.news.publish(other, [entry(1)])
+    assert await relay.news.read(0) == News(1_000, 1, "second", (entry(1),))
+
+
+async def test_soft_decisions_reach_every_reader_once_and_in_order(relay: Relay) -> None:
+    one, other = relay.soft(), relay.soft()
+    await one.publish([workers(8), workers(16)], term=3)
+    expected = [SoftDecision(3, workers(8)), SoftDecision(3, workers(16))]
+    assert await other.read() == expected
+    assert await other.read() == []
+    await one.publish([workers(24)], term=3)
+    assert await other.read() == [SoftDecision(3, workers(24))]
+    assert await relay.soft().read() == [*expected, SoftDecision(3, workers(24))]
+
+
+@pytest.mark.parametrize("late", [workers(99), workers(None)])
+async def test_a_deposed_leader_sets_no_target(relay: Relay, late: Decision) -> None:
+    soft, targets = relay.soft(), Targets()
+    await soft.publish([workers(8)], term=3)
+    await soft.publish([workers(24)], term=4)
+    await soft.publish([late], term=3)
+    targets.apply(await soft.read())
+    assert targets.get("partition:2", "workers") == workers(24)
+
+
+async def test_a_target_is_taken_back_by_none(relay: Relay) -> None:
+    soft, targets = relay.soft(), Targets()
+    await soft.publish([workers(8), workers(None)], term=3)
+    targets.apply(await soft.read())
+    assert targets.get("partition:2", "workers") is None
