@@ -29,6 +29,7 @@ from heatsink.dynamo.requests import (
     TransactWriteItems,
 )
 from heatsink.dynamo.table import Table
+from heatsink.dynamo.values import admit_item
 
 from .scopes import projection_of
 from .writes import Plan, plan_check, plan_delete, plan_put, plan_update
@@ -103,8 +104,13 @@ def _replayed(database: Database, request: TransactWriteItems) -> Json:
 
 
 def _target(database: Database, action: TransactWriteItem) -> tuple[Table, Key]:
-    plan = _plan(database, action, check_only=True)
-    return plan.table, plan.key
+    if action.put is not None:
+        table = database.table(action.put.table_name)
+        admit_item(action.put.item)
+        return table, table.schema.key_of_item(action.put.item)
+    request = _request_of(action)
+    table = database.table(request.table_name)
+    return table, table.schema.key_of(request.key)
 
 
 def _plans(database: Database, actions: list[TransactWriteItem]) -> list[Plan]:
@@ -138,16 +144,19 @@ def _depends_on_item(error: ValidationFailed) -> bool:
     )
 
 
-def _plan(database: Database, action: TransactWriteItem, check_only: bool = False) -> Plan:
+def _request_of(action: TransactWriteItem) -> Any:
     kinds = (action.put, action.update, action.delete, action.condition_check)
     if not only_one(kinds):
         raise ValidationFailed("TransactItems can only contain one of Check, Put, Update or Delete")
-    request: Any = next(kind for kind in kinds if kind is not None)
-    table = database.table(request.table_name)
+    return next(kind for kind in kinds if kind is not None)
+
+
+def _plan(database: Database, action: TransactWriteItem) -> Plan:
+    table = database.table(_request_of(action).table_name)
     if action.put is not None:
         return plan_put(table, action.put, action.put.item)
-    if check_only or action.condition_check is not None:
-        return plan_check(table, request, request.key)
+    if action.condition_check is not None:
+        return plan_check(table, action.condition_check, action.condition_check.key)
     if action.update is not None:
         return plan_update(table, action.update, action.update.key, action.update.update_expression)
     assert action.delete is not None
