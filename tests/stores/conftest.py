@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from heatsink.clock import Clock
+from heatsink.dynamo.server import running_engine
+from heatsink.dynamo.settings import EngineSettings
+from heatsink.stores.dynamodb import dynamodb_stores
+from heatsink.stores.dynamodb.client import DynamoClient
+from heatsink.stores.dynamodb.credentials import FixedCredentials
+from heatsink.stores.dynamodb.table import Table
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores
@@ -14,15 +22,28 @@ from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import ManualClock
 
 PLENTY = PartitionLimit(writes_s=1e9, reads_s=1e9)
+UNLIMITED = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
 
 
-@pytest.fixture(params=["memory", "sqlite", "throttled memory", "throttled sqlite"])
+@asynccontextmanager
+async def opened(kind: str, folder: Path, clock: Clock) -> AsyncIterator[Stores]:
+    if kind == "dynamodb":
+        async with running_engine(UNLIMITED, clock) as endpoint:
+            client = DynamoClient(endpoint, "us-east-1", FixedCredentials(), clock)
+            table = Table(client, "messages")
+            await table.create()
+            await table.expire_rows()
+            yield dynamodb_stores(client, "messages", clock)
+            await client.close()
+        return
+    made = memory_stores(clock) if "memory" in kind else sqlite_stores(folder / "s.db", clock)
+    yield throttled(made, PLENTY, clock) if "throttled" in kind else made
+    await made.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "throttled memory", "throttled sqlite", "dynamodb"])
 async def stores(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[Stores]:
-    if "memory" in request.param:
-        made = memory_stores(clock)
-    else:
-        made = sqlite_stores(tmp_path / "store.db", clock)
-    yield throttled(made, PLENTY, clock) if "throttled" in request.param else made
-    await made.close()
+    async with opened(request.param, tmp_path, clock) as made:
+        yield made
