@@ -48,6 +48,8 @@ class Refused(Unavailable):
 
 
 class Driver(Protocol):
+    async def initialize(self) -> Any: ...
+
     async def execute_command(self, *words: Any, **options: Any) -> Any: ...
 
     def set_response_callback(self, command: str, callback: Any) -> None: ...
@@ -61,6 +63,7 @@ class Connection:
         self._clock = clock
         self._rng = rng
         self._driver: Driver | None = None
+        self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._failures = 0
         self._resume_s = float("-inf")
@@ -78,10 +81,22 @@ class Connection:
             return answer
 
     async def _send(self, words: tuple[Word, ...]) -> Any:
-        if self._driver is None:
-            self._driver = open_driver(self._address)
         async with asyncio.timeout(2 * (CONNECT_S + self._address.options.timeout_s)):
-            return await self._driver.execute_command(*words)
+            driver = self._driver or await self._open()
+            return await driver.execute_command(*words)
+
+    async def _open(self) -> Driver:
+        """One call at a time: a cluster's topology must be known before many ask at once."""
+        async with self._opening:
+            if self._driver is None:
+                driver = open_driver(self._address)
+                try:
+                    await driver.initialize()
+                except BaseException:
+                    await driver.aclose()
+                    raise
+                self._driver = driver
+            return self._driver
 
     def _translated(self, error: Exception, command: str) -> Exception:
         where = f"Redis at {self._address}"
