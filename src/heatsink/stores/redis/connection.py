@@ -154,14 +154,28 @@ def _driver(address: Address) -> Driver:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
         return RedisCluster(startup_nodes=nodes, **shared)
     if address.kind == "sentinel":
-        make: Any = Sentinel
-        sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
-        primary: Driver = sentinel.master_for(address.service)
-        return primary
+        return _through_sentinel(address, shared)
     (host, port), *others = address.hosts
     if others:
         raise InvalidSetting("redis:// takes one host: use redis+cluster:// or redis+sentinel://")
     return Redis(host=host, port=port, db=address.database, **shared)
+
+
+def _through_sentinel(address: Address, shared: dict[str, Any]) -> Driver:
+    """A client of the primary whose end is also the end of the connections to the sentinels."""
+    make: Any = Sentinel
+    sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
+    primary = sentinel.master_for(address.service)
+    close = primary.aclose
+
+    async def close_all() -> None:
+        await close()
+        for watcher in sentinel.sentinels:
+            await watcher.aclose()
+
+    primary.aclose = close_all
+    driver: Driver = primary
+    return driver
 
 
 def _shared_options(address: Address) -> dict[str, Any]:

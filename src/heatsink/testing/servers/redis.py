@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,6 +148,16 @@ class RedisServer:
                 connection.recv(100)
             connection.sendall(" ".join(words).encode() + b"\r\n")
             return connection.recv(65_536).decode(errors="replace")[1:].strip()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Frozen: it accepts connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9."""

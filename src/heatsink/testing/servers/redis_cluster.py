@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic, sleep
 from types import TracebackType
+from urllib.parse import quote
 
 from .process import MissingServer
 from .redis import HOST, RedisServer, free_port
@@ -17,16 +19,24 @@ LOOK_S = 0.05
 class RedisCluster:
     """`with RedisCluster() as cluster: …(cluster.url)`. It takes two seconds to be ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, acl: Sequence[str] = ()) -> None:
         self._bus_ports = [free_port() for _ in range(MASTERS)]
         self.masters = [
-            RedisServer(options={"cluster-enabled": "yes", "cluster-port": str(port)})
+            RedisServer(acl=acl, options={"cluster-enabled": "yes", "cluster-port": str(port)})
             for port in self._bus_ports
         ]
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(master.address for master in self.masters)
+        return f"redis+cluster://{self._addresses}"
+
+    @property
+    def _addresses(self) -> str:
+        return ",".join(master.address for master in self.masters)
+
+    def url_for(self, user: str, password: str) -> str:
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+        return f"redis+cluster://{login}@{self._addresses}"
 
     def __enter__(self) -> RedisCluster:
         try:

@@ -17,7 +17,7 @@ class RedisSentinel:
     """`with RedisSentinel() as group: …(group.url)`; kill `group.primary` to see a fail-over."""
 
     def __init__(self) -> None:
-        self.primary = RedisServer()
+        self.primary = RedisServer(options={"repl-diskless-sync-delay": "0"})
         self.replica = RedisServer(options={"replicaof": f"{HOST} {self.primary.port}"})
         self.sentinel = RedisServer(mode=["--sentinel"])
 

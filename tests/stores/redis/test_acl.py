@@ -1,0 +1,92 @@
+"""The ACL lines of the documentation are enough for each role, and for nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from heatsink.detect.heat import Heat, Report
+from heatsink.registry.decision import Decision
+from heatsink.registry.news import News
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.bus import RedisBus
+from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.keys import Keys
+from heatsink.stores.redis.news import RedisNews
+from heatsink.stores.redis.soft import RedisSoft
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import real
+
+from .test_relay_conformance import META, entry
+
+PAGE = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
+ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
+CLUSTER_ALSO = re.findall(r"On a cluster both also need `([^`]*)`", PAGE)[0]
+ADMIN = "user default on nopass ~* &* +@all"
+APP, COORDINATOR = ("heatsink-app", "change-me-1"), ("heatsink-coordinator", "change-me-2")
+REPORT = Report("a", 1, 1.0, True, 0, {"k": Heat(1, 1)})
+
+
+@pytest.fixture(params=["server", "cluster"])
+def guarded(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisCluster]:
+    if request.param == "server":
+        with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
+            yield server
+    else:
+        roles = [f"{role} {CLUSTER_ALSO}" for role in ROLES]
+        with real(partial(RedisCluster, acl=[ADMIN, *roles])) as cluster:
+            yield cluster
+
+
+@asynccontextmanager
+async def logged_in(
+    server: RedisServer | RedisCluster, role: tuple[str, str]
+) -> AsyncIterator[Connection]:
+    connection = Connection(parse(server.url_for(*role)), ManualClock(), Random(1))
+    yield connection
+    await connection.close()
+
+
+async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) -> None:
+    keys, clock = Keys(), ManualClock()
+    async with logged_in(guarded, APP) as app, logged_in(guarded, COORDINATOR) as coordinator:
+        await RedisBus(app, keys, "app", clock).send(REPORT)
+        await coordinator.run("XADD", keys.heat, "*", "r", b"junk")
+        bus = RedisBus(coordinator, keys, "c", clock)
+        assert await bus.receive() == [REPORT]
+        assert await bus.receive() == []
+        await RedisNews(coordinator, keys).publish(META, [entry(1), entry(2)])
+        news = News(1_000, 2, "first", (entry(1), entry(2)))
+        assert await RedisNews(app, keys).read(0) == news
+        await RedisSoft(coordinator, keys).publish([Decision("p", "workers", 1, "why")], 1)
+        assert len(await RedisSoft(app, keys).read()) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        (APP, ("SET", Keys().pair, "9|9|i")),
+        (APP, ("XADD", Keys().log("i"), "9-0", "e", "forged")),
+        (APP, ("XADD", Keys().soft, "*", "d", "forged")),
+        (APP, ("XRANGE", Keys().heat, "-", "+")),
+        (APP, ("DEL", Keys().heat)),
+        (APP, ("FLUSHALL",)),
+        (APP, ("EVAL", "return 1", 0)),
+        (COORDINATOR, ("SET", "somebody-elses", "1")),
+        (COORDINATOR, ("FLUSHALL",)),
+        (COORDINATOR, ("CONFIG", "GET", "dir")),
+        (COORDINATOR, ("EVAL", "return 1", 0)),
+    ],
+)
+async def test_no_role_can_do_more(role: tuple[str, str], words: tuple[str, ...]) -> None:
+    with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
+        async with logged_in(server, role) as connection:
+            with pytest.raises(Refused, match=r"may not: see the ACL lines in docs/redis\.md"):
+                await connection.run(*words)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+import heatsink
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisSentinel, RedisServer
+from tests.servers import real
+
+AWKWARD = "p@ss/wörd%"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+async def until_answered(connection: Connection, *words: str) -> object:
+    while True:
+        try:
+            return await connection.run(*words)
+        except Unavailable:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_password_from_the_url_opens_the_door(clock: ManualClock) -> None:
+    with real(lambda: RedisServer(password=AWKWARD)) as server:
+        connection = Connection(parse(server.url), clock, Random(1))
+        assert await connection.run("PING") in (True, b"PONG")
+        await connection.close()
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@", "ada:wrong@"])
+async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
+    with real(lambda: RedisServer(password=AWKWARD)) as server:
+        url = f"redis://{login}{server.address}"
+        with pytest.raises(InvalidSetting) as caught:
+            async with heatsink.connect("memory://", news=url):
+                pass
+    said = str(caught.value)
+    assert said == (
+        f"Redis at {server.address} refuses the user or the password: check the news URL"
+    )
+
+
+async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualClock) -> None:
+    with real(RedisServer) as server:
+        connection = Connection(parse(server.url), clock, Random(1))
+        await connection.run("PING")
+        server.kill()
+        with pytest.raises(Unavailable, match="did not answer PING"):
+            await connection.run("PING")
+        server.start()
+        with pytest.raises(Unavailable, match="a moment ago"):
+            await connection.run("PING")
+        await clock.advance(0.1)
+        assert await connection.run("PING") in (True, b"PONG")
+        await connection.close()
+
+
+async def test_a_redis_that_answers_nothing_is_given_up_on(clock: ManualClock) -> None:
+    with real(RedisServer) as server:
+        connection = Connection(parse(f"{server.url}?timeout_s=0.05"), clock, Random(1))
+        await connection.run("PING")
+        with server.stopped(), pytest.raises(Unavailable, match="TimeoutError"):
+            await connection.run("PING")
+        await connection.close()
+
+
+async def test_a_refusal_has_a_code(connection: Connection) -> None:
+    with pytest.raises(Refused, match="refuses GET") as caught:
+        await connection.run("GET")
+    assert caught.value.code
+
+
+async def test_sentinel_leads_to_the_new_primary() -> None:
+    with real(RedisSentinel) as group:
+        connection = Connection(parse(group.url), SystemClock(), Random(1))
+        await connection.run("SET", "who", "first")
+        group.primary.kill()
+        assert await until_answered(connection, "SET", "who", "second")
+        assert group.replica.command("GET", "who").endswith("second")
+        await connection.close()
+
+
+async def test_redis_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("heatsink.stores.redis")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(InvalidSetting, match=r"pip install 'heatsink\[redis\]'"):
+        heatsink.connect("memory://", news="redis://localhost")
