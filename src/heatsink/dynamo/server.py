@@ -8,7 +8,7 @@ which is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from zlib import crc32
@@ -28,11 +28,16 @@ except ImportError as missing:
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
+TARGET = b"x-amz-target"
+TARGET_LENGTH = len(TARGET)
+NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
 REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 413: b"Content Too Large"}
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\n\r\n"
 )
+
+Handle = Callable[["Connection", str, bytes], None]
 
 
 class Connection(asyncio.Protocol):
@@ -40,59 +45,36 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = httptools.HttpRequestParser(IncomingRequest(self, server.handle))
         self._transport: asyncio.Transport | None = None
-        self._target = ""
-        self._body: list[bytes] = []
-        self._size = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._server.connections.add(self)
+        self._server.transports.add(transport)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._server.connections.discard(self)
-        self._transport = None
+        if self._transport is not None:
+            self._server.transports.discard(self._transport)
+            self._transport = None
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refuse(400, b"this is not HTTP/1.1")
+            self.refuse(400, b"this is not HTTP/1.1")
 
-    def close(self) -> None:
+    def pause_writing(self) -> None:
+        """A client that does not read its answers may not ask for more."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.pause_reading()
 
-    def on_message_begin(self) -> None:
-        self._target, self._body, self._size = "", [], 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        lowered = name.lower()
-        if lowered == b"x-amz-target":
-            self._target = value.decode("latin-1")
-        elif lowered == b"expect" and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        self._size += len(body)
-        if self._size > BODY_BYTES_MAX:
-            self._refuse(413, b"a request may have 16 MB")
-        else:
-            self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        if self._transport is None:
-            return
-        if self._parser.get_method() != b"POST" or not self._target:
-            self.write(404, b'{"message":"POST with X-Amz-Target is what this engine answers"}')
-            return
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._server.handle(self, self._target, body)
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def write(self, status: int, body: bytes) -> None:
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
         request_id = self._server.request_id()
         head = _HEAD % (status, REASONS[status], len(body), request_id, crc32(body))
@@ -100,11 +82,44 @@ class Connection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self._transport.close()
 
-    def _refuse(self, status: int, why: bytes) -> None:
+    def refuse(self, status: int, why: bytes) -> None:
+        """The last answer on this connection."""
+        self.write(status, b'{"message":"%s"}' % why)
         if self._transport is not None:
-            self.write(status, b'{"message":"%s"}' % why)
             self._transport.close()
-            self._transport = None
+
+
+class IncomingRequest:
+    """Gathers what the HTTP parser finds until a request is complete."""
+
+    def __init__(self, connection: Connection, handle: Handle) -> None:
+        self._connection = connection
+        self._handle = handle
+        self._target = ""
+        self._body: list[bytes] = []
+        self._size = 0
+
+    def on_message_begin(self) -> None:
+        self._target, self._body, self._size = "", [], 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(name) == TARGET_LENGTH and name.lower() == TARGET:
+            self._target = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size <= BODY_BYTES_MAX:
+            self._body.append(body)
+        else:
+            self._body.clear()
+            self._connection.refuse(413, b"a request may have 16 MB")
+
+    def on_message_complete(self) -> None:
+        if self._target:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._handle(self._connection, self._target, body)
+        else:
+            self._connection.write(404, NOT_THE_API)
 
 
 class EngineServer:
@@ -118,7 +133,7 @@ class EngineServer:
         self._rng = rng
         self._late: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.connections: set[Connection] = set()
+        self.transports: set[asyncio.Transport] = set()
 
     def request_id(self) -> int:
         return self._rng.getrandbits(REQUEST_ID_BITS)
@@ -139,8 +154,8 @@ class EngineServer:
             self._server.close()
         for task in self._late:
             task.cancel()
-        for connection in list(self.connections):
-            connection.close()
+        for transport in list(self.transports):
+            transport.close()
         if self._server is not None:
             await self._server.wait_closed()
 

@@ -8,6 +8,7 @@ code compares strings. Once admitted, a value is never changed in place: updates
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
@@ -24,6 +25,7 @@ LARGEST_EXPONENT = 125
 SMALLEST_EXPONENT = -130
 CONTAINER_BYTES = 3
 ELEMENT_BYTES = 1
+NUMBER = re.compile(r"[0-9eE.+-]+")
 SETS = {"SS": "S", "NS": "N", "BS": "B"}
 SET_NAMES = {"SS": "string", "NS": "number", "BS": "binary"}
 
@@ -79,7 +81,7 @@ def normal_number(text: Any) -> str:
         number = Decimal(text)
     except InvalidOperation:
         number = Decimal("nan")
-    if not number.is_finite() or "_" in text or text != text.strip():
+    if not number.is_finite() or not NUMBER.fullmatch(text):
         raise ValidationFailed(
             f"The parameter cannot be converted to a numeric value: {text}"
             if text
@@ -112,7 +114,8 @@ def number_text(number: Decimal) -> str:
 
 def add_numbers(left: str, right: str, sign: int = 1) -> str:
     try:
-        total = _exact.add(Decimal(left), Decimal(right) * sign)
+        combine = _exact.add if sign > 0 else _exact.subtract
+        total = combine(Decimal(left), Decimal(right))
     except Inexact:
         raise ValidationFailed(
             "Number overflow. Attempting to store a number with magnitude larger than "

@@ -1,0 +1,220 @@
+"""How many requests a second our DynamoDB engine answers, beside ministack and moto's server.
+
+Each engine is a process of its own with one worker; the client is the same for all: raw HTTP over
+connections that stay open, so that it costs little. Limits of partitions are set out of reach. An
+engine that is not installed is left out; how to get it is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from .harness import Bench, Scale, Target, at_least, interleave, ratio_at_least
+
+TOOLS = Path(__file__).resolve().parents[1] / ".tools"
+CONNECTIONS = 64
+KEYS = 200
+ROWS = 100
+PAGE = 10
+TABLE = "benchmark"
+BODY = "x" * 200
+START_S = 60.0
+OURS = (
+    "import asyncio, sys; from random import Random; from heatsink.clock import SystemClock;"
+    "from heatsink.dynamo.server import serve; from heatsink.dynamo.settings import EngineSettings;"
+    "settings = EngineSettings(port=int(sys.argv[1]), write_limit=1e9, read_limit=1e9);"
+    "asyncio.run(serve(settings, SystemClock(), Random()))"
+)
+GET = "uv venv .tools/{0}-venv && uv pip install --python .tools/{0}-venv/bin/python '{1}'"
+
+Make = Callable[[int], bytes]
+numbers = count()
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """`share` is how much of the work it gets, so that slow ones do not take minutes."""
+
+    name: str
+    command: list[str]
+    port: int
+    share: float
+
+
+def contenders() -> list[Contender]:
+    ports = [_free_port() for _ in range(3)]
+    ours = Contender("ours", [sys.executable, "-c", OURS, str(ports[0])], ports[0], 1.0)
+    found = [ours]
+    for name, package, command, port, share in (
+        ("ministack", "ministack", ["ministack"], ports[1], 0.1),
+        ("moto", "moto[server]", ["moto_server", "-p", str(ports[2])], ports[2], 0.03),
+    ):
+        program = TOOLS / f"{name}-venv" / "bin" / command[0]
+        if program.exists():
+            found.append(Contender(name, [str(program), *command[1:]], port, share))
+        else:
+            print(f" ({name} is not there: {GET.format(name, package)})", file=sys.stderr)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started(contender: Contender) -> Iterator[None]:
+    environment = {**os.environ, "GATEWAY_PORT": str(contender.port), "SERVICES": "dynamodb"}
+    process = subprocess.Popen(  # noqa: S603  the commands are the ones above
+        contender.command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def reached(port: int) -> None:
+    until_s = perf_counter() + START_S
+    while perf_counter() < until_s:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+def request(operation: str, body: dict[str, Any]) -> bytes:
+    encoded = msgspec.json.encode(body)
+    return (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        b"X-Amz-Target: DynamoDB_20120810.%s\r\nX-Amz-Date: 20260101T000000Z\r\n"
+        b"Authorization: AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/dynamodb/aws4_request, "
+        b"SignedHeaders=host, Signature=any\r\nContent-Length: %d\r\n\r\n%s"
+        % (operation.encode(), len(encoded), encoded)
+    )
+
+
+async def answers(port: int, made: list[bytes]) -> None:
+    """Send each request when the one before is answered, on one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for one in made:
+        writer.write(one)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().index(b"content-length:") + len("content-length:")
+        body = await reader.readexactly(int(head[length : head.index(b"\r", length)]))
+        if head[9:12] != b"200":
+            raise ConnectionError(body.decode())
+    writer.close()
+
+
+def create() -> bytes:
+    kinds = {"pk": "HASH", "sk": "RANGE"}
+    definition = {
+        "TableName": TABLE,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [{"AttributeName": n, "AttributeType": "S"} for n in kinds],
+        "KeySchema": [{"AttributeName": name, "KeyType": kinds[name]} for name in kinds],
+    }
+    return request("CreateTable", definition)
+
+
+def put(number: int, **options: Any) -> bytes:
+    item = {"pk": f"key{number % KEYS}", "sk": f"{number:012}", "body": BODY}
+    values = {name: {"S": value} for name, value in item.items()}
+    return request("PutItem", {"TableName": TABLE, "Item": values, **options})
+
+
+def hot_put(number: int) -> bytes:
+    item = {"pk": {"S": "hot"}, "sk": {"S": f"{number:012}"}, "body": {"S": BODY}}
+    return request("PutItem", {"TableName": TABLE, "Item": item})
+
+
+def add(number: int) -> bytes:
+    update = {
+        "TableName": TABLE,
+        "Key": {"pk": {"S": f"counter{number % KEYS}"}, "sk": {"S": "0"}},
+        "UpdateExpression": "ADD #n :one",
+        "ExpressionAttributeNames": {"#n": "count"},
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+    return request("UpdateItem", update)
+
+
+def page(number: int) -> bytes:
+    query = {
+        "TableName": TABLE,
+        "KeyConditionExpression": "pk = :pk",
+        "ExpressionAttributeValues": {":pk": {"S": f"full{number % 10}"}},
+        "ScanIndexForward": False,
+        "Limit": PAGE,
+    }
+    return request("Query", query)
+
+
+def full_row(number: int) -> bytes:
+    item = {"pk": f"full{number % 10}", "sk": f"{number:012}", "body": BODY}
+    values = {name: {"S": value} for name, value in item.items()}
+    return request("PutItem", {"TableName": TABLE, "Item": values})
+
+
+async def rate(contender: Contender, make: Make, requests: int) -> float:
+    """Answers a second, over many connections at once. Requests are made beforehand."""
+    each = max(int(requests * contender.share) // CONNECTIONS, 1)
+    made = [[make(next(numbers)) for _ in range(each)] for _ in range(CONNECTIONS)]
+    started_s = perf_counter()
+    await asyncio.gather(*(answers(contender.port, one) for one in made))
+    return CONNECTIONS * each / (perf_counter() - started_s)
+
+
+async def compare(
+    bench: Bench, scale: Scale, engines: list[Contender], what: tuple[str, Make, Target | None]
+) -> None:
+    name, make, target = what
+    turns = [partial(rate, engine, make, scale(6_400, 25_600)) for engine in engines]
+    ours, *others = await interleave(scale(3, 7), *turns)
+    bench.add(name, "/s", ours, target)
+    for engine, samples in zip(engines[1:], others, strict=True):
+        bench.add(
+            f"{name}, beside {engine.name}",
+            "/s",
+            ours,
+            ratio_at_least(1),
+            (f"/s {engine.name}", samples),
+        )
+
+
+async def run(bench: Bench, scale: Scale) -> None:
+    engines = contenders()
+    with ExitStack() as stack:
+        for engine in engines:
+            stack.enter_context(started(engine))
+        for engine in engines:
+            await reached(engine.port)
+            await answers(engine.port, [create(), *map(full_row, range(10 * ROWS))])
+        conditional = partial(put, ConditionExpression="attribute_not_exists(pk)")
+        for what in (
+            ("PutItem", put, at_least(10_000)),
+            ("PutItem if absent", conditional, None),
+            ("PutItem, one key", hot_put, None),
+            ("UpdateItem ADD", add, None),
+            (f"Query, newest {PAGE}", page, None),
+        ):
+            await compare(bench, scale, engines, what)

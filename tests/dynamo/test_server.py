@@ -1,0 +1,120 @@
+"""HTTP: keep-alive, requests in pieces, what is refused, latency."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from heatsink.clock import SystemClock
+from heatsink.dynamo.server import running_engine
+from heatsink.dynamo.settings import EngineSettings
+from heatsink.errors import InvalidSetting
+from heatsink.testing import ManualClock
+
+LIST = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
+ANY_PORT = EngineSettings(port=0)
+
+
+def request(body: bytes = b"{}", head: bytes = LIST) -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+class Wire:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, bytes]:
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def ended(self) -> bool:
+        return await self._reader.read() == b""
+
+
+async def connect(url: str) -> Wire:
+    parts = urlsplit(url)
+    return Wire(*await asyncio.open_connection(parts.hostname, parts.port))
+
+
+async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        for byte in request():
+            wire.writer.write(bytes([byte]))
+            await wire.writer.drain()
+        wire.writer.write(request() + request())
+        for _ in range(3):
+            assert await wire.answer() == (200, b'{"TableNames":[]}')
+        wire.writer.close()
+
+
+async def test_what_is_not_the_protocol_is_refused() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await wire.answer())[0] == 404
+        wire.writer.write(request(b"{not json"))
+        status, body = await wire.answer()
+        assert status == 400
+        assert b"SerializationException" in body
+        wire.writer.write(request(head=LIST.replace(b"ListTables", b"Nonsense")))
+        status, body = await wire.answer()
+        assert b"UnknownOperationException" in body
+        wire.writer.write(request(b'{"NoSuchField":1}'))
+        status, body = await wire.answer()
+        assert b"ValidationException" in body
+        assert b"NoSuchField" in body
+        wire.writer.write(b"nonsense\r\n\r\n")
+        assert (await wire.answer())[0] == 400
+        assert await wire.ended()
+        wire.writer.close()
+
+
+async def test_a_browser_gets_no_permission_to_cross_origins() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(b"OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n")
+        assert (await wire.answer())[0] == 404
+        wire.writer.close()
+
+
+async def test_a_request_that_is_too_large_ends_the_connection() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(LIST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 17_000_000)
+        assert (await wire.answer())[0] == 413
+        wire.writer.close()
+
+
+async def test_answers_come_after_the_latency(clock: ManualClock) -> None:
+    async with running_engine(EngineSettings(port=0, latency_s=0.5), clock) as url:
+        wire = await connect(url)
+        wire.writer.write(request() + request())
+        answer = asyncio.ensure_future(wire.answer())
+        while not answer.done():
+            await clock.advance(0.1)
+        assert clock.monotonic_s() >= 0.5
+        await wire.answer()
+        wire.writer.close()
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        port = urlsplit(url).port
+        assert port is not None
+        with pytest.raises(InvalidSetting, match=str(port)):
+            async with running_engine(EngineSettings(port=port), SystemClock()):
+                pass
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"write_limit": 0}, {"partitions": 0}, {"burst_s": -1}, {"latency_s": -1}, {"port": 70_000}],
+)
+def test_wrong_settings_are_named(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+        EngineSettings(**wrong)  # type: ignore[arg-type]
