@@ -2,7 +2,8 @@
 
 Each engine is a process of its own with one worker; the client is the same for all: raw HTTP over
 connections that stay open, so that it costs little. Limits of partitions are set out of reach. An
-engine that is not installed is left out; how to get it is said.
+engine that is not installed is left out; how to get it is said. Rates depend on what else the
+machine does, the CPU time that the server spends on a request much less.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ PAGE = 10
 TABLE = "benchmark"
 BODY = "x" * 200
 START_S = 60.0
+WARM_UP = 1  # turns that `interleave` does not count
+CPU_KNOWN = Path("/proc/self/stat").exists()
 OURS = (
     "import asyncio, sys; from random import Random; from heatsink.clock import SystemClock;"
     "from heatsink.dynamo.server import serve; from heatsink.dynamo.settings import EngineSettings;"
@@ -75,14 +78,28 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Engine(msgspec.Struct, frozen=True):
+    """A contender that runs."""
+
+    contender: Contender
+    pid: int
+
+    def cpu_s(self) -> float:
+        """What the process has used so far, where the system tells (Linux)."""
+        if not CPU_KNOWN:
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def started(contender: Contender) -> Iterator[None]:
+def started(contender: Contender) -> Iterator[Engine]:
     environment = {**os.environ, "GATEWAY_PORT": str(contender.port), "SERVICES": "dynamodb"}
     process = subprocess.Popen(  # noqa: S603  the commands are the ones above
         contender.command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        yield
+        yield Engine(contender, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -113,15 +130,18 @@ def request(operation: str, body: dict[str, Any]) -> bytes:
 
 
 async def answers(port: int, made: list[bytes]) -> None:
-    """Send each request when the one before is answered, on one connection."""
+    """Send each request when the one before is answered, on one connection if it stays open."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for one in made:
         writer.write(one)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = head.lower().index(b"content-length:") + len("content-length:")
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = head.index(b"content-length:") + len("content-length:")
         body = await reader.readexactly(int(head[length : head.index(b"\r", length)]))
         if head[9:12] != b"200":
             raise ConnectionError(body.decode())
+        if b"connection: close" in head:
+            writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.close()
 
 
@@ -175,46 +195,58 @@ def full_row(number: int) -> bytes:
     return request("PutItem", {"TableName": TABLE, "Item": values})
 
 
-async def rate(contender: Contender, make: Make, requests: int) -> float:
-    """Answers a second, over many connections at once. Requests are made beforehand."""
-    each = max(int(requests * contender.share) // CONNECTIONS, 1)
-    made = [[make(next(numbers)) for _ in range(each)] for _ in range(CONNECTIONS)]
-    started_s = perf_counter()
-    await asyncio.gather(*(answers(contender.port, one) for one in made))
-    return CONNECTIONS * each / (perf_counter() - started_s)
+class Trial:
+    """One operation on one engine."""
+
+    def __init__(self, engine: Engine, make: Make, requests: int) -> None:
+        self._engine = engine
+        self._make = make
+        self._each = max(int(requests * engine.contender.share) // CONNECTIONS, 1)
+        self.cpu_s: list[float] = []
+
+    async def __call__(self) -> float:
+        """Requests are made beforehand, and sent over many connections at once."""
+        port = self._engine.contender.port
+        made = [[self._make(next(numbers)) for _ in range(self._each)] for _ in range(CONNECTIONS)]
+        used_s, started_s = self._engine.cpu_s(), perf_counter()
+        await asyncio.gather(*(answers(port, one) for one in made))
+        took_s = perf_counter() - started_s
+        self.cpu_s.append((self._engine.cpu_s() - used_s) / (CONNECTIONS * self._each))
+        return CONNECTIONS * self._each / took_s
 
 
-async def compare(
-    bench: Bench, scale: Scale, engines: list[Contender], what: tuple[str, Make, Target | None]
-) -> None:
-    name, make, target = what
-    turns = [partial(rate, engine, make, scale(6_400, 25_600)) for engine in engines]
-    ours, *others = await interleave(scale(3, 7), *turns)
-    bench.add(name, "/s", ours, target)
-    for engine, samples in zip(engines[1:], others, strict=True):
-        bench.add(
-            f"{name}, beside {engine.name}",
-            "/s",
-            ours,
-            ratio_at_least(1),
-            (f"/s {engine.name}", samples),
-        )
+async def compare(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
+    """All operations of all engines take turns: what else the machine does, it does to all."""
+    conditional = partial(put, ConditionExpression="attribute_not_exists(pk)")
+    operations: list[tuple[str, Make, Target | None]] = [
+        ("PutItem", put, at_least(10_000)),
+        ("PutItem if absent", conditional, None),
+        ("PutItem, one key", hot_put, None),
+        ("UpdateItem ADD", add, None),
+        (f"Query, newest {PAGE}", page, None),
+    ]
+    trials = [
+        [Trial(engine, make, scale(6_400, 25_600)) for engine in engines]
+        for _, make, _ in operations
+    ]
+    rates = iter(await interleave(scale(3, 7), *(trial for row in trials for trial in row)))
+    for (name, _, target), row in zip(operations, trials, strict=True):
+        ours, *others = (next(rates) for _ in row)
+        bench.add(name, "/s", ours, target)
+        if CPU_KNOWN:
+            bench.add(f"{name}, CPU of the server", "µs", row[0].cpu_s[WARM_UP:])
+        for engine, samples in zip(engines[1:], others, strict=True):
+            known = engine.contender.name
+            bench.add(
+                f"{name}, beside {known}", "/s", ours, ratio_at_least(1), (f"/s {known}", samples)
+            )
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    engines = contenders()
     with ExitStack() as stack:
+        engines = [stack.enter_context(started(contender)) for contender in contenders()]
         for engine in engines:
-            stack.enter_context(started(engine))
-        for engine in engines:
-            await reached(engine.port)
-            await answers(engine.port, [create(), *map(full_row, range(10 * ROWS))])
-        conditional = partial(put, ConditionExpression="attribute_not_exists(pk)")
-        for what in (
-            ("PutItem", put, at_least(10_000)),
-            ("PutItem if absent", conditional, None),
-            ("PutItem, one key", hot_put, None),
-            ("UpdateItem ADD", add, None),
-            (f"Query, newest {PAGE}", page, None),
-        ):
-            await compare(bench, scale, engines, what)
+            port = engine.contender.port
+            await reached(port)
+            await answers(port, [create(), *map(full_row, range(10 * ROWS))])
+        await compare(bench, scale, engines)

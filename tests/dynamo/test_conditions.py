@@ -76,7 +76,7 @@ def expected(tree: Any, item: dict[str, Any]) -> bool:
         outcomes: dict[str, bool] = {"AND": left and right, "OR": left or right, "NOT": not left}
         return outcomes[tree.word]
     if tree.name not in item:
-        return tree.kind == "<>"
+        return bool(tree.kind == "<>")
     if tree.kind == "attribute_exists":
         return True
     return bool(_about(tree.kind, plain(item[tree.name]), plain(tree.value)))

@@ -2,6 +2,7 @@
 
 EngineError                   what a client gets as a 400 with `__type` and a message
 ├── ValidationFailed          the request is wrong: ValidationException
+│   └── DoesNotFit            it is right, but not for the item it meets
 ├── ConditionFailed           ConditionalCheckFailedException, with the item if it was asked for
 ├── Refused                   any other named error: ResourceNotFoundException and the like
 ├── Throttled                 over a limit: ProvisionedThroughputExceeded- or ThrottlingException
@@ -54,6 +55,10 @@ class ValidationFailed(EngineError):
 
     def __init__(self, message: str) -> None:
         super().__init__(VALIDATION, message)
+
+
+class DoesNotFit(ValidationFailed):
+    """The request is well formed, but the item it meets does not allow it."""
 
 
 class Refused(EngineError):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
 
-from .errors import ValidationFailed
+from .errors import DoesNotFit, ValidationFailed
 
 Value = dict[str, Any]
 Item = dict[str, Value]
@@ -26,6 +26,9 @@ SMALLEST_EXPONENT = -130
 CONTAINER_BYTES = 3
 ELEMENT_BYTES = 1
 NUMBER = re.compile(r"[0-9eE.+-]+")
+TOO_LARGE = (
+    "Number overflow. Attempting to store a number with magnitude larger than supported range"
+)
 SETS = {"SS": "S", "NS": "N", "BS": "B"}
 SET_NAMES = {"SS": "string", "NS": "number", "BS": "binary"}
 
@@ -100,10 +103,7 @@ def number_text(number: Decimal) -> str:
             "Attempting to store more than 38 significant digits in a Number"
         ) from None
     if number.adjusted() > LARGEST_EXPONENT:
-        raise ValidationFailed(
-            "Number overflow. Attempting to store a number with magnitude larger than "
-            "supported range"
-        )
+        raise ValidationFailed(TOO_LARGE)
     if number.adjusted() < SMALLEST_EXPONENT:
         raise ValidationFailed(
             "Number underflow. Attempting to store a number with magnitude smaller than "
@@ -113,15 +113,13 @@ def number_text(number: Decimal) -> str:
 
 
 def add_numbers(left: str, right: str, sign: int = 1) -> str:
+    combine = _exact.add if sign > 0 else _exact.subtract
     try:
-        combine = _exact.add if sign > 0 else _exact.subtract
-        total = combine(Decimal(left), Decimal(right))
+        return number_text(combine(Decimal(left), Decimal(right)))
     except Inexact:
-        raise ValidationFailed(
-            "Number overflow. Attempting to store a number with magnitude larger than "
-            "supported range"
-        ) from None
-    return number_text(total)
+        raise DoesNotFit(TOO_LARGE) from None
+    except ValidationFailed as error:
+        raise DoesNotFit(error.message) from None
 
 
 def native(value: Value) -> Native:

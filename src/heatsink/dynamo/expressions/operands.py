@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from heatsink.dynamo.errors import ValidationFailed
+from heatsink.dynamo.errors import DoesNotFit, ValidationFailed
 from heatsink.dynamo.values import SETS, Item, Value, add_numbers, kind_of
 
 TYPE_NAMES = {
@@ -111,9 +111,7 @@ class Sum(msgspec.Struct, frozen=True):
             if isinstance(operand, Placeholder) and "N" not in value
         ]
         if not written:
-            return ValidationFailed(
-                "An operand in the update expression has an incorrect data type"
-            )
+            return DoesNotFit("An operand in the update expression has an incorrect data type")
         return ValidationFailed(
             f"Invalid UpdateExpression: Incorrect operand type for operator or function; "
             f"operator or function: {'+' if self.sign > 0 else '-'}, "
@@ -142,13 +140,13 @@ class ListAppend(msgspec.Struct, frozen=True):
         first = _present(self.first.value(item, scope))
         second = _present(self.second.value(item, scope))
         if "L" not in first or "L" not in second:
-            raise ValidationFailed("An operand in the update expression has an incorrect data type")
+            raise DoesNotFit("An operand in the update expression has an incorrect data type")
         return {"L": first["L"] + second["L"]}
 
 
 def _present(value: Value | None) -> Value:
     if value is None:
-        raise ValidationFailed(
+        raise DoesNotFit(
             "The provided expression refers to an attribute that does not exist in the item"
         )
     return value

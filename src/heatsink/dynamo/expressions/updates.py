@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.dynamo.errors import ValidationFailed
+from heatsink.dynamo.errors import DoesNotFit, ValidationFailed
 from heatsink.dynamo.values import SETS, Item, Value, add_numbers, kind_of
 
 from .operands import TYPE_NAMES, Operand, Path, Placeholder, Scope, step_into
@@ -37,7 +37,7 @@ class Update(msgspec.Struct, frozen=True):
         changed = dict(item)
         for parts, value in values:
             if value is None:
-                raise ValidationFailed(
+                raise DoesNotFit(
                     "The provided expression refers to an attribute that does not exist in the item"
                 )
             assign(changed, parts, value)
@@ -115,7 +115,7 @@ def remove(item: Item, parts: Parts) -> None:
         holder.pop(last, None)
 
 
-class _NothingThere(ValidationFailed):
+class _NothingThere(DoesNotFit):
     """The path ends before its last part."""
 
 
@@ -143,7 +143,7 @@ def _add(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
     if current is None:
         result = given
     elif current.keys() != given.keys():
-        raise ValidationFailed(BAD_TYPE)
+        raise DoesNotFit(BAD_TYPE)
     elif "N" in given:
         result = {"N": add_numbers(current["N"], given["N"])}
     else:
@@ -157,7 +157,7 @@ def _delete(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
     if current is None:
         return
     if current.keys() != given.keys():
-        raise ValidationFailed(BAD_TYPE)
+        raise DoesNotFit(BAD_TYPE)
     kind = kind_of(given)
     left = list(_missing(current[kind], given[kind]))
     if left:

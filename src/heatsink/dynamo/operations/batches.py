@@ -58,8 +58,7 @@ def _check_writes(request: BatchWriteItem) -> None:
 def _plan(table: Table, one: WriteRequest) -> Plan:
     if not only_one((one.put_request, one.delete_request)):
         raise ValidationFailed(
-            "Supplied AttributeValue has more than one datatypes set, must contain exactly one of "
-            "the supported datatypes"
+            "Each of a batch's requests has exactly one of PutRequest and DeleteRequest"
         )
     bare = Write(table_name=table.spec.name)
     if one.put_request is not None:

@@ -120,6 +120,8 @@ def _bounds(condition: Condition, schema: Schema, part: KeyPart, scope: Scope) -
         return _compared(sign, _key_value(value, schema, part))
     operands = [operand for operand in _operands(condition) if isinstance(operand, Placeholder)]
     values = [_key_value(scope.values[operand.name], schema, part) for operand in operands]
+    if not isinstance(_operands(condition)[0], Path):
+        raise ValidationFailed(NOT_SUPPORTED)
     if isinstance(condition, Between) and len(values) == 2:
         return Bounds(low=values[0], high=values[1])
     if isinstance(condition, BeginsWith) and isinstance(values[0], str | bytes):

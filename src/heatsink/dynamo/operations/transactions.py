@@ -15,6 +15,7 @@ from heatsink.dynamo.capacity import TRANSACTION_FACTOR, Operation, read_units
 from heatsink.dynamo.database import Consumed, Database, Json, only_one
 from heatsink.dynamo.errors import (
     NO_REASON,
+    DoesNotFit,
     EngineError,
     Refused,
     Throttled,
@@ -120,28 +121,13 @@ def _plans(database: Database, actions: list[TransactWriteItem]) -> list[Plan]:
         try:
             plans.append(_plan(database, action))
             errors.append(None)
-        except ValidationFailed as error:
-            if not _depends_on_item(error):
-                raise
+        except DoesNotFit as error:
             errors.append(error)
     if any(errors):
         raise _canceled(errors)
     if len({(plan.table.spec.name, plan.key) for plan in plans}) != len(plans):
         raise ValidationFailed("Transaction request cannot include multiple operations on one item")
     return plans
-
-
-def _depends_on_item(error: ValidationFailed) -> bool:
-    """Errors that only the stored item brings out cancel; others are wrong from the start."""
-    return error.message.startswith(
-        (
-            "The document path provided",
-            "An operand in the update",
-            "The provided expression refers",
-            "Item size to update",
-            "Number ",
-        )
-    )
 
 
 def _request_of(action: TransactWriteItem) -> Any:

@@ -8,7 +8,7 @@ import msgspec
 
 from heatsink.dynamo.capacity import write_units
 from heatsink.dynamo.database import Consumed, Database, Json
-from heatsink.dynamo.errors import ConditionFailed, ValidationFailed
+from heatsink.dynamo.errors import ConditionFailed, DoesNotFit, ValidationFailed
 from heatsink.dynamo.expressions.operands import Scope
 from heatsink.dynamo.expressions.parser import Parsed, parse_condition, parse_update
 from heatsink.dynamo.expressions.projection import project
@@ -71,13 +71,13 @@ def plan_update(table: Table, request: Write, key: Item, expression: str | None)
     def change(old: Row | None) -> Row:
         return _sized(parsed.root.apply(dict(key) if old is None else old.item, scope))
 
-    return _plan(table, request, wanted, change, parsed)
+    return _plan(table, request, wanted, change, scope)
 
 
 def _sized(item: Item) -> Row:
     row = Row(item, admit_item(item))
     if row.size > ITEM_BYTES_MAX:
-        raise ValidationFailed("Item size to update has exceeded the maximum allowed size")
+        raise DoesNotFit("Item size to update has exceeded the maximum allowed size")
     return row
 
 
@@ -102,9 +102,9 @@ def _scope(request: Write, update: Parsed[Update] | None) -> Scope:
 
 
 def _plan(
-    table: Table, request: Write, key: Key, change: Change, update: Parsed[Update] | None = None
+    table: Table, request: Write, key: Key, change: Change, scope: Scope | None = None
 ) -> Plan:
-    scope = _scope(request, update)
+    scope = scope or _scope(request, None)
     old = table.items.get(key)
     if request.condition_expression is not None:
         condition = parse_condition(request.condition_expression, CONDITION).root
