@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 from struct import Struct
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 from uuid import UUID
 
 from .errors import InvalidId, InvalidSetting, Unavailable
@@ -24,6 +24,7 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
 
 
+@runtime_checkable
 class IdScheme(Protocol):
     """How one kind of id is read. `raw` sorts as the ids do."""
 

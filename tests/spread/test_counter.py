@@ -58,6 +58,33 @@ async def test_buffered_counters_are_open_only_inside(hs: Heatsink) -> None:
         hs.counters.buffered(flush_s=0)
 
 
+async def test_a_cancelled_flush_loses_nothing_it_took(hs: Heatsink) -> None:
+    async with hs.counters.buffered(flush_s=60) as counts:
+        adds = [counts.add_soon("views") for _ in range(100)]
+        flush = asyncio.ensure_future(counts.flush())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.gather(*adds)
+        assert await hs.counters.value("views") == 100
+
+
+async def test_leaving_the_block_in_the_middle_of_a_flush_loses_nothing(hs: Heatsink) -> None:
+    for n in range(20):
+        async with hs.counters.buffered(flush_s=0.002) as counts:
+            adds = []
+            for _ in range(20):
+                adds.append(counts.add_soon(f"views {n}"))
+                await asyncio.sleep(0.0003)
+        assert all(add.done() for add in adds)
+        assert await hs.counters.value(f"views {n}") == 20
+
+
+async def test_adding_nothing_is_acknowledged(hs: Heatsink) -> None:
+    async with hs.counters.buffered() as counts:
+        await counts.add("views", 0)
+
+
 @pytest.mark.parametrize("amount", [1.5, "1", None, True, 2**60])
 async def test_an_amount_is_a_whole_number(hs: Heatsink, amount: object) -> None:
     with pytest.raises(InvalidSetting, match="amount"):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from heatsink.checks import shown
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting
 from heatsink.stores.memory import memory_stores
@@ -61,7 +62,10 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
     """What a URL names. With `must_exist`, a file is not made if it is missing."""
     if not isinstance(url, str):
         raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLES}") from None
     opener = OPENERS.get(parts.scheme)
     if opener is None:
         raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")

@@ -8,10 +8,11 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed, InvalidSetting
+from heatsink.errors import Closed
 from heatsink.hashing import SEED_BYTES
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
@@ -30,6 +31,8 @@ from .settings import Settings
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_S = 1.0
+REASON_MAX = 500
+HEAT_MAX = 10**12
 
 
 class Heatsink:
@@ -48,11 +51,15 @@ class Heatsink:
         self._coordinator, self._watch = coordinate_keys(
             stores, self._registry, settings, self._name, clock
         )
+        self._entered = False
         self._log: Log | None = None
         self._counters: Counters | None = None
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Heatsink:
+        if self._entered:
+            raise Closed("a client is opened once: call heatsink.connect() again")
+        self._entered = True
         try:
             await self._registry.open(self._founding_meta())
         except BaseException:
@@ -131,10 +138,13 @@ class Heatsink:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._counters
 
-    @property
-    def tracker(self) -> Tracker:
-        """Where an application may record heat that Heatsink does not see itself."""
-        return self._tracker
+    def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
+        """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
+        self._tracker.record(
+            check_key(key),
+            check_whole("writes", writes, 0, HEAT_MAX),
+            check_whole("written_bytes", written_bytes, 0, HEAT_MAX),
+        )
 
     async def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
@@ -155,17 +165,15 @@ class Heatsink:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
         check_key(key)
         self._check_open()
-        most = self._settings.rules.buckets_max
-        if not isinstance(buckets, int) or isinstance(buckets, bool) or not 1 <= buckets <= most:
-            raise InvalidSetting(f"buckets must be an int from 1 to {most}, not {buckets!r:.40}")
-        if not isinstance(reason, str) or not 0 < len(reason) <= 500:
-            raise InvalidSetting("reason must be 1 to 500 characters: say why, for whoever is next")
+        check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
+        check_text("reason", reason, REASON_MAX)
         await self._registry.publish([for_key(key, PIN, buckets, reason)], term=None)
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
         check_key(key)
         self._check_open()
+        check_text("reason", reason, REASON_MAX)
         await self._registry.publish([for_key(key, PIN, None, reason)], term=None)
 
     def _check_open(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import (
+    Closed,
     HeatsinkError,
     InvalidId,
     InvalidSetting,
@@ -129,7 +130,13 @@ class Registry:
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self.keep_ahead(leads=False))
             self._renewal.add_done_callback(_retrieve)
-        await asyncio.shield(self._renewal)
+        renewal = self._renewal
+        try:
+            await asyncio.shield(renewal)
+        except asyncio.CancelledError:
+            if not renewal.cancelled():
+                raise
+            raise Closed("the client was closed during the call") from None
 
     async def layout(self, key: str) -> Layout:
         """The key's layout as the store has it now: for reads that reach past the horizon."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from heatsink.errors import Closed, HeatsinkError, InvalidSetting, TokenExpired
+from heatsink.checks import check_number
+from heatsink.errors import Closed, HeatsinkError, TokenExpired
 from heatsink.keys import check_key
 
 from .store import Running
@@ -47,12 +48,12 @@ class BufferedCounters:
     """`async with hs.counters.buffered() as counts: await counts.add(key)`; leaving it flushes."""
 
     def __init__(self, totals: TotalsStore, flush_s: float = FLUSH_S) -> None:
-        if not 0.001 <= flush_s <= 60:
-            raise InvalidSetting(f"flush_s must be between 0.001 and 60, not {flush_s}")
+        check_number("flush_s", flush_s, 0.001, 60)
         self._totals = totals
         self._flush_s = flush_s
         self._cells: dict[str, _Cell] = {}
         self._flusher: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> BufferedCounters:
         self._flusher = asyncio.ensure_future(self._flush_now_and_then())
@@ -71,6 +72,8 @@ class BufferedCounters:
             raise Closed("buffered counters are open only inside `async with`")
         check_key(key)
         check_amount(amount)
+        if amount == 0:
+            return _done()
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = _Cell()
@@ -98,6 +101,18 @@ class BufferedCounters:
                 await self.flush()
 
     async def _flush(self, key: str, cell: _Cell) -> None:
+        """A write that is under way is finished, also when those who asked for it are cancelled."""
+        writing = asyncio.ensure_future(self._flush_cell(key, cell))
+        self._writing.add(writing)
+        writing.add_done_callback(self._forget)
+        await asyncio.shield(writing)
+
+    def _forget(self, writing: asyncio.Task[None]) -> None:
+        self._writing.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # whoever waits for the adds was told
+
+    async def _flush_cell(self, key: str, cell: _Cell) -> None:
         async with cell.flushing:
             if not cell.pending:
                 return
@@ -120,3 +135,9 @@ class BufferedCounters:
             goal = goal - counted  # the writer was folded away: the rest goes on under a new name
             writer = cell.writer = await self._totals.new_writer(key)
         writer.written, cell.unsure = goal, False
+
+
+def _done() -> asyncio.Future[None]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
+from heatsink.checks import check_number
 from heatsink.errors import Conflict, Deleted, InvalidBody, InvalidSetting, Retryable
 from heatsink.ids import IdScheme
 from heatsink.keys import check_key, escape
@@ -24,7 +25,7 @@ from .router import PastHorizon
 from .store import Answer, Ask, LogStore, Row
 
 BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything
-TTL_S_MAX = 100 * 365 * 86_400
+TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 
 
 class Log:
@@ -193,9 +194,7 @@ def check_body(body: object) -> None:
 
 
 def ttl_ms(ttl: object) -> int:
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= TTL_S_MAX:
-        raise InvalidSetting(f"ttl must be seconds above 0 and up to 100 years, not {ttl!r:.40}")
-    return int(ttl * 1000)
+    return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX) * 1000)
 
 
 def _check_same(row: Row, taken_by: Row, scheme: IdScheme) -> None:

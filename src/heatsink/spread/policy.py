@@ -8,9 +8,9 @@ from math import ceil
 
 import msgspec
 
+from heatsink.checks import check_kind, check_number, check_whole
 from heatsink.control.damping import RecentPeak, forecast
 from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.errors import InvalidSetting
 from heatsink.registry.decision import BUCKETS, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
 
@@ -35,16 +35,13 @@ class BucketRules(msgspec.Struct, frozen=True):
     extra_buckets_max: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.bucket_units_s < 1:
-            raise InvalidSetting(f"bucket_units_s must be at least 1, not {self.bucket_units_s}")
-        if not 1 <= self.buckets_max <= 1024:
-            raise InvalidSetting(f"buckets_max must be between 1 and 1024, not {self.buckets_max}")
-        if self.forecast_s < 0 or self.cool_down_s < 0:
-            raise InvalidSetting("forecast_s and cool_down_s must not be negative")
-        if not 0 < self.shrink_fill <= 1:
-            raise InvalidSetting(
-                f"shrink_fill must be above 0 and at most 1, not {self.shrink_fill}"
-            )
+        check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
+        check_whole("buckets_max", self.buckets_max, 1, 1024)
+        check_number("forecast_s", self.forecast_s, 0, 3600)
+        check_number("cool_down_s", self.cool_down_s, 0, 10**9)
+        check_kind("shrink", self.shrink, bool)
+        check_number("shrink_fill", self.shrink_fill, 0.01, 1)
+        check_whole("extra_buckets_max", self.extra_buckets_max, 0, 10**9)
 
     def buckets_for(self, units_s: float) -> int:
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from heatsink.errors import InvalidSetting
+from heatsink.checks import check_whole
 from heatsink.registry.layout import Layout
 
 from .parts import Parts
@@ -16,8 +16,7 @@ AGE_MS_MAX = 3_600_000
 
 
 def check_amount(amount: object) -> None:
-    if not isinstance(amount, int) or isinstance(amount, bool) or abs(amount) > AMOUNT_MAX:
-        raise InvalidSetting(f"amount must be an int within ±2**53, not {amount!r:.40}")
+    check_whole("amount", amount, -AMOUNT_MAX, AMOUNT_MAX)
 
 
 class Writer:
