@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,6 +41,8 @@ def id_at(clock_s: float) -> Any:
         ("memory://host", "parts that no store reads"),
         ("memory:///path", "takes no path"),
         ("sqlite://[", "cannot be read"),
+        ("sqlite:///:memory:", "name a file"),
+        ("sqlite:///" + "x" * 300, "no usable file"),
         (5, "url must be a str"),
     ],
 )
@@ -112,6 +115,19 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
         async with heatsink.connect(f"sqlite:///{file}"):
             pass
     assert file.read_text().startswith("Dear Ada")
+
+
+async def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.db"
+    with sqlite3.connect(file) as theirs:
+        theirs.execute("CREATE TABLE log (message TEXT)")
+    theirs.close()
+    with pytest.raises(HeatsinkError, match="another application's database"):
+        async with heatsink.connect(f"sqlite:///{file}"):
+            pass
+    with sqlite3.connect(file) as theirs:
+        assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("log",)]
+    theirs.close()
 
 
 async def test_outside_its_block_a_client_is_closed(url: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -85,6 +86,17 @@ async def test_adding_nothing_is_acknowledged(hs: Heatsink) -> None:
         await counts.add("views", 0)
 
 
+async def test_more_than_the_store_counts_is_refused_and_forgotten(tmp_path: Path) -> None:
+    async with connect(f"sqlite:///{tmp_path}/x.db") as hs:
+        async with hs.counters.buffered(flush_s=60) as counts:
+            adds = [counts.add_soon("views", 2**53) for _ in range(1_100)]
+            with pytest.raises(InvalidSetting, match="as far as SQLite counts"):
+                await counts.flush()
+            assert all(add.done() for add in adds)
+            counts.add_soon("views", 3)
+        assert await hs.counters.value("views") == 3
+
+
 @pytest.mark.parametrize("amount", [1.5, "1", None, True, 2**60])
 async def test_an_amount_is_a_whole_number(hs: Heatsink, amount: object) -> None:
     with pytest.raises(InvalidSetting, match="amount"):
@@ -145,7 +157,7 @@ async def test_old_buckets_are_folded_until_a_read_is_one_partition_again() -> N
         assert await counters.value("views") == 43
 
 
-async def test_counters_of_two_processes_add_up(tmp_path: object) -> None:
+async def test_counters_of_two_processes_add_up(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shared.db"
     async with connect(url) as one, connect(url) as other:
         await asyncio.gather(*(hs.counters.add("views") for hs in (one, other) for _ in range(100)))

@@ -84,13 +84,20 @@ def _memory(path: str, clock: Clock, must_exist: bool) -> Stores:
 
 def _sqlite(path: str, clock: Clock, must_exist: bool) -> Stores:
     file = Path(path[1:])
+    try:
+        _check_file(file, must_exist)
+    except (OSError, ValueError) as error:
+        raise InvalidSetting(f"url names no usable file ({error}): use {EXAMPLES}") from None
+    return sqlite_stores(file, clock)
+
+
+def _check_file(file: Path, must_exist: bool) -> None:
     if must_exist and not file.is_file():
         raise InvalidSetting(f"there is no database {file}: check the url")
-    if not file.name or file.is_dir():
+    if file.name in ("", ":memory:") or file.is_dir():
         raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
     if not file.absolute().parent.is_dir():
         raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
-    return sqlite_stores(file, clock)
 
 
 OPENERS: dict[str, Callable[[str, Clock, bool], Stores]] = {"memory": _memory, "sqlite": _sqlite}

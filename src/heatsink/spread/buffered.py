@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 
 from heatsink.checks import check_number
-from heatsink.errors import Closed, HeatsinkError, TokenExpired
+from heatsink.errors import Closed, HeatsinkError, Retryable, TokenExpired
 from heatsink.keys import check_key
 
 from .store import Running
@@ -36,12 +36,12 @@ class _Cell:
         waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
         return taken, waiting
 
-    def give_back(self, taken: Running, error: HeatsinkError) -> None:
+    def give_back(self, taken: Running, error: Exception) -> None:
         """After a write that failed. It may have landed, so its writer must finish it first."""
-        if isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
-            self.writer, self.unsure = None, False
-        else:
+        if isinstance(error, Retryable):
             self.pending, self.unsure = self.pending + taken, True
+        elif isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
+            self.writer, self.unsure = None, False
 
 
 class BufferedCounters:
@@ -119,7 +119,7 @@ class BufferedCounters:
             taken, waiting = cell.take()
             try:
                 await self._write(key, cell, taken)
-            except HeatsinkError as error:
+            except Exception as error:
                 cell.give_back(taken, error)
                 waiting.set_exception(error)
                 waiting.exception()  # nobody may be waiting

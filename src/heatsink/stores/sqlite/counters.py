@@ -42,7 +42,10 @@ class SqliteCounters:
             raised, lowered, folded = known
             if folded:
                 return Running(raised, lowered)
-            values = (partition, writer, time_ms, max(raised, to.raised), max(lowered, to.lowered))
+            raised, lowered = max(raised, to.raised), max(lowered, to.lowered)
+            _check_size(raised)
+            _check_size(lowered)
+            values = (partition, writer, time_ms, raised, lowered)
             connection.execute("INSERT OR REPLACE INTO writers VALUES (?, ?, ?, ?, ?, 0)", values)
             return None
 
@@ -96,10 +99,14 @@ def _check_open(share: Total, time_ms: int) -> None:
 
 
 def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> None:
-    if abs(value) > LARGEST:
-        raise InvalidSetting("the counter would pass 2**63 - 1, which is as far as SQLite counts")
+    _check_size(value)
     sql = "INSERT INTO shares (partition, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = ?"
     connection.execute(sql, (partition, value, value))
+
+
+def _check_size(value: int) -> None:
+    if abs(value) > LARGEST:
+        raise InvalidSetting("the counter would pass 2**63 - 1, which is as far as SQLite counts")
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:

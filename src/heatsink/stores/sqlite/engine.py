@@ -20,6 +20,7 @@ from heatsink.errors import Closed, HeatsinkError, Unavailable
 
 BATCH_MAX = 500
 BUSY_S = 10.0
+APPLICATION_ID = 0x48454154
 OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
 Result = TypeVar("Result")
@@ -182,6 +183,7 @@ def open_file(file: Path, schema: str) -> sqlite3.Connection:
     attempts = 0
     while True:
         try:
+            _check_owner(connection, file)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.executescript(schema)
@@ -200,6 +202,14 @@ def _connect(file: Path) -> sqlite3.Connection:
         return sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     except (sqlite3.Error, ValueError, OSError) as error:
         raise _not_opened(file, error) from error
+
+
+def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
+    """A database of another application is left alone."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != APPLICATION_ID and tables:
+        raise Unavailable(f"{str(file)!a} is another application's database: name a new file")
 
 
 def _not_opened(file: Path, error: Exception) -> Unavailable:
