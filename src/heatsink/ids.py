@@ -81,7 +81,7 @@ class Ulid:
     def raw(self, value: object) -> bytes:
         if not isinstance(value, str):
             raise InvalidId(f"id must be a ULID of 26 characters, not {type(value).__name__}")
-        if len(value) != 26 or value[0] > "7":
+        if len(value) != 26 or not value.isascii() or value[0] > "7":
             raise InvalidId(f"id {value[:40]!r} is not a ULID: expected 26 characters from 0 to 7…")
         number = 0
         for letter in value.upper():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 from random import Random
@@ -245,6 +246,23 @@ async def test_explain_tells_what_was_decided_and_why(hs: Heatsink) -> None:
     text = str(await hs.explain("k"))
     assert "pinned to 4: launch at noon" in text
     assert "newest page 4 queries, everything 5 partitions" in text
+
+
+async def test_many_pins_at_once_all_hold(hs: Heatsink) -> None:
+    await asyncio.gather(*(hs.pin(f"k{n}", buckets=2, reason="now") for n in range(30)))
+    assert len(hs._registry.view.pins) == 30
+
+
+def test_a_client_made_before_a_fork_mints_its_own_ids() -> None:
+    client = heatsink.connect("memory://")
+    parent, child = os.pipe()
+    if os.fork() == 0:
+        os.write(child, client._rng.randbytes(16))
+        os._exit(0)
+    os.wait()
+    assert os.read(parent, 16) != client._rng.randbytes(16)
+    os.close(parent)
+    os.close(child)
 
 
 async def test_a_hot_key_is_spread_without_being_asked(url: str) -> None:

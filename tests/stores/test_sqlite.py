@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+import heatsink
 from heatsink.clock import SystemClock
-from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, Unavailable, WrongIncarnation
 from heatsink.spread.store import Ask, Row
 from heatsink.stores.sqlite import log as log_module
 from heatsink.stores.sqlite import sqlite_stores
@@ -151,3 +152,15 @@ def test_processes_that_start_together_on_a_new_file_all_open_it(tmp_path: Path)
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(5)]
     errors = [process.communicate()[1] for process in processes]
     assert errors == [b""] * 5
+
+
+async def test_a_file_put_in_its_place_is_noticed_before_a_write_is_lost(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path}/x.db", tmp_path / "x.db"
+    async with heatsink.connect(url) as hs:
+        await hs.log.append("k", b"kept")
+        file.rename(tmp_path / "old.db")
+        async with heatsink.connect(f"sqlite:///{tmp_path}/backup.db"):
+            pass
+        (tmp_path / "backup.db").rename(file)
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            await hs.log.append("k", b"nowhere")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
-
-import msgspec
 
 from heatsink.checks import shown
 from heatsink.clock import Clock, SystemClock
@@ -20,6 +16,7 @@ from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
+from .chance import fresh_random
 from .heatsink import Heatsink
 from .settings import Settings
 
@@ -43,7 +40,7 @@ def connect(
     stores = open_stores(url, clock)
     if limit is not None:
         stores = throttled(stores, limit, clock)
-    return Heatsink(stores, _settings(settings), clock, rng or Random())
+    return Heatsink(stores, _settings(settings), clock, rng or fresh_random())
 
 
 def _settings(values: dict[str, Any]) -> Settings:
@@ -51,11 +48,7 @@ def _settings(values: dict[str, Any]) -> Settings:
     for name in values:
         if name not in known:
             raise InvalidSetting(f"connect() has no setting {name!r}: it takes {', '.join(known)}")
-    settings = Settings(**values)
-    if settings.name:
-        return settings
-    process = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
-    return msgspec.structs.replace(settings, name=process)
+    return Settings(**values)
 
 
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from os import getpid
 from random import Random
+from socket import gethostname
 from typing import Any
 
 from heatsink.checks import check_text, check_whole
@@ -25,7 +27,7 @@ from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
-from .key_watch import coordinate_keys
+from .key_watch import Coordination, coordinate_keys
 from .settings import Settings
 
 logger = logging.getLogger("heatsink")
@@ -43,14 +45,11 @@ class Heatsink:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._name = settings.name or f"{rng.getrandbits(64):016x}"
         self._registry = Registry(stores.registry, clock)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
-        self._coordinator, self._watch = coordinate_keys(
-            stores, self._registry, settings, self._name, clock
-        )
+        self._coordination: Coordination | None = None
         self._entered = False
         self._log: Log | None = None
         self._counters: Counters | None = None
@@ -70,6 +69,12 @@ class Heatsink:
         return self
 
     def _open_for_use(self) -> None:
+        """Made here and not in the constructor: a client may be made before a fork."""
+        who = self._settings.name or gethostname()
+        self._name = f"{who}:{getpid()}:{self._rng.getrandbits(32):08x}"
+        self._coordination = coordinate_keys(
+            self._stores, self._registry, self._settings, self._name, self._clock
+        )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
         parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
@@ -80,8 +85,8 @@ class Heatsink:
         reporter = self._make_reporter()
         self._start("following the registry", self._registry.follow)
         self._start("reporting heat", reporter.run)
-        if self._settings.coordinate:
-            self._start("coordinating", self._coordinator.run)
+        if self._settings.coordinate and self._coordination:
+            self._start("coordinating", self._coordination.coordinator.run)
 
     def _founding_meta(self) -> Meta:
         return Meta(
@@ -122,7 +127,8 @@ class Heatsink:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        await self._coordinator.close()
+        if self._coordination is not None:
+            await self._coordination.coordinator.close()
         await self._registry.close()
         await self._stores.close()
 
@@ -158,7 +164,7 @@ class Heatsink:
             now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
-            heat=self._watch.heat_of(key),
+            heat=self._coordination.heat_of(key) if self._coordination else None,
         )
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:

@@ -23,6 +23,7 @@ from . import rules
 from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
 from .layout import EPOCHS_MAX, Layout
 from .store import RegistryStore
+from .timekeeper import Timekeeper
 from .view import View
 
 FOLLOW_S = 0.1
@@ -40,10 +41,10 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
-        self.correction_ms = 0
-        self._offset_s = 0.0
+        self.time = Timekeeper()
         self._renewed_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
+        self._publishing = asyncio.Lock()
 
     @property
     def meta(self) -> Meta:
@@ -79,8 +80,7 @@ class Registry:
         if meta.incarnation != self.meta.incarnation:
             raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
         self._meta = meta
-        self._offset_s = reading.store_ms / 1000 - self._clock.now_s()
-        self.correction_ms = rules.correction_ms(reading, now_ms(self._clock))
+        self.time.observe(now_ms(self._clock), reading.store_ms, asked_s)
         if self.view.version < meta.version:
             await self._apply_log(meta.version)
         self.view.adopt(meta.closed_ms, meta.version)
@@ -95,7 +95,7 @@ class Registry:
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
         """Advance the closed time if it falls to this process, and adopt what came of it."""
         reading = reading or await self.renew()
-        closed_ms = rules.new_closed_time(reading, now_ms(self._clock), leads)
+        closed_ms = rules.new_closed_time(reading, self.now_ms(), leads)
         if closed_ms is not None:
             await self._catch_up(await self._store.advance(closed_ms))
 
@@ -144,6 +144,10 @@ class Registry:
 
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         """Commit decisions as one version. Returns those that were news, possibly none."""
+        async with self._publishing:
+            return await self._publish(decisions, term)
+
+    async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
             news = [
@@ -197,11 +201,11 @@ class Registry:
 
     def now_ms(self) -> int:
         """Now by our own clock, or by the store's if ours is far off."""
-        return now_ms(self._clock) + self.correction_ms
+        return now_ms(self._clock) + self.time.correction_ms
 
     def fleet_now_s(self) -> float:
         """Now by the store's clock: what servers agree on, however wrong their own clocks are."""
-        return self._clock.now_s() + self._offset_s
+        return self._clock.now_s() + self.time.offset_ms / 1000
 
     async def close(self) -> None:
         if self._renewal is not None:

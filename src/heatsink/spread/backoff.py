@@ -15,6 +15,7 @@ from heatsink.errors import Overloaded, Retryable, Throttled
 from heatsink.keys import key_of
 from heatsink.registry.view import View
 
+DOUBLINGS_MAX = 30
 Result = TypeVar("Result")
 
 
@@ -74,7 +75,8 @@ class Backoff:
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
 
     async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
-        ceiling_s = min(self._retries.first_s * 2**tried, self._retries.longest_s)
+        grown_s = self._retries.first_s * 2 ** min(tried, DOUBLINGS_MAX)
+        ceiling_s = min(grown_s, self._retries.longest_s)
         pause_s = self._rng.uniform(0, ceiling_s)
         if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
             limit_s = self._retries.deadline_s

@@ -80,7 +80,7 @@ class Log:
         """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone."""
         check_key(key)
         newest_first, limit = check_order(order), check_limit(limit)
-        above, below = self._bound(after), self._bound(before)
+        above, below = self._bound(after, lower=True), self._bound(before, lower=False)
         if cursor is not None:
             last = self._cursors.read(key, order, cursor)
             if newest_first:
@@ -171,14 +171,14 @@ class Log:
             erased += await self._backoff.call(partial(self._store.erase, partition), key)
         return erased
 
-    def _bound(self, bound: Any) -> bytes | None:
-        """An id, excluded, or the time before which an id is excluded."""
+    def _bound(self, bound: Any, lower: bool) -> bytes | None:
+        """An excluded id: a caller's own, or the one next to the first of a time."""
         if not isinstance(bound, datetime):
             return None if bound is None else self._scheme.raw(bound)
         if bound.tzinfo is None:
             raise InvalidSetting("after and before need a datetime with a time zone, or an id")
         first = self._scheme.first_raw(int(bound.timestamp() * 1000))
-        return _predecessor(first)
+        return _predecessor(first) if lower else first
 
 
 def _predecessor(raw: bytes) -> bytes:

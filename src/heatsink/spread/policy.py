@@ -81,11 +81,13 @@ class BucketPolicy:
         wanted: dict[str, Decision] = {}
         for window in observation.windows:
             wanted.update(self._shrink(window, observation.layouts))
-            wanted.update(self._grow(window, observation.layouts))
+            for key, decision in self._grow(window, observation.layouts).items():
+                if (decision.value or 0) > (wanted[key].value or 0 if key in wanted else 0):
+                    wanted[key] = decision
         for key in observation.pins:
             wanted.pop(key, None)
-        decisions = [*_pinned(observation), *wanted.values()]
-        return self._within_budget(decisions, observation.layouts) if decisions else []
+        allowed = self._within_budget(list(wanted.values()), observation.layouts) if wanted else []
+        return [*_pinned(observation), *allowed]
 
     def _note_spread_keys(self, observation: Observation) -> None:
         if observation.version != self._spread_version:
@@ -165,7 +167,8 @@ class BucketPolicy:
         if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
         calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
-        return for_key(key, BUCKETS, buckets, f"{calm}: {buckets} would stay under half full")
+        fill = f"{buckets} would stay at most {self._rules.shrink_fill:.0%} full"
+        return for_key(key, BUCKETS, buckets, f"{calm}: {fill}")
 
     def _forget(self, start_s: float) -> None:
         """Keys with one bucket are remembered from one window to the next and no longer."""
@@ -178,13 +181,14 @@ class BucketPolicy:
         self, decisions: list[Decision], layouts: Mapping[str, Layout]
     ) -> list[Decision]:
         """Growth stops at a budget for the whole deployment: nobody buys unbounded read cost."""
-        spent = sum(layouts[key].buckets - 1 for key in self._spread)
+        left = self._rules.extra_buckets_max - sum(layouts[key].buckets - 1 for key in self._spread)
         allowed = []
         for decision in decisions:
-            growth = (decision.value or 1) - layouts.get(decision.key, COLD).buckets
-            if growth <= 0 or spent + growth <= self._rules.extra_buckets_max:
-                spent += growth
-                allowed.append(decision)
+            buckets = layouts.get(decision.key, COLD).buckets
+            growth = min((decision.value or 1) - buckets, max(left, 0))
+            if growth:
+                left -= growth
+                allowed.append(msgspec.structs.replace(decision, value=buckets + growth))
         return allowed
 
 

@@ -133,6 +133,9 @@ class ThrottledCounters:
             self._limits.reads.take(partition, 1)
         return await self._store.totals(partitions)
 
+    def shares(self) -> AsyncIterator[str]:
+        return self._store.shares()
+
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         for partition in dict.fromkeys([*sources, target]):
             self._limits.writes.take(partition, 1)

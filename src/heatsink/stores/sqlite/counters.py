@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import InvalidSetting, TokenExpired
 from heatsink.spread.store import Running, Total
@@ -55,6 +55,11 @@ class SqliteCounters:
         return self._database.read_at_once(
             lambda connection: [_read_share(connection, partition) for partition in partitions]
         )
+
+    async def shares(self) -> AsyncIterator[str]:
+        sql = "SELECT partition FROM shares WHERE value UNION SELECT partition FROM writers"
+        for (partition,) in self._database.read(lambda c: c.execute(sql).fetchall()):
+            yield partition
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         def move(connection: sqlite3.Connection) -> None:

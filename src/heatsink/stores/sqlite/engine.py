@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from heatsink.errors import Closed, HeatsinkError, Unavailable
 
 BATCH_MAX = 500
-BUSY_S = 10.0
+BUSY_S = 1.0  # longer than a commit takes; who wants to wait longer retries
 APPLICATION_ID = 0x48454154
 OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
@@ -66,9 +66,15 @@ RunBatch = Callable[[sqlite3.Connection, list[Job[Any]]], None]
 class Writer:
     """The thread. `run_batch` runs jobs inside a transaction that is already open."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        run_batch: RunBatch,
+        check_file: Callable[[], None],
+    ) -> None:
         self._connect = connect
         self._run_batch = run_batch
+        self._check_file = check_file
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
@@ -100,9 +106,13 @@ class Writer:
             self._refuse_all(error)
             return
         while (batch := self._next_batch()) is not None:
-            _commit(connection, batch, self._run_batch)
+            _commit(connection, batch, self._checked_batch)
             self._report(batch)
         connection.close()
+
+    def _checked_batch(self, connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+        self._check_file()
+        self._run_batch(connection, batch)
 
     def _refuse_all(self, error: HeatsinkError) -> None:
         """There is no database: whoever asks is told why."""

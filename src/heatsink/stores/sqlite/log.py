@@ -114,7 +114,8 @@ class SqliteLog:
         """One sweep for every so many rows that will expire: it keeps up at next to no cost."""
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:
-            self._database.write(partial(_sweep, now_ms(self._clock)))
+            sweep = self._database.write(partial(_sweep, now_ms(self._clock)))
+            sweep.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         row = self._database.read(lambda connection: read_row(connection, partition, raw))
