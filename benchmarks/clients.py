@@ -10,7 +10,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from heatsink.client import Heatsink, Settings
-from heatsink.client.connect import open_stores
+from heatsink.client.urls import open_stores
 from heatsink.clock import SystemClock
 from heatsink.detect.tracker import Tracker
 from heatsink.ids import Uuid7

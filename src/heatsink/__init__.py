@@ -1,5 +1,7 @@
 """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
 
+import logging as _logging
+
 from .client import Heatsink, Settings, connect, connect_sync
 from .ids import Snowflake, Ulid, Uuid7
 from .spread.backoff import Retries
@@ -19,3 +21,5 @@ __all__ = [
     "connect_sync",
 ]
 __version__ = "0.1.0"
+
+_logging.getLogger("heatsink").addHandler(_logging.NullHandler())

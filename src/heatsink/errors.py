@@ -99,9 +99,5 @@ class Outdated(RegistryError):
     """Another commit came first: renew the view and try again."""
 
 
-class TooManyEpochs(RegistryError):
-    """The key has used up its epochs and stays at its high-water mark for good."""
-
-
 class WrongIncarnation(RegistryError):
     """The data store is not the one this process connected to (a restored backup): reconnect."""

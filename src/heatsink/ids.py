@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 from struct import Struct
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 from uuid import UUID
 
 from .errors import InvalidId, InvalidSetting, Unavailable
@@ -24,6 +24,7 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
 
 
+@runtime_checkable
 class IdScheme(Protocol):
     """How one kind of id is read. `raw` sorts as the ids do."""
 
@@ -80,7 +81,7 @@ class Ulid:
     def raw(self, value: object) -> bytes:
         if not isinstance(value, str):
             raise InvalidId(f"id must be a ULID of 26 characters, not {type(value).__name__}")
-        if len(value) != 26 or value[0] > "7":
+        if len(value) != 26 or not value.isascii() or value[0] > "7":
             raise InvalidId(f"id {value[:40]!r} is not a ULID: expected 26 characters from 0 to 7…")
         number = 0
         for letter in value.upper():

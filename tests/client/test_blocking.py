@@ -56,3 +56,40 @@ def test_what_fails_to_open_leaves_nothing_running(tmp_path: Path) -> None:
 def test_it_offers_what_the_asynchronous_client_offers() -> None:
     offered = set(dir(heatsink.connect_sync("memory://")))
     assert {name for name in dir(heatsink.Heatsink) if not name.startswith("_")} <= offered
+
+
+def test_threads_that_wait_when_another_closes_are_told() -> None:
+    limit = heatsink.PartitionLimit(writes_s=1)
+    client = heatsink.connect_sync("memory://", limit=limit, coordinate=False)
+    client.__enter__()
+
+    def append(n: int) -> str:
+        try:
+            client.log.append("k", b"%d" % n)
+        except heatsink.errors.HeatsinkError as error:
+            return type(error).__name__
+        return "appended"
+
+    with ThreadPoolExecutor(6) as pool:
+        waiting = [pool.submit(append, n) for n in range(6)]
+        while not any(future.done() for future in waiting):
+            pass
+        client.close()
+        outcomes = {future.result(timeout=10) for future in waiting}
+    assert outcomes <= {"appended", "Closed"}
+
+
+def test_buffered_counters_without_asyncio() -> None:
+    with heatsink.connect_sync("memory://") as hs:
+        with hs.counters.buffered(flush_s=0.01) as counts:
+            counts.add("views", 5)
+            counts.add("views", 0)
+        assert hs.counters.value("views") == 5
+
+
+def test_it_is_opened_once() -> None:
+    client = heatsink.connect_sync("memory://")
+    with client, pytest.raises(Closed, match="once"):
+        client.__enter__()
+    with pytest.raises(Closed, match="once"):
+        client.__enter__()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -38,6 +41,9 @@ def id_at(clock_s: float) -> Any:
         ("sqlite:///x.db?mode=ro", "parts that no store reads"),
         ("memory://host", "parts that no store reads"),
         ("memory:///path", "takes no path"),
+        ("sqlite://[", "cannot be read"),
+        ("sqlite:///:memory:", "name a file"),
+        ("sqlite:///" + "x" * 300, "no usable file"),
         (5, "url must be a str"),
     ],
 )
@@ -51,6 +57,58 @@ def test_a_setting_that_does_not_exist_is_named() -> None:
         heatsink.connect("memory://", colour="blue")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", 5),
+        ("name", "\ud800"),
+        ("rules", "fast"),
+        ("retries", None),
+        ("ids", "uuid7"),
+        ("coordinate", "yes"),
+        ("window_s", "1"),
+        ("lease_s", 0),
+        ("token_ttl_s", float("nan")),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_is_opened(name: str, value: Any) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        heatsink.connect("memory://", **{name: value})
+
+
+async def test_a_client_is_opened_once(url: str) -> None:
+    client = heatsink.connect(url)
+    async with client:
+        with pytest.raises(Closed, match="once"):
+            await client.__aenter__()
+    with pytest.raises(Closed, match="once"):
+        await client.__aenter__()
+
+
+async def test_calls_that_wait_while_it_closes_are_told(tmp_path: Path) -> None:
+    """Not cancelled: nobody cancelled them."""
+    client = heatsink.connect(f"sqlite:///{tmp_path}/x.db", coordinate=False)
+    await client.__aenter__()
+    client._registry.view.horizon_ms = 0
+    client._registry._renewed_s = float("-inf")
+    with patch.object(client._registry, "keep_ahead", lambda **_: asyncio.sleep(60)):
+        append = asyncio.ensure_future(client.log.append("k", b""))
+        await asyncio.sleep(0.05)
+        await client.close()
+    with pytest.raises(Closed, match="during the call"):
+        await append
+
+
+def test_a_client_of_another_loop_says_so(tmp_path: Path) -> None:
+    client = heatsink.connect(f"sqlite:///{tmp_path}/x.db")
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(client.__aenter__())
+    with pytest.raises(Closed, match="another event loop"):
+        asyncio.run(client.log.append("k", b""))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada, " * 500)
@@ -58,6 +116,19 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
         async with heatsink.connect(f"sqlite:///{file}"):
             pass
     assert file.read_text().startswith("Dear Ada")
+
+
+async def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.db"
+    with sqlite3.connect(file) as theirs:
+        theirs.execute("CREATE TABLE log (message TEXT)")
+    theirs.close()
+    with pytest.raises(HeatsinkError, match="another application's database"):
+        async with heatsink.connect(f"sqlite:///{file}"):
+            pass
+    with sqlite3.connect(file) as theirs:
+        assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("log",)]
+    theirs.close()
 
 
 async def test_outside_its_block_a_client_is_closed(url: str) -> None:
@@ -99,7 +170,7 @@ async def test_a_bad_key_is_refused_by_every_call(hs: Heatsink, key: Any) -> Non
             await attempt()
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10**9, 1.5, "5", None, True])
+@pytest.mark.parametrize("limit", [0, -1, 10**9, 10**5000, 1.5, "5", None, True], ids=type)
 async def test_a_bad_limit_names_its_range(hs: Heatsink, limit: Any) -> None:
     with pytest.raises(InvalidSetting, match="limit must be an int from 1 to 1,000"):
         await hs.log.page("k", limit=limit)
@@ -117,6 +188,9 @@ async def test_bad_bodies_ids_orders_bounds_and_ttls(hs: Heatsink) -> None:
         await hs.log.page("k", order="sideways")  # type: ignore[arg-type]
     with pytest.raises(InvalidId):
         await hs.log.page("k", after="yesterday")
+    for key, writes in (("\ud800", 1), ("k", -1), ("k", "1")):
+        with pytest.raises((InvalidKey, InvalidSetting)):
+            hs.record(key, writes)  # type: ignore[arg-type]
     for ttl in (0, -1, "5", float("nan"), 1e12):
         with pytest.raises(InvalidSetting, match="ttl"):
             await hs.log.append("k", b"", ttl=ttl)  # type: ignore[arg-type]
@@ -155,8 +229,11 @@ async def test_a_cursor_of_another_key_or_made_up_is_refused(hs: Heatsink) -> No
 async def test_a_bad_pin_is_refused(hs: Heatsink, buckets: Any) -> None:
     with pytest.raises(InvalidSetting, match="buckets must be an int from 1 to 64"):
         await hs.pin("k", buckets=buckets, reason="why")
-    with pytest.raises(InvalidSetting, match="reason"):
-        await hs.pin("k", buckets=2, reason="")
+    for reason in ("", None, "\ud800", "x" * 501):
+        with pytest.raises(InvalidSetting, match="reason"):
+            await hs.pin("k", buckets=2, reason=reason)  # type: ignore[arg-type]
+        with pytest.raises(InvalidSetting, match="reason"):
+            await hs.unpin("k", reason=reason)  # type: ignore[arg-type]
 
 
 async def test_explain_tells_what_was_decided_and_why(hs: Heatsink) -> None:
@@ -169,6 +246,23 @@ async def test_explain_tells_what_was_decided_and_why(hs: Heatsink) -> None:
     text = str(await hs.explain("k"))
     assert "pinned to 4: launch at noon" in text
     assert "newest page 4 queries, everything 5 partitions" in text
+
+
+async def test_many_pins_at_once_all_hold(hs: Heatsink) -> None:
+    await asyncio.gather(*(hs.pin(f"k{n}", buckets=2, reason="now") for n in range(30)))
+    assert len(hs._registry.view.pins) == 30
+
+
+def test_a_client_made_before_a_fork_mints_its_own_ids() -> None:
+    client = heatsink.connect("memory://")
+    parent, child = os.pipe()
+    if os.fork() == 0:
+        os.write(child, client._rng.randbytes(16))
+        os._exit(0)
+    os.wait()
+    assert os.read(parent, 16) != client._rng.randbytes(16)
+    os.close(parent)
+    os.close(child)
 
 
 async def test_a_hot_key_is_spread_without_being_asked(url: str) -> None:

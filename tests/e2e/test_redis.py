@@ -108,7 +108,8 @@ async def verify(hs: Heatsink, writers: Writers) -> None:
     assert len(writers.acknowledged) > 500
     assert len(stored) == len(entries)
     assert writers.acknowledged.items() <= stored.items()
-    assert (await check(hs._stores.log, hs._stores.registry, Uuid7())).clean
+    stores = hs._stores
+    assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean
     assert writers.slowest_s < 3.0
 
 

@@ -71,9 +71,3 @@ def test_who_advances_the_closed_time(remaining_ms: int, leads: bool, advances: 
     now_ms = NOW_MS - remaining_ms
     closed_ms = rules.new_closed_time(Reading(META, now_ms), now_ms, leads)
     assert closed_ms == (now_ms + 500 if advances else None)
-
-
-@pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS, 5_001, -5_001])
-def test_a_wrong_clock_advances_by_the_stores(off_ms: int) -> None:
-    reading = Reading(META, NOW_MS + 2_000)
-    assert rules.new_closed_time(reading, NOW_MS + 2_000 + off_ms, leads=True) == NOW_MS + 2_500

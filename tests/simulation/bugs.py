@@ -21,6 +21,7 @@ from heatsink.registry.layout import Layout
 from heatsink.registry.news import News
 from heatsink.registry.registry import Registry
 from heatsink.registry.relay import Listener, Teller
+from heatsink.registry.timekeeper import Timekeeper
 from heatsink.registry.view import View
 from heatsink.spread.buffered import _Cell
 from heatsink.spread.gather import Gather
@@ -184,8 +185,8 @@ def buffered_totals_that_change_their_name_when_unsure() -> Iterator[None]:
     """What may have landed under one name is written again under another."""
     give_back = _Cell.give_back
 
-    def forget(self: _Cell, taken: Any, error: Any) -> None:
-        give_back(self, taken, error)
+    def forget(self: _Cell, error: Exception) -> None:
+        give_back(self, error)
         self.writer = None
 
     with patch.object(_Cell, "give_back", forget):
@@ -231,7 +232,10 @@ def a_dry_bucket_taken_for_empty() -> Iterator[None]:
 
 @bug
 def a_clock_a_year_ahead_believed() -> Iterator[None]:
-    with patch.object(rules, "correction_ms", lambda *_: 0):
+    def believe(self: Timekeeper, *_: Any) -> None:
+        self.correction_ms = self.offset_ms = 0
+
+    with patch.object(Timekeeper, "observe", believe):
         yield
 
 

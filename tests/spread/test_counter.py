@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -58,6 +59,44 @@ async def test_buffered_counters_are_open_only_inside(hs: Heatsink) -> None:
         hs.counters.buffered(flush_s=0)
 
 
+async def test_a_cancelled_flush_loses_nothing_it_took(hs: Heatsink) -> None:
+    async with hs.counters.buffered(flush_s=60) as counts:
+        adds = [counts.add_soon("views") for _ in range(100)]
+        flush = asyncio.ensure_future(counts.flush())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.gather(*adds)
+        assert await hs.counters.value("views") == 100
+
+
+async def test_leaving_the_block_in_the_middle_of_a_flush_loses_nothing(hs: Heatsink) -> None:
+    for n in range(20):
+        async with hs.counters.buffered(flush_s=0.002) as counts:
+            adds = []
+            for _ in range(20):
+                adds.append(counts.add_soon(f"views {n}"))
+                await asyncio.sleep(0.0003)
+        assert all(add.done() for add in adds)
+        assert await hs.counters.value(f"views {n}") == 20
+
+
+async def test_adding_nothing_is_acknowledged(hs: Heatsink) -> None:
+    async with hs.counters.buffered() as counts:
+        await counts.add("views", 0)
+
+
+async def test_more_than_the_store_counts_is_refused_and_forgotten(tmp_path: Path) -> None:
+    async with connect(f"sqlite:///{tmp_path}/x.db") as hs:
+        async with hs.counters.buffered(flush_s=60) as counts:
+            adds = [counts.add_soon("views", 2**53) for _ in range(1_100)]
+            with pytest.raises(InvalidSetting, match="as far as SQLite counts"):
+                await counts.flush()
+            assert all(add.done() for add in adds)
+            counts.add_soon("views", 3)
+        assert await hs.counters.value("views") == 3
+
+
 @pytest.mark.parametrize("amount", [1.5, "1", None, True, 2**60])
 async def test_an_amount_is_a_whole_number(hs: Heatsink, amount: object) -> None:
     with pytest.raises(InvalidSetting, match="amount"):
@@ -82,7 +121,7 @@ class Day:
 
     async def later(self, hours: float) -> None:
         self.clock.set_wall(self.clock.now_s() + hours * 3600)
-        await self.clock.advance(1.0)
+        await self.clock.advance(15.0)  # until the jump is believed
 
 
 async def test_a_token_older_than_a_day_is_refused() -> None:
@@ -118,7 +157,7 @@ async def test_old_buckets_are_folded_until_a_read_is_one_partition_again() -> N
         assert await counters.value("views") == 43
 
 
-async def test_counters_of_two_processes_add_up(tmp_path: object) -> None:
+async def test_counters_of_two_processes_add_up(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shared.db"
     async with connect(url) as one, connect(url) as other:
         await asyncio.gather(*(hs.counters.add("views") for hs in (one, other) for _ in range(100)))

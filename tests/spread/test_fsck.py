@@ -26,7 +26,7 @@ async def fill(hs: Heatsink) -> int:
 
 async def test_a_healthy_store_is_clean(hs: Heatsink) -> None:
     rows = await fill(hs)
-    findings = await check(hs._stores.log, hs._stores.registry, Uuid7())
+    findings = await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
     assert (findings.rows, findings.keys, findings.clean) == (rows, 2, True)
 
 
@@ -35,7 +35,7 @@ async def test_a_row_in_the_wrong_place_is_named(hs: Heatsink) -> None:
     epoch = hs._registry.view.layout("conv").epochs[-1]
     raw = Uuid7().from_parts(epoch.start_ms + 5, 0, 0)
     await hs._stores.log.put("conv#7", Row(raw, b"lost", *epoch))
-    findings = await check(hs._stores.log, hs._stores.registry, Uuid7())
+    findings = await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
     assert findings.misplaced == 1
     assert "conv#7" in findings.problems[0]
     assert "belongs into conv#" in findings.problems[0]
@@ -49,13 +49,37 @@ async def test_lost_epochs_are_found_and_rebuilt_from_the_rows(tmp_path: Path) -
         entries = await everything(hs, "conv")
         meta = (await store.meta()).meta
         await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
-        findings = await check(hs._stores.log, store, Uuid7())
+        findings = await check(hs._stores.log, hs._stores.counters, store, Uuid7())
         assert findings.unknown_epochs == 40
-        assert await rebuild(hs._stores.log, store, Uuid7(), incarnation="mended") == 1
+        assert (
+            await rebuild(hs._stores.log, hs._stores.counters, store, Uuid7(), incarnation="mended")
+            == 1
+        )
         assert await store.layout("conv") == layout
-        assert (await check(hs._stores.log, store, Uuid7())).rows == rows
+        assert (await check(hs._stores.log, hs._stores.counters, store, Uuid7())).rows == rows
         with pytest.raises(WrongIncarnation):
             await hs._registry.renew()
     async with connect(url) as again:
         assert await everything(again, "conv") == entries
-        assert (await check(again._stores.log, again._stores.registry, Uuid7())).clean
+        assert (
+            await check(again._stores.log, again._stores.counters, again._stores.registry, Uuid7())
+        ).clean
+
+
+async def test_a_counter_whose_layout_was_lost_is_read_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with connect(url) as hs:
+        await spread(hs, "views", 4)
+        for _ in range(40):
+            await hs.counters.add("views")
+        store, parts = hs._stores.registry, (hs._stores.log, hs._stores.counters)
+        meta = (await store.meta()).meta
+        await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
+        assert await hs.counters.value("views") == 0
+        assert (await check(*parts, store, Uuid7())).unread_shares == 4
+        await rebuild(*parts, store, Uuid7(), incarnation="mended")
+        assert (await check(*parts, store, Uuid7())).clean
+    async with connect(url) as again:
+        assert await again.counters.value("views") == 40
+        await again.counters.add("views")
+        assert await again.counters.value("views") == 41

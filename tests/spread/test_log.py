@@ -8,7 +8,7 @@ import pytest
 
 from heatsink import Heatsink, Snowflake, Ulid, connect
 from heatsink.errors import Conflict, Deleted, InvalidId
-from heatsink.ids import Uuid7
+from heatsink.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.pages import Entry, Receipt
 
 
@@ -105,6 +105,20 @@ async def test_ranges_by_id_and_by_time(hs: Heatsink) -> None:
     assert (await hs.log.page("conv", after=receipts[6].id, before=receipts[2].id)).entries == []
 
 
+async def test_a_time_splits_the_ids_of_every_kind() -> None:
+    """Also ids whose low bits are all ones or all zeros: each is before or after, never neither."""
+    time_ms = 1_656_432_460_000
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    ticks = time_ms - TWITTER_EPOCH_MS
+    async with connect("memory://", ids=Snowflake()) as hs:
+        for tweet in ((ticks << 22) - 1, ticks << 22, (ticks << 22) + 1):
+            await hs.log.append("conv", b"", id=tweet)
+        before = (await hs.log.page("conv", before=moment)).entries
+        after = (await hs.log.page("conv", after=moment)).entries
+    assert [entry.id for entry in before] == [(ticks << 22) - 1]
+    assert [entry.id for entry in after] == [(ticks << 22) + 1, ticks << 22]
+
+
 @pytest.mark.parametrize("key", ["a#b", "50%", "a b", "🔥", "#", "%23", "x" * 1000])
 async def test_unusual_keys_do_not_meet(hs: Heatsink, key: str) -> None:
     await hs.log.append("a", b"a")
@@ -143,6 +157,10 @@ async def test_other_kinds_of_ids() -> None:
         assert (found.id, found.time.year) == (1541815603606036480, 2022)
         with pytest.raises(InvalidId, match="pass id="):
             await snow.log.append("conv", b"no id")
+        await snow.counters.add("views")
+        async with snow.counters.buffered() as counts:
+            counts.add_soon("views")
+        assert await snow.counters.value("views") == 2
 
 
 async def test_thousands_at_once_are_all_there(hs: Heatsink) -> None:

@@ -57,7 +57,7 @@ def test_the_seeds_phases() -> None:
     assert [plant.feel(rate) for rate in (200, 900, 2_200, 4_000)] == [1, 2, 3, 5]
     assert plant.feel(100, seconds=59) == 5
     assert plant.feel(100, seconds=5) == 1
-    assert plant.last_reason == "at most 100 write units/s for 60 s: 1 would stay under half full"
+    assert plant.last_reason == "at most 100 write units/s for 60 s: 1 would stay at most 50% full"
 
 
 def test_the_seeds_phases_as_a_high_water_mark() -> None:
@@ -146,9 +146,25 @@ def test_a_pin_overrides_heat_until_it_is_gone() -> None:
 
 
 def test_a_deployment_has_a_budget_of_extra_buckets() -> None:
-    plant = Plant(BucketRules(forecast_s=0, extra_buckets_max=3))
+    plant = Plant(BucketRules(forecast_s=0, extra_buckets_max=5))
     assert plant.feel(3_000) == 4
-    assert plant.feel(9_000) == 4
+    assert plant.feel(9_000) == 6
+    plant.pins["k"] = for_key("k", PIN, 9, "the operator knows")
+    assert plant.feel(9_000) == 9
+
+
+def test_a_window_that_runs_does_not_take_the_forecast_back() -> None:
+    """In one turn: a complete window that rises, and the next one, which has just begun."""
+    plant = Plant(BucketRules())
+    plant.feel(1_000)
+    rising = {"k": KeyHeat(2_000, 2_000, 0, 0, 0)}
+    begun = {"k": KeyHeat(2_100, 2_100, 0, 0, 0)}
+    windows = [
+        WindowHeat(plant.second, plant.second, True, rising, 0.0),
+        WindowHeat(plant.second + 1, plant.second + 1, False, begun, 0.0),
+    ]
+    (decision,) = plant.policy.decide(Observation(windows, plant.layouts, {}, 1))
+    assert decision.value == 5
 
 
 rates = st.lists(st.integers(0, 20_000), min_size=1, max_size=120)

@@ -11,10 +11,8 @@ import pytest
 from heatsink.clock import Clock
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
-from heatsink.stores.dynamodb import dynamodb_stores
-from heatsink.stores.dynamodb.client import DynamoClient
-from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.dynamodb import dynamodb_stores, make_table
+from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores
@@ -29,12 +27,12 @@ UNLIMITED = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
 async def opened(kind: str, folder: Path, clock: Clock) -> AsyncIterator[Stores]:
     if kind == "dynamodb":
         async with running_engine(UNLIMITED, clock) as endpoint:
-            client = DynamoClient(endpoint, "us-east-1", FixedCredentials(), clock)
-            table = Table(client, "messages")
-            await table.create()
-            await table.expire_rows()
-            yield dynamodb_stores(client, "messages", clock)
-            await client.close()
+            address = parse("messages", {"endpoint": endpoint})
+            await make_table(address, clock)
+            made = dynamodb_stores(address, clock)
+            await made.open()
+            yield made
+            await made.close()
         return
     made = memory_stores(clock) if "memory" in kind else sqlite_stores(folder / "s.db", clock)
     yield throttled(made, PLENTY, clock) if "throttled" in kind else made

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import heatsink
 from heatsink.clock import SystemClock
-from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, Unavailable, WrongIncarnation
 from heatsink.spread.store import Ask, Row
 from heatsink.stores.sqlite import log as log_module
 from heatsink.stores.sqlite import sqlite_stores
@@ -81,10 +84,13 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     await database.write(lambda connection: connection.execute("PRAGMA max_page_count=60"))
     puts = [database.write(log_module.Put("p", row(n, b"x" * 10_000))) for n in range(5)]
     await asyncio.gather(*puts)
+    small = [database.write(log_module.Put("p", row(n))) for n in (20, 21)]
+    large = database.write(log_module.Put("p", row(9, b"x" * 300_000)))
+    assert await asyncio.gather(*small) == [None, None]
     with pytest.raises(Unavailable, match="full"):
-        await database.write(log_module.Put("p", row(9, b"x" * 300_000)))
+        await large
     counted = database.read(lambda c: c.execute("SELECT count(*) FROM rows").fetchone())
-    assert counted == (5,)
+    assert counted == (7,)
     await database.close()
 
 
@@ -104,3 +110,57 @@ async def test_closing_finishes_what_was_submitted(tmp_path: Path) -> None:
     puts = [stores.log.put("p", row(n)) for n in range(100)]
     await stores.close()
     assert await asyncio.gather(*puts) == [None] * 100
+
+
+async def test_an_operation_that_fails_half_way_leaves_no_trace(tmp_path: Path) -> None:
+    stores = open_stores(tmp_path)
+    for partition in ("k#0", "k#1"):
+        await stores.counters.add(partition, b"t", 1_000, 2**62)
+    with pytest.raises(InvalidSetting):
+        await stores.counters.fold(["k", "k#0", "k#1"], "k", before_ms=2_000)
+    totals = await stores.counters.totals(["k", "k#0", "k#1"])
+    assert [(total.value, total.sealed_ms) for total in totals] == [(0, 0), (2**62, 0), (2**62, 0)]
+    await stores.close()
+
+
+async def test_a_bug_in_one_operation_spares_those_who_share_its_commit(tmp_path: Path) -> None:
+    database = Database(tmp_path / "x.db", log_module.run_batch)
+
+    def broken(_: sqlite3.Connection) -> None:
+        raise KeyError("a bug")
+
+    puts = [database.write(log_module.Put("p", row(n))) for n in range(20)]
+    puts += [database.write(log_module.Put("\ud800", row(99)))]
+    bug = database.write(broken)
+    *written, unwritable = await asyncio.gather(*puts, return_exceptions=True)
+    assert written == [None] * 20
+    assert isinstance(unwritable, UnicodeEncodeError)
+    with pytest.raises(KeyError):
+        await bug
+    await database.close()
+
+
+def test_processes_that_start_together_on_a_new_file_all_open_it(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys, heatsink\n"
+        "async def main():\n"
+        "    async with heatsink.connect(sys.argv[1]) as hs:\n"
+        "        await hs.log.append('k', b'1')\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", script, f"sqlite:///{tmp_path}/new.db"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(5)]
+    errors = [process.communicate()[1] for process in processes]
+    assert errors == [b""] * 5
+
+
+async def test_a_file_put_in_its_place_is_noticed_before_a_write_is_lost(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path}/x.db", tmp_path / "x.db"
+    async with heatsink.connect(url) as hs:
+        await hs.log.append("k", b"kept")
+        file.rename(tmp_path / "old.db")
+        async with heatsink.connect(f"sqlite:///{tmp_path}/backup.db"):
+            pass
+        (tmp_path / "backup.db").rename(file)
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            await hs.log.append("k", b"nowhere")

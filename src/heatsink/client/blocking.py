@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import wraps
 from threading import Thread
 from typing import Any
@@ -25,12 +25,14 @@ class BlockingHeatsink:
         self._thread: Thread | None = None
 
     def __enter__(self) -> BlockingHeatsink:
+        if self._thread is not None:
+            raise Closed("a client is opened once: call heatsink.connect_sync() again")
         loop = asyncio.new_event_loop()
         self._loop = loop
         self._thread = Thread(target=loop.run_forever, name="heatsink-loop", daemon=True)
         self._thread.start()
         try:
-            self._wait(self._client.__aenter__())
+            self._wait(self._client.__aenter__)
         except BaseException:
             self._stop()
             raise
@@ -40,40 +42,59 @@ class BlockingHeatsink:
         self.close()
 
     def close(self) -> None:
+        """Calls that are under way in other threads end with `Closed`."""
         if self._loop is not None:
             try:
-                self._wait(self._client.close())
+                self._wait(self._client.close)
             finally:
                 self._stop()
 
     def _stop(self) -> None:
         loop, self._loop = self._loop, None
-        assert loop is not None
-        assert self._thread is not None
+        if loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+    def _wait(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        """Call a function on the loop and wait for what it returns, awaited if need be."""
+        future = self._submit(_called(function, arguments, named))
         try:
             return future.result()
         except CancelledError:
             raise Closed("the client was closed during the call") from None
 
+    def _submit(self, work: Any) -> Future[Any]:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop was closed while we came
+                return asyncio.run_coroutine_threadsafe(work, loop)
+        work.close()
+        raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
+
     def __getattr__(self, name: str) -> Any:
-        return _Blocking(self, self._client).__getattr__(name)
+        return getattr(_Blocking(self, self._client), name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(Heatsink)})
 
 
+async def _called(function: Any, arguments: Any, named: Any) -> Any:
+    result = function(*arguments, **named)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class _Blocking:
-    """Any part of the client, with its coroutines made to wait."""
+    """Any part of the client: its calls run on the loop and wait, `async with` becomes `with`."""
 
     def __init__(self, owner: BlockingHeatsink, part: Any) -> None:
         self._owner = owner
@@ -83,16 +104,22 @@ class _Blocking:
         if name.startswith("_"):
             raise AttributeError(name)
         found = getattr(self._part, name)
-        if inspect.iscoroutinefunction(found):
-            return self._waiting(found)
-        return found if callable(found) else _Blocking(self._owner, found)
+        return self._waiting(found) if callable(found) else _Blocking(self._owner, found)
 
     def _waiting(self, function: Any) -> Any:
         @wraps(function)
         def wait(*arguments: Any, **named: Any) -> Any:
-            return self._owner._wait(function(*arguments, **named))
+            result = self._owner._wait(function, *arguments, **named)
+            return _Blocking(self._owner, result) if hasattr(result, "__aenter__") else result
 
         return wait
+
+    def __enter__(self) -> _Blocking:
+        self._owner._wait(self._part.__aenter__)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._owner._wait(self._part.__aexit__, *details)
 
 
 def connect_sync(url: str, **options: Any) -> BlockingHeatsink:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable
-from pathlib import Path
 from random import Random
+from socket import gethostname
 from typing import Any
-from urllib.parse import urlsplit
-
-import msgspec
 
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting
-from heatsink.stores.memory import memory_stores
-from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
+from .chance import fresh_random
 from .heatsink import Heatsink
 from .settings import Settings
-
-EXAMPLES = "memory:// or sqlite:///chat.db (sqlite:////absolute/path.db)"
+from .urls import open_stores
 
 
 def connect(
@@ -40,11 +32,12 @@ def connect(
     DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
     carries heat and news between many processes; the store stays the only truth.
     """
-    clock, rng = clock or SystemClock(), rng or Random()
+    clock, rng = clock or SystemClock(), rng or fresh_random()
     chosen = _settings(settings)
     stores = open_stores(url, clock)
     if news is not None:
-        stores = _with_news(stores, news, chosen.name, clock, rng)
+        name = f"{chosen.name or gethostname()}:{rng.getrandbits(32):08x}"
+        stores = _with_news(stores, news, name, clock, rng)
     if limit is not None:
         stores = throttled(stores, limit, clock)
     return Heatsink(stores, chosen, clock, rng)
@@ -63,43 +56,4 @@ def _settings(values: dict[str, Any]) -> Settings:
     for name in values:
         if name not in known:
             raise InvalidSetting(f"connect() has no setting {name!r}: it takes {', '.join(known)}")
-    settings = Settings(**values)
-    if settings.name:
-        return settings
-    process = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
-    return msgspec.structs.replace(settings, name=process)
-
-
-def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
-    """What a URL names. With `must_exist`, a file is not made if it is missing."""
-    if not isinstance(url, str):
-        raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
-    parts = urlsplit(url)
-    opener = OPENERS.get(parts.scheme)
-    if opener is None:
-        raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")
-    if parts.query or parts.fragment or parts.netloc:
-        raise InvalidSetting(f"url {url[:80]!r} has parts that no store reads: use {EXAMPLES}")
-    return opener(parts.path, clock, must_exist)
-
-
-def _memory(path: str, clock: Clock, must_exist: bool) -> Stores:
-    if must_exist:
-        raise InvalidSetting("memory:// is gone with its process: name a store that lasts")
-    if path not in ("", "/"):
-        raise InvalidSetting("memory:// takes no path: it forgets everything when it is closed")
-    return memory_stores(clock)
-
-
-def _sqlite(path: str, clock: Clock, must_exist: bool) -> Stores:
-    file = Path(path[1:])
-    if must_exist and not file.is_file():
-        raise InvalidSetting(f"there is no database {file}: check the url")
-    if not file.name or file.is_dir():
-        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
-    if not file.absolute().parent.is_dir():
-        raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
-    return sqlite_stores(file, clock)
-
-
-OPENERS: dict[str, Callable[[str, Clock, bool], Stores]] = {"memory": _memory, "sqlite": _sqlite}
+    return Settings(**values)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from os import getpid
 from random import Random
+from socket import gethostname
 from typing import Any
 
+from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed, InvalidSetting
+from heatsink.errors import Closed
 from heatsink.hashing import SEED_BYTES
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
@@ -24,12 +27,14 @@ from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
-from .key_watch import coordinate_keys
+from .key_watch import Coordination, coordinate_keys
 from .settings import Settings
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_S = 1.0
+REASON_MAX = 500
+HEAT_MAX = 10**12
 
 
 class Heatsink:
@@ -40,20 +45,22 @@ class Heatsink:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._name = settings.name or f"{rng.getrandbits(64):016x}"
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
-        self._coordinator, self._watch = coordinate_keys(
-            stores, self._registry, settings, self._name, clock
-        )
+        self._coordination: Coordination | None = None
+        self._entered = False
         self._log: Log | None = None
         self._counters: Counters | None = None
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Heatsink:
+        if self._entered:
+            raise Closed("a client is opened once: call heatsink.connect() again")
+        self._entered = True
         try:
+            await self._stores.open()
             await self._registry.open(self._founding_meta())
         except BaseException:
             await self._stores.close()
@@ -63,6 +70,12 @@ class Heatsink:
         return self
 
     def _open_for_use(self) -> None:
+        """Made here and not in the constructor: a client may be made before a fork."""
+        who = self._settings.name or gethostname()
+        self._name = f"{who}:{getpid()}:{self._rng.getrandbits(32):08x}"
+        self._coordination = coordinate_keys(
+            self._stores, self._registry, self._settings, self._name, self._clock
+        )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
         parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
@@ -73,8 +86,8 @@ class Heatsink:
         reporter = self._make_reporter()
         self._start("following the registry", self._registry.follow)
         self._start("reporting heat", reporter.run)
-        if self._settings.coordinate:
-            self._start("coordinating", self._coordinator.run)
+        if self._settings.coordinate and self._coordination:
+            self._start("coordinating", self._coordination.coordinator.run)
 
     def _founding_meta(self) -> Meta:
         return Meta(
@@ -115,7 +128,8 @@ class Heatsink:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        await self._coordinator.close()
+        if self._coordination is not None:
+            await self._coordination.coordinator.close()
         await self._registry.close()
         await self._stores.close()
 
@@ -131,10 +145,13 @@ class Heatsink:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._counters
 
-    @property
-    def tracker(self) -> Tracker:
-        """Where an application may record heat that Heatsink does not see itself."""
-        return self._tracker
+    def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
+        """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
+        self._tracker.record(
+            check_key(key),
+            check_whole("writes", writes, 0, HEAT_MAX),
+            check_whole("written_bytes", written_bytes, 0, HEAT_MAX),
+        )
 
     async def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
@@ -148,24 +165,22 @@ class Heatsink:
             now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
-            heat=self._watch.heat_of(key),
+            heat=self._coordination.heat_of(key) if self._coordination else None,
         )
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
         check_key(key)
         self._check_open()
-        most = self._settings.rules.buckets_max
-        if not isinstance(buckets, int) or isinstance(buckets, bool) or not 1 <= buckets <= most:
-            raise InvalidSetting(f"buckets must be an int from 1 to {most}, not {buckets!r:.40}")
-        if not isinstance(reason, str) or not 0 < len(reason) <= 500:
-            raise InvalidSetting("reason must be 1 to 500 characters: say why, for whoever is next")
+        check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
+        check_text("reason", reason, REASON_MAX)
         await self._registry.publish([for_key(key, PIN, buckets, reason)], term=None)
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
         check_key(key)
         self._check_open()
+        check_text("reason", reason, REASON_MAX)
         await self._registry.publish([for_key(key, PIN, None, reason)], term=None)
 
     def _check_open(self) -> None:

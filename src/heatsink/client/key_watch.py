@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
@@ -9,12 +12,14 @@ from heatsink.control.loop import ControlLoop
 from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.errors import HeatsinkError, Retryable
 from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
 from .settings import Settings
 
+logger = logging.getLogger("heatsink")
 SILENT_WINDOWS = 3
 
 
@@ -48,16 +53,32 @@ class KeyWatch:
         return Observation(windows, view.layouts, view.pins, view.version)
 
     def heat_of(self, key: str) -> KeyHeat | None:
-        """The key's heat in the last complete window, if this process leads and it was reported."""
+        """The key's heat in the last complete window, if it was reported."""
         return self._latest.keys.get(key) if self._latest else None
+
+
+@dataclass(frozen=True)
+class Coordination:
+    coordinator: Coordinator
+    watch: KeyWatch
+
+    def heat_of(self, key: str) -> KeyHeat | None:
+        """Only the leader hears of heat; what it heard before it lost the lead is stale."""
+        return self.watch.heat_of(key) if self.coordinator.leads else None
 
 
 def coordinate_keys(
     stores: Stores, registry: Registry, settings: Settings, name: str, clock: Clock
-) -> tuple[Coordinator, KeyWatch]:
+) -> Coordination:
     lease = Lease(stores.lease, name, clock, settings.lease_s)
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
-    coordinator = Coordinator(registry, lease, clock)
+    coordinator = Coordinator(registry, lease, clock, _tell)
     policy = BucketPolicy(settings.rules)
     coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
-    return coordinator, watch
+    return Coordination(coordinator, watch)
+
+
+def _tell(error: HeatsinkError) -> None:
+    """What passes by itself is not worth a line in everybody's log."""
+    level = logging.INFO if isinstance(error, Retryable) else logging.WARNING
+    logger.log(level, "a turn of the coordinator failed: %s", error)

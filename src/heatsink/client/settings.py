@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from heatsink.errors import InvalidSetting
+from heatsink.checks import check_kind, check_number, check_text
 from heatsink.ids import IdScheme, Uuid7
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
+
+NAME_MAX = 128
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -29,7 +31,12 @@ class Settings(msgspec.Struct, frozen=True):
         return max(int(self.rules.bucket_units_s * self.window_s / 2), 1)
 
     def __post_init__(self) -> None:
-        if self.token_ttl_s < 60:
-            raise InvalidSetting(f"token_ttl_s must be at least 60, not {self.token_ttl_s}")
-        if self.lease_s <= 0:
-            raise InvalidSetting(f"lease_s must be positive, not {self.lease_s}")
+        check_kind("ids", self.ids, IdScheme)
+        check_kind("rules", self.rules, BucketRules)
+        check_kind("retries", self.retries, Retries)
+        check_kind("coordinate", self.coordinate, bool)
+        check_number("window_s", self.window_s, 0.1, 60)
+        check_number("token_ttl_s", self.token_ttl_s, 60)
+        check_number("lease_s", self.lease_s, 0.1, 3600)
+        if self.name != "":
+            check_text("name", self.name, NAME_MAX)

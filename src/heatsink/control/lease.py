@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from heatsink.checks import check_number
 from heatsink.clock import Clock
-from heatsink.errors import Deposed, InvalidSetting, Outdated, Retryable
+from heatsink.errors import Deposed, Outdated, Retryable
 from heatsink.registry.decision import Meta, Reading
 
 LEASE_S = 3.0
@@ -35,8 +36,7 @@ class Lease:
     def __init__(
         self, store: LeaseStore, holder: str, clock: Clock, lease_s: float = LEASE_S
     ) -> None:
-        if lease_s <= 0:
-            raise InvalidSetting(f"lease_s must be positive, not {lease_s}")
+        check_number("lease_s", lease_s, 0.1, 3600)
         self.term: int | None = None
         self.servers = 1
         self._store = store

@@ -66,6 +66,7 @@ class Aggregator:
     def add(self, report: Report, now_s: float) -> bool:
         """Take a report in. False if it is too old, from the future, or no news."""
         current = int(now_s / self._window_s)
+        self._notice_jump_back(current)
         if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
             return False
         servers = self._windows.setdefault(report.window, {})
@@ -75,8 +76,14 @@ class Aggregator:
         account.take(report)
         return True
 
+    def _notice_jump_back(self, current: int) -> None:
+        if current < self._finished - WINDOWS_KEPT:
+            self._finished = current - WINDOWS_KEPT
+            self._windows = {w: seen for w, seen in self._windows.items() if w <= current + 1}
+
     def take(self, now_s: float) -> list[WindowHeat]:
         """Windows that became complete since the last call, oldest first, and the one that runs."""
+        self._notice_jump_back(int(now_s / self._window_s))
         taken = []
         for window in sorted(self._windows):
             complete = now_s >= (window + 1) * self._window_s + GRACE_S

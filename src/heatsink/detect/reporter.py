@@ -7,8 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+from heatsink.checks import check_number, check_whole
 from heatsink.clock import Clock
-from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.errors import HeatsinkError
 
 from .bus import HeatBus
 from .heat import Report
@@ -32,16 +33,10 @@ class ReportSettings(msgspec.Struct, frozen=True):
     keys_max: int = 256
 
     def __post_init__(self) -> None:
-        if not 0.1 <= self.window_s <= 60:
-            raise InvalidSetting(f"window_s must be between 0.1 and 60, not {self.window_s}")
-        if self.bucket_units_s < 1:
-            raise InvalidSetting(f"bucket_units_s must be positive, not {self.bucket_units_s}")
-        if not 0 < self.floor_share <= 1:
-            raise InvalidSetting(
-                f"floor_share must be above 0 and at most 1, not {self.floor_share}"
-            )
-        if not 1 <= self.keys_max <= 4096:
-            raise InvalidSetting(f"keys_max must be between 1 and 4096, not {self.keys_max}")
+        check_number("window_s", self.window_s, 0.1, 60)
+        check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
+        check_number("floor_share", self.floor_share, 0.001, 1)
+        check_whole("keys_max", self.keys_max, 1, 4096)
 
     def floor(self, servers: int) -> int:
         share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)

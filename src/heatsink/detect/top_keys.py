@@ -1,7 +1,7 @@
 """The costliest keys of a stream, in bounded memory, with a bound on the error.
 
 Space-Saving (Metwally, Agrawal, El Abbadi 2005) with its evictions done in batches: the table grows
-to twice its capacity, then the cheaper half goes. A key that was let go had at most `floor`; a key
+to twice its capacity, then the cheaper keys go. A key that was let go had at most `floor`; a key
 that comes (back) later may therefore have had `floor` before. The floor is at most the stream's
 total cost divided by the capacity, and every key that cost more than the floor is in the table.
 """
@@ -31,10 +31,11 @@ class TopKeys:
         return entry
 
     def _let_go(self) -> None:
-        by_cost = sorted(self.entries.items(), key=_cost_of_item, reverse=True)
-        self.floor = max(self.floor, cost_at_most(by_cost[self._capacity][1]))
-        self.entries.clear()
-        self.entries.update(by_cost[: self._capacity])
+        """Raise the floor to where the table is full, and drop what does not rise above it."""
+        costs = sorted(map(cost_at_most, self.entries.values()), reverse=True)
+        self.floor = floor = max(self.floor, costs[self._capacity])
+        for key in [key for key, entry in self.entries.items() if cost_at_most(entry) <= floor]:
+            del self.entries[key]
 
     def hottest(self, count: int, floor: int) -> tuple[dict[str, Heat], int]:
         """At most `count` keys that may cost `floor` or more, and a bound on all the others."""

@@ -9,6 +9,7 @@ from random import Random
 
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import (
+    Closed,
     HeatsinkError,
     InvalidId,
     InvalidSetting,
@@ -23,6 +24,7 @@ from .layout import Layout
 from .news import News, NewsStore
 from .relay import FOLLOW_S, Listener, Teller
 from .store import RegistryStore
+from .timekeeper import Timekeeper
 from .view import View
 
 FRESH_S = 1.0
@@ -51,11 +53,11 @@ class Registry:
         self._meta: Meta | None = None
         self._listener = Listener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
-        self.correction_ms = 0
+        self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
-        self._offset_s = 0.0
         self._renewed_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
+        self._publishing = asyncio.Lock()
 
     @property
     def meta(self) -> Meta:
@@ -95,8 +97,7 @@ class Registry:
         if meta.incarnation != self.meta.incarnation:
             raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
         self._meta = meta
-        self._offset_s = reading.store_ms / 1000 - self._clock.now_s()
-        self.correction_ms = rules.correction_ms(reading, now_ms(self._clock))
+        self.time.observe(now_ms(self._clock), reading.store_ms, asked_s)
         self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
         if self.view.version < meta.version:
             await self._apply_log(meta.version)
@@ -133,7 +134,7 @@ class Registry:
         horizon_ms = rules.HORIZON_MS
         if self._listener is not None:
             horizon_ms = self._listener.horizon_ms(self.servers)
-        closed_ms = rules.new_closed_time(reading, now_ms(self._clock), leads, horizon_ms)
+        closed_ms = rules.new_closed_time(reading, self.now_ms(), leads, horizon_ms)
         if closed_ms is not None:
             await self._catch_up(await self._store.advance(closed_ms))
 
@@ -189,7 +190,13 @@ class Registry:
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self.keep_up(urgent=True))
             self._renewal.add_done_callback(_retrieve)
-        await asyncio.shield(self._renewal)
+        renewal = self._renewal
+        try:
+            await asyncio.shield(renewal)
+        except asyncio.CancelledError:
+            if not renewal.cancelled():
+                raise
+            raise Closed("the client was closed during the call") from None
 
     async def layout(self, key: str) -> Layout:
         """The key's layout as the store has it now: for reads that reach past the horizon."""
@@ -197,6 +204,10 @@ class Registry:
 
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         """Commit decisions as one version. Returns those that were news, possibly none."""
+        async with self._publishing:
+            return await self._publish(decisions, term)
+
+    async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
             news = drafts.worth_publishing(decisions, self.view)
@@ -231,11 +242,11 @@ class Registry:
 
     def now_ms(self) -> int:
         """Now by our own clock, or by the store's if ours is far off."""
-        return now_ms(self._clock) + self.correction_ms
+        return now_ms(self._clock) + self.time.correction_ms
 
     def fleet_now_s(self) -> float:
         """Now by the store's clock: what servers agree on, however wrong their own clocks are."""
-        return self._clock.now_s() + self._offset_s
+        return self._clock.now_s() + self.time.offset_ms / 1000
 
     async def close(self) -> None:
         if self._renewal is not None:

@@ -38,7 +38,8 @@ value after the commit, and log entries. A pair that is old, gone or of another 
 passed over; a gap in the entries is filled from the store; the three steps keep their order.
 
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
-comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's.
+comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's,
+and no clock that jumps is believed at once (`timekeeper`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ from .layout import COLD, Layout
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
 THIN_MS = 250  # with less than this left, any process advances it
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
-SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
 
 
 def check_append(
@@ -88,17 +88,10 @@ def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
     return max([now_or_soonest, *(layout.epochs[-1].start_ms + 1 for layout in layouts)])
 
 
-def correction_ms(reading: Reading, now_ms: int) -> int:
-    """What to add to a clock so wrong that the store's is the better one; 0 for any other."""
-    offset_ms = reading.store_ms - now_ms
-    return offset_ms if abs(offset_ms) > SKEW_MS_MAX else 0
-
-
 def new_closed_time(
     reading: Reading, now_ms: int, leads: bool, horizon_ms: int = HORIZON_MS
 ) -> int | None:
     """What this process should advance the closed time to, or None to leave it alone."""
-    now_ms += correction_ms(reading, now_ms)
     remaining_ms = reading.meta.closed_ms - now_ms
     due = remaining_ms < (horizon_ms if leads else THIN_MS)
     return now_ms + horizon_ms if due else None

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import msgspec
 
-from heatsink.client.connect import open_stores
+from heatsink.client.urls import open_stores
 from heatsink.clock import Clock
 from heatsink.ids import scheme_named
 from heatsink.spread.fsck import Findings, check, rebuild
@@ -27,9 +27,10 @@ class Outcome(msgspec.Struct, frozen=True):
         if findings.clean:
             return "\n".join([*lines, "every row is where its layout puts it"])
         lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
+        lines.append(f"{findings.unread_shares:,} parts of counters are where nobody reads them")
         lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
         lines += [f"  {problem}" for problem in findings.problems]
-        if findings.unknown_epochs:
+        if findings.unknown_epochs or findings.unread_shares:
             lines.append("cure: heatsink fsck URL --rebuild makes the epochs anew from the rows")
         return "\n".join(lines)
 
@@ -42,8 +43,9 @@ async def run_fsck(url: str, mend: bool, clock: Clock) -> Outcome:
         scheme = scheme_named(meta.id_scheme)
         mended = None
         if mend:
-            mended = await rebuild(stores.log, stores.registry, scheme, uuid4().hex)
-        findings = await check(stores.log, stores.registry, scheme)
+            parts = (stores.log, stores.counters, stores.registry)
+            mended = await rebuild(*parts, scheme, uuid4().hex)
+        findings = await check(stores.log, stores.counters, stores.registry, scheme)
         return Outcome(findings, mended)
     finally:
         await stores.close()

@@ -8,12 +8,14 @@ from typing import TypeVar
 
 import msgspec
 
+from heatsink.checks import check_number
 from heatsink.clock import Clock
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import InvalidSetting, Overloaded, Retryable, Throttled
+from heatsink.errors import Overloaded, Retryable, Throttled
 from heatsink.keys import key_of
 from heatsink.registry.view import View
 
+DOUBLINGS_MAX = 30
 Result = TypeVar("Result")
 
 
@@ -25,10 +27,9 @@ class Retries(msgspec.Struct, frozen=True):
     deadline_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.first_s <= self.longest_s:
-            raise InvalidSetting("first_s must be positive and at most longest_s")
-        if self.deadline_s < 0:
-            raise InvalidSetting(f"deadline_s must not be negative, not {self.deadline_s}")
+        check_number("longest_s", self.longest_s, 0.001, 3600)
+        check_number("first_s", self.first_s, 0.0001, self.longest_s)
+        check_number("deadline_s", self.deadline_s, 0, 86_400)
 
 
 class Backoff:
@@ -74,7 +75,8 @@ class Backoff:
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
 
     async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
-        ceiling_s = min(self._retries.first_s * 2**tried, self._retries.longest_s)
+        grown_s = self._retries.first_s * 2 ** min(tried, DOUBLINGS_MAX)
+        ceiling_s = min(grown_s, self._retries.longest_s)
         pause_s = self._rng.uniform(0, ceiling_s)
         if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
             limit_s = self._retries.deadline_s

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from heatsink.errors import Closed, HeatsinkError, InvalidSetting, TokenExpired
+from heatsink.checks import check_number
+from heatsink.errors import Closed, HeatsinkError, Retryable, TokenExpired
 from heatsink.keys import check_key
 
 from .store import Running
 from .totals import TotalsStore, Writer, check_amount
 
 FLUSH_S = 0.1
+CELLS_MAX = 10_000
 
 
 class _Cell:
@@ -26,33 +28,36 @@ class _Cell:
         self.writer: Writer | None = None
         self.unsure = False
         self.pending = Running()
+        self.owed = Running()  # taken from pending, and not known to be written
         self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flushing = asyncio.Lock()
 
-    def take(self) -> tuple[Running, asyncio.Future[None]]:
-        """What is pending, and those who wait for it."""
-        taken, self.pending = self.pending, Running()
+    def take(self) -> asyncio.Future[None]:
+        """Owe what is pending to those who wait for it."""
+        self.owed, self.pending = self.pending, Running()
         waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
-        return taken, waiting
+        return waiting
 
-    def give_back(self, taken: Running, error: HeatsinkError) -> None:
+    def give_back(self, error: Exception) -> None:
         """After a write that failed. It may have landed, so its writer must finish it first."""
-        if isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
+        if isinstance(error, Retryable):
+            self.pending, self.unsure = self.pending + self.owed, True
+        elif isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
             self.writer, self.unsure = None, False
-        else:
-            self.pending, self.unsure = self.pending + taken, True
+        self.owed = Running()
 
 
 class BufferedCounters:
     """`async with hs.counters.buffered() as counts: await counts.add(key)`; leaving it flushes."""
 
     def __init__(self, totals: TotalsStore, flush_s: float = FLUSH_S) -> None:
-        if not 0.001 <= flush_s <= 60:
-            raise InvalidSetting(f"flush_s must be between 0.001 and 60, not {flush_s}")
+        check_number("flush_s", flush_s, 0.001, 60)
         self._totals = totals
         self._flush_s = flush_s
         self._cells: dict[str, _Cell] = {}
+        self._dirty: dict[str, _Cell] = {}
         self._flusher: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> BufferedCounters:
         self._flusher = asyncio.ensure_future(self._flush_now_and_then())
@@ -71,10 +76,13 @@ class BufferedCounters:
             raise Closed("buffered counters are open only inside `async with`")
         check_key(key)
         check_amount(amount)
+        if amount == 0:
+            return _done()
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = _Cell()
         cell.pending += Running(amount, 0) if amount > 0 else Running(0, -amount)
+        self._dirty[key] = cell
         return cell.acknowledged
 
     async def add(self, key: str, amount: int = 1) -> None:
@@ -85,11 +93,24 @@ class BufferedCounters:
         await asyncio.shield(self.add_soon(key, amount))
 
     async def flush(self) -> None:
-        """Write what is pending. The first error is raised; what it left out stays pending."""
-        flushes = [self._flush(key, cell) for key, cell in self._cells.items()]
-        for result in await asyncio.gather(*flushes, return_exceptions=True):
+        """Write what is pending. The first error is raised; what it left out stays pending.
+
+        Writes that are under way are finished, also when whoever asked for them is cancelled.
+        """
+        dirty, self._dirty = self._dirty, {}
+        for key, cell in dirty.items():
+            writing = asyncio.ensure_future(self._flush_cell(key, cell))
+            self._writing.add(writing)
+            writing.add_done_callback(self._forget)
+        under_way = asyncio.gather(*self._writing, return_exceptions=True)
+        for result in await asyncio.shield(under_way):
             if isinstance(result, BaseException):
                 raise result
+
+    def _forget(self, writing: asyncio.Task[None]) -> None:
+        self._writing.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # whoever waits for the adds was told
 
     async def _flush_now_and_then(self) -> None:
         while True:
@@ -97,26 +118,41 @@ class BufferedCounters:
             with suppress(HeatsinkError):  # those who wait are told; the next flush tries again
                 await self.flush()
 
-    async def _flush(self, key: str, cell: _Cell) -> None:
+    async def _flush_cell(self, key: str, cell: _Cell) -> None:
         async with cell.flushing:
             if not cell.pending:
                 return
-            taken, waiting = cell.take()
+            waiting = cell.take()
             try:
-                await self._write(key, cell, taken)
-            except HeatsinkError as error:
-                cell.give_back(taken, error)
+                await self._write(key, cell)
+            except Exception as error:
+                cell.give_back(error)
+                if cell.pending:
+                    self._dirty[key] = cell
                 waiting.set_exception(error)
                 waiting.exception()  # nobody may be waiting
                 raise
             waiting.set_result(None)
+            self._forget_idle(key, cell)
 
-    async def _write(self, key: str, cell: _Cell, taken: Running) -> None:
+    def _forget_idle(self, key: str, cell: _Cell) -> None:
+        """Memory is bounded: a counter that is added to again later starts with a new name."""
+        if len(self._cells) > CELLS_MAX and not cell.pending:
+            self._cells.pop(key, None)
+
+    async def _write(self, key: str, cell: _Cell) -> None:
         writer = cell.writer
         if writer is None or not (cell.unsure or self._totals.is_good(key, writer)):
             writer = cell.writer = await self._totals.new_writer(key)
-        goal = writer.written + taken
+        goal = writer.written + cell.owed
         while (counted := await self._totals.write(key, writer, goal)) is not None:
-            goal = goal - counted  # the writer was folded away: the rest goes on under a new name
+            goal = cell.owed = goal - counted  # the writer was folded: a new one takes the rest
+            cell.unsure = False
             writer = cell.writer = await self._totals.new_writer(key)
-        writer.written, cell.unsure = goal, False
+        writer.written, cell.unsure, cell.owed = goal, False, Running()
+
+
+def _done() -> asyncio.Future[None]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future

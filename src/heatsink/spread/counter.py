@@ -55,7 +55,7 @@ class Counters:
 
     def buffered(self, flush_s: float = FLUSH_S) -> BufferedCounters:
         """For higher rates: `async with hs.counters.buffered() as counts`, then `counts.add`."""
-        return BufferedCounters(TotalsStore(self._store, self._parts), flush_s)
+        return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
     async def value(self, key: str) -> int:
         """The sum of all acknowledged adds, as of one moment during the call."""
@@ -65,9 +65,10 @@ class Counters:
         self._tracker.record_read(key, len(partitions))
         totals = await self._backoff.call(partial(self._store.totals, partitions), key)
         self._remember(key, totals[0])
-        if self._is_worth_folding(key, layout, totals[0]):
+        value = sum(total.value + total.writers for total in totals)
+        if value and self._is_worth_folding(key, layout, totals[0]):
             await self.fold(key)
-        return sum(total.value + total.writers for total in totals)
+        return value
 
     async def fold(self, key: str) -> None:
         """Move what closed partitions and dead processes hold to the bare key: reads get cheaper.
@@ -111,9 +112,9 @@ class Counters:
 
     async def _fresh(self) -> tuple[bytes, int]:
         try:
-            return self._router.fresh_id()
+            return self._router.fresh_token()
         except PastHorizon:
-            return await self._router.fresh_id_later()
+            return await self._router.fresh_token_later()
 
     async def _place(self, key: str, raw: bytes, time_ms: int) -> str:
         try:

@@ -16,9 +16,10 @@ from heatsink.registry.decision import BUCKETS, Decision, Meta, Snapshot, for_ke
 from heatsink.registry.layout import COLD, FIRST_EPOCH, Epoch, Layout
 from heatsink.registry.store import RegistryStore
 
-from .store import LogStore, Row
+from .store import CounterStore, LogStore, Row
 
 EXAMPLES_MAX = 20
+SPARE_MS = 1_000  # room for the epochs that a rebuild adds
 
 
 class RepairStore(RegistryStore, Protocol):
@@ -31,21 +32,36 @@ class Findings(msgspec.Struct):
 
     rows: int = 0
     keys: int = 0
+    shares: int = 0
     misplaced: int = 0
+    unread_shares: int = 0
     unknown_epochs: int = 0
     problems: list[str] = []
 
     @property
     def clean(self) -> bool:
-        return not (self.misplaced or self.unknown_epochs)
+        return not (self.misplaced or self.unknown_epochs or self.unread_shares)
 
     def note(self, problem: str) -> None:
         if len(self.problems) < EXAMPLES_MAX:
             self.problems.append(problem)
 
 
-async def check(log: LogStore, registry: RegistryStore, scheme: IdScheme) -> Findings:
-    """Verify the place of every row. Rows written meanwhile are judged by today's layouts too."""
+async def check(
+    log: LogStore, counters: CounterStore, registry: RegistryStore, scheme: IdScheme
+) -> Findings:
+    """Verify the place of every row and counter share. What is written meanwhile is judged too."""
+    findings = await _check_rows(log, registry, scheme)
+    async for partition in counters.shares():
+        findings.shares += 1
+        key, _ = key_of(partition)
+        if partition not in (await registry.layout(key)).partitions(key):
+            findings.unread_shares += 1
+            findings.note(f"{partition}: holds a part of a counter that nobody reads")
+    return findings
+
+
+async def _check_rows(log: LogStore, registry: RegistryStore, scheme: IdScheme) -> Findings:
     hash_64 = seeded_hash((await registry.meta()).meta.seed)
     findings = Findings()
     keys: dict[str, Layout] = {}
@@ -73,29 +89,47 @@ def _judge(findings: Findings, row: Row, epoch: Epoch, partition: str, expected:
         findings.note(f"{partition} {row.raw.hex()}: belongs into {expected}")
 
 
-async def rebuild(log: LogStore, registry: RepairStore, scheme: IdScheme, incarnation: str) -> int:
-    """Add the epochs that rows prove and the registry lacks. Returns the number of keys mended.
+async def rebuild(
+    log: LogStore,
+    counters: CounterStore,
+    registry: RepairStore,
+    scheme: IdScheme,
+    incarnation: str,
+) -> int:
+    """Add the epochs that rows and shares prove and the registry lacks. Returns the keys mended.
 
     The registry gets another incarnation: processes that run have to reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
     proven, newest_ms = await _proven_epochs(log, scheme)
-    layouts = dict(snapshot.layouts)
-    reasons = dict(snapshot.reasons)
-    for key, epochs in proven.items():
-        mended = Layout(sorted({*layouts.get(key, COLD).later, *epochs}))
-        if mended != layouts.get(key, COLD):
-            layouts[key] = mended
-            reasons[key] = _mended(key, mended)
-    changed = sum(layouts[key] != snapshot.layouts.get(key) for key in layouts)
     closed_ms = max(meta.closed_ms, newest_ms + 1)
-    version = meta.version + 1
+    layouts = dict(snapshot.layouts)
+    for key, epochs in proven.items():
+        layouts[key] = Layout(sorted({*layouts.get(key, COLD).later, *epochs}))
+    await _widen_for_shares(layouts, counters, closed_ms)
+    changed = {k: v for k, v in layouts.items() if v != snapshot.layouts.get(k, COLD)}
+    reasons = {**snapshot.reasons, **{key: _mended(key, changed[key]) for key in changed}}
+    kept = {key: layout for key, layout in layouts.items() if key in reasons}
+    version, closed_ms = meta.version + 1, closed_ms + SPARE_MS
     meta = msgspec.structs.replace(
         meta, closed_ms=closed_ms, version=version, incarnation=incarnation
     )
-    await registry.restore(meta, Snapshot(version, layouts, snapshot.pins, reasons))
-    return changed
+    await registry.restore(meta, Snapshot(version, kept, snapshot.pins, reasons))
+    return len(changed)
+
+
+async def _widen_for_shares(
+    layouts: dict[str, Layout], counters: CounterStore, closed_ms: int
+) -> None:
+    """A share says how wide its counter once was, not when: an epoch of a moment makes it read."""
+    async for partition in counters.shares():
+        key, bucket = key_of(partition)
+        layout = layouts.get(key, COLD)
+        if bucket is not None and bucket >= layout.max_buckets:
+            start_ms = max(closed_ms, layout.epochs[-1].start_ms + 1)
+            widened = layout.then(start_ms, bucket + 1)
+            layouts[key] = widened.then(start_ms + 1, layout.buckets)
 
 
 def _mended(key: str, layout: Layout) -> Decision:

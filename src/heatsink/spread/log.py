@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
+from heatsink.checks import check_number
 from heatsink.errors import Conflict, Deleted, InvalidBody, InvalidSetting, Retryable
 from heatsink.ids import IdScheme
 from heatsink.keys import check_key, escape
@@ -24,7 +25,7 @@ from .router import PastHorizon
 from .store import Answer, Ask, LogStore, Row
 
 BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything
-TTL_S_MAX = 100 * 365 * 86_400
+TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 
 
 class Log:
@@ -79,7 +80,7 @@ class Log:
         """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone."""
         check_key(key)
         newest_first, limit = check_order(order), check_limit(limit)
-        above, below = self._bound(after), self._bound(before)
+        above, below = self._bound(after, lower=True), self._bound(before, lower=False)
         if cursor is not None:
             last = self._cursors.read(key, order, cursor)
             if newest_first:
@@ -170,14 +171,14 @@ class Log:
             erased += await self._backoff.call(partial(self._store.erase, partition), key)
         return erased
 
-    def _bound(self, bound: Any) -> bytes | None:
-        """An id, excluded, or the time before which an id is excluded."""
+    def _bound(self, bound: Any, lower: bool) -> bytes | None:
+        """An excluded id: a caller's own, or the one next to the first of a time."""
         if not isinstance(bound, datetime):
             return None if bound is None else self._scheme.raw(bound)
         if bound.tzinfo is None:
             raise InvalidSetting("after and before need a datetime with a time zone, or an id")
         first = self._scheme.first_raw(int(bound.timestamp() * 1000))
-        return _predecessor(first)
+        return _predecessor(first) if lower else first
 
 
 def _predecessor(raw: bytes) -> bytes:
@@ -193,9 +194,7 @@ def check_body(body: object) -> None:
 
 
 def ttl_ms(ttl: object) -> int:
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= TTL_S_MAX:
-        raise InvalidSetting(f"ttl must be seconds above 0 and up to 100 years, not {ttl!r:.40}")
-    return int(ttl * 1000)
+    return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX) * 1000)
 
 
 def _check_same(row: Row, taken_by: Row, scheme: IdScheme) -> None:

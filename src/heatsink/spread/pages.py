@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from heatsink.checks import check_whole, shown
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.ids import IdScheme
 
@@ -64,15 +65,13 @@ def entry_of(row: Row, scheme: IdScheme) -> Entry:
 
 
 def check_limit(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LIMIT_MAX:
-        raise InvalidSetting(f"limit must be an int from 1 to {LIMIT_MAX:,}, not {limit!r:.40}")
-    return limit
+    return check_whole("limit", limit, 1, LIMIT_MAX)
 
 
 def check_order(order: object) -> bool:
     """Whether the newest entries come first."""
     if order not in ("newest", "oldest"):
-        raise InvalidSetting(f"order must be 'newest' or 'oldest', not {order!r:.40}")
+        raise InvalidSetting(f"order must be 'newest' or 'oldest', not {shown(order)}")
     return order == "newest"
 
 

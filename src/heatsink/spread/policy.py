@@ -8,9 +8,9 @@ from math import ceil
 
 import msgspec
 
+from heatsink.checks import check_kind, check_number, check_whole
 from heatsink.control.damping import RecentPeak, forecast
 from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.errors import InvalidSetting
 from heatsink.registry.decision import BUCKETS, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
 
@@ -36,16 +36,13 @@ class BucketRules(msgspec.Struct, frozen=True):
     extra_buckets_max: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.bucket_units_s < 1:
-            raise InvalidSetting(f"bucket_units_s must be at least 1, not {self.bucket_units_s}")
-        if not 1 <= self.buckets_max <= 1024:
-            raise InvalidSetting(f"buckets_max must be between 1 and 1024, not {self.buckets_max}")
-        if self.forecast_s < 0 or self.cool_down_s < 0:
-            raise InvalidSetting("forecast_s and cool_down_s must not be negative")
-        if not 0 < self.shrink_fill <= 1:
-            raise InvalidSetting(
-                f"shrink_fill must be above 0 and at most 1, not {self.shrink_fill}"
-            )
+        check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
+        check_whole("buckets_max", self.buckets_max, 1, 1024)
+        check_number("forecast_s", self.forecast_s, 0, 3600)
+        check_number("cool_down_s", self.cool_down_s, 0, 10**9)
+        check_kind("shrink", self.shrink, bool)
+        check_number("shrink_fill", self.shrink_fill, 0.01, 1)
+        check_whole("extra_buckets_max", self.extra_buckets_max, 0, 10**9)
 
     def buckets_for(self, units_s: float) -> int:
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
@@ -87,11 +84,13 @@ class BucketPolicy:
         for window in observation.windows:
             self._notice_blindness(window)
             wanted.update(self._shrink(window, observation.layouts))
-            wanted.update(self._grow(window, observation.layouts))
+            for key, decision in self._grow(window, observation.layouts).items():
+                if (decision.value or 0) > (wanted[key].value or 0 if key in wanted else 0):
+                    wanted[key] = decision
         for key in observation.pins:
             wanted.pop(key, None)
-        decisions = [*_pinned(observation), *wanted.values()]
-        return self._within_budget(decisions, observation.layouts) if decisions else []
+        allowed = self._within_budget(list(wanted.values()), observation.layouts) if wanted else []
+        return [*_pinned(observation), *allowed]
 
     def _notice_blindness(self, window: WindowHeat) -> None:
         """What was not seen was not calm: reports may have been lost on their way."""
@@ -178,7 +177,8 @@ class BucketPolicy:
         if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
         calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
-        return for_key(key, BUCKETS, buckets, f"{calm}: {buckets} would stay under half full")
+        fill = f"{buckets} would stay at most {self._rules.shrink_fill:.0%} full"
+        return for_key(key, BUCKETS, buckets, f"{calm}: {fill}")
 
     def _forget(self, start_s: float) -> None:
         """Keys with one bucket are remembered from one window to the next and no longer."""
@@ -191,13 +191,14 @@ class BucketPolicy:
         self, decisions: list[Decision], layouts: Mapping[str, Layout]
     ) -> list[Decision]:
         """Growth stops at a budget for the whole deployment: nobody buys unbounded read cost."""
-        spent = sum(layouts[key].buckets - 1 for key in self._spread)
+        left = self._rules.extra_buckets_max - sum(layouts[key].buckets - 1 for key in self._spread)
         allowed = []
         for decision in decisions:
-            growth = (decision.value or 1) - layouts.get(decision.key, COLD).buckets
-            if growth <= 0 or spent + growth <= self._rules.extra_buckets_max:
-                spent += growth
-                allowed.append(decision)
+            buckets = layouts.get(decision.key, COLD).buckets
+            growth = min((decision.value or 1) - buckets, max(left, 0))
+            if growth:
+                left -= growth
+                allowed.append(msgspec.structs.replace(decision, value=buckets + growth))
         return allowed
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 from heatsink.clock import Clock
 from heatsink.hashing import seeded_hash
-from heatsink.ids import IdScheme, Minter
+from heatsink.ids import IdScheme, Minter, Uuid7
 from heatsink.keys import escape
 from heatsink.registry.layout import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
@@ -29,26 +29,40 @@ class Router:
         self.scheme = scheme
         self._registry = registry
         self._view = registry.view
+        self._time = registry.time
         self._hash = seeded_hash(registry.meta.seed)
         self._backoff = backoff
         self._now_s = clock.now_s
         self._mint = Minter(scheme, rng).mint
+        self._mint_token = Minter(Uuid7(), rng).mint
 
     def fresh_id(self) -> tuple[bytes, int]:
         """A new id and its time, below the horizon."""
-        now_ms = int(self._now_s() * 1000) + self._registry.correction_ms
+        return self._mint(self._mint_ms(), self._view.horizon_ms)
+
+    def fresh_token(self) -> tuple[bytes, int]:
+        """An id of our own, for adds: of one kind, whatever ids the deployment's logs have."""
+        return self._mint_token(self._mint_ms(), self._view.horizon_ms)
+
+    def _mint_ms(self) -> int:
+        """Now, but not far behind the horizon; past it only if it has just been renewed."""
+        now_ms = int(self._now_s() * 1000) + self._time.correction_ms
         horizon_ms = self._view.horizon_ms
         if now_ms >= horizon_ms:
             if not self._registry.is_fresh():
                 raise PastHorizon
         elif now_ms < horizon_ms - self._registry.behind_ms_max:
-            now_ms = horizon_ms - self._registry.behind_ms_max
-        return self._mint(now_ms, horizon_ms)
+            return horizon_ms - self._registry.behind_ms_max
+        return now_ms
 
     async def fresh_id_later(self) -> tuple[bytes, int]:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
         await self._backoff.call(self._registry.renew_shared)
         return self._mint(self._registry.now_ms(), self._view.horizon_ms)
+
+    async def fresh_token_later(self) -> tuple[bytes, int]:
+        await self._backoff.call(self._registry.renew_shared)
+        return self._mint_token(self._registry.now_ms(), self._view.horizon_ms)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         """The partition of an id, and the epoch that put it there."""

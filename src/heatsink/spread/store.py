@@ -118,6 +118,9 @@ class CounterStore(Protocol):
     async def totals(self, partitions: Sequence[str]) -> list[Total]:
         """All shares as of one moment."""
 
+    def shares(self) -> AsyncIterator[str]:
+        """Every partition that holds something for a counter."""
+
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         """Seal the sources before a time, forget older tokens, move what they hold to the target.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from heatsink.errors import InvalidSetting
+from heatsink.checks import check_whole
 from heatsink.registry.layout import Layout
 
 from .parts import Parts
@@ -16,8 +16,7 @@ AGE_MS_MAX = 3_600_000
 
 
 def check_amount(amount: object) -> None:
-    if not isinstance(amount, int) or isinstance(amount, bool) or abs(amount) > AMOUNT_MAX:
-        raise InvalidSetting(f"amount must be an int within ±2**53, not {amount!r:.40}")
+    check_whole("amount", amount, -AMOUNT_MAX, AMOUNT_MAX)
 
 
 class Writer:
@@ -32,24 +31,25 @@ class Writer:
 
 
 class TotalsStore:
-    def __init__(self, store: CounterStore, parts: Parts) -> None:
+    def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float) -> None:
         self.clock = parts.clock
+        self._age_ms_max = min(AGE_MS_MAX, int(token_ttl_s * 1000 / 4))
         self._store = store
         self._parts = parts
 
     def is_good(self, key: str, writer: Writer) -> bool:
         """Whether a writer's name would be placed where it is if it were minted now."""
         view = self._parts.registry.view
-        young = view.horizon_ms - writer.minted_ms < AGE_MS_MAX
+        young = view.horizon_ms - writer.minted_ms < self._age_ms_max
         return young and view.layout(key) is writer.layout
 
     async def new_writer(self, key: str) -> Writer:
         router = self._parts.router
         layout = self._parts.registry.view.layout(key)
         try:
-            raw, time_ms = router.fresh_id()
+            raw, time_ms = router.fresh_token()
         except PastHorizon:
-            raw, time_ms = await router.fresh_id_later()
+            raw, time_ms = await router.fresh_token_later()
         try:
             partition, _ = router.place(key, raw, time_ms)
         except PastHorizon:

@@ -24,4 +24,5 @@ class Stores:
     lease: LeaseStore
     bus: HeatBus
     news: NewsStore | None = None
+    open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import msgspec
 
+from heatsink.checks import check_number
 from heatsink.clock import Clock
 from heatsink.detect.heat import write_units
-from heatsink.errors import InvalidSetting, Throttled
+from heatsink.errors import Throttled
 from heatsink.spread.store import Answer, Ask, CounterStore, LogStore, Row, Running, Total
 
 from .stores import Stores
@@ -30,8 +31,7 @@ class PartitionLimit(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("writes_s", "reads_s", "burst_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"{name} must be positive, not {getattr(self, name)}")
+            check_number(name, getattr(self, name), 0.001)
 
 
 class TokenBuckets:
@@ -132,6 +132,9 @@ class ThrottledCounters:
         for partition in partitions:
             self._limits.reads.take(partition, 1)
         return await self._store.totals(partitions)
+
+    def shares(self) -> AsyncIterator[str]:
+        return self._store.shares()
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         for partition in dict.fromkeys([*sources, target]):

@@ -97,7 +97,7 @@ def _gone(plain: ReadBack) -> Finding:
     totals = plain.totals
     share = totals.dropped / max(totals.offered, 1)
     return Finding(
-        not totals.dropped,
+        None,
         f"The plain store dropped {totals.dropped:,} of the same messages ({share:.0%}), after "
         "three tries each.",
     )

@@ -6,23 +6,43 @@ from heatsink.clock import Clock
 from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.stores import Stores
 
+from .address import Address
 from .client import DynamoClient
 from .counters import DynamoCounters
+from .credentials import ChainCredentials, FixedCredentials
 from .log import DynamoLog
 from .registry import DynamoRegistry
 from .table import Table
 
 
-def dynamodb_stores(
-    client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
-) -> Stores:
-    table = Table(client, table_name)
+def open_table(address: Address, clock: Clock) -> tuple[Table, DynamoClient]:
+    credentials = (
+        FixedCredentials() if address.is_local else ChainCredentials(clock, address.profile)
+    )
+    client = DynamoClient(address.endpoint, address.region, credentials, clock)
+    return Table(client, address.table), client
+
+
+def dynamodb_stores(address: Address, clock: Clock) -> Stores:
+    """Without news between processes, heat stays in this one: give `connect` a `news=` too."""
+    table, client = open_table(address, clock)
     registry = DynamoRegistry(table)
     return Stores(
-        log=DynamoLog(table, clock, consistent),
+        log=DynamoLog(table, clock, address.consistent),
         counters=DynamoCounters(table),
         registry=registry,
         lease=registry,
         bus=MemoryBus(),
+        open=table.check_schema,
         close=client.close,
     )
+
+
+async def make_table(address: Address, clock: Clock, write_units: int | None = None) -> None:
+    """On demand, or with provisioned units (three times as many for reads, as partitions have)."""
+    table, client = open_table(address, clock)
+    try:
+        await table.create(write_units, None if write_units is None else 3 * write_units)
+        await table.expire_rows()
+    finally:
+        await client.close()

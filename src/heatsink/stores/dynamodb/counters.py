@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
 from heatsink.spread.store import Running, Total
 
 from .client import Item
 from .failures import ConditionFailed
-from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number
+from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, sort_of
 from .table import Table
 
 KEEP_S = 2 * 86_400
@@ -94,6 +94,16 @@ class DynamoCounters:
     async def totals(self, partitions: Sequence[str]) -> list[Total]:
         items = await self._table.read_together([key(p, SHARE) for p in partitions])
         return [_total(item or {}) for item in items]
+
+    async def shares(self) -> AsyncIterator[str]:
+        start: Item | None = None
+        while True:
+            items, start = await self._table.page("Scan", {"ConsistentRead": True}, start)
+            for item in items:
+                if sort_of(item) == SHARE and (integer(item, "v") or _writers(item)):
+                    yield item["p"]["S"]
+            if start is None:
+                return
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         for _ in range(FOLD_ATTEMPTS):

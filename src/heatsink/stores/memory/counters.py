@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from heatsink.errors import TokenExpired
@@ -87,6 +87,11 @@ class MemoryCounters:
             if source != target:
                 into.value, share.value = into.value + share.value, 0
         into.folded_ms = max(into.folded_ms, before_ms)
+
+    async def shares(self) -> AsyncIterator[str]:
+        for partition, share in list(self._shares.items()):
+            if share.value or share.writers:
+                yield partition
 
     def erase(self, partition: str) -> None:
         self._shares.pop(partition, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import InvalidSetting, TokenExpired
 from heatsink.spread.store import Running, Total
@@ -42,7 +42,10 @@ class SqliteCounters:
             raised, lowered, folded = known
             if folded:
                 return Running(raised, lowered)
-            values = (partition, writer, time_ms, max(raised, to.raised), max(lowered, to.lowered))
+            raised, lowered = max(raised, to.raised), max(lowered, to.lowered)
+            _check_size(raised)
+            _check_size(lowered)
+            values = (partition, writer, time_ms, raised, lowered)
             connection.execute("INSERT OR REPLACE INTO writers VALUES (?, ?, ?, ?, ?, 0)", values)
             return None
 
@@ -52,6 +55,11 @@ class SqliteCounters:
         return self._database.read_at_once(
             lambda connection: [_read_share(connection, partition) for partition in partitions]
         )
+
+    async def shares(self) -> AsyncIterator[str]:
+        sql = "SELECT partition FROM shares WHERE value UNION SELECT partition FROM writers"
+        for (partition,) in self._database.read(lambda c: c.execute(sql).fetchall()):
+            yield partition
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
         def move(connection: sqlite3.Connection) -> None:
@@ -96,10 +104,14 @@ def _check_open(share: Total, time_ms: int) -> None:
 
 
 def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> None:
-    if abs(value) > LARGEST:
-        raise InvalidSetting("the counter would pass 2**63 - 1, which is as far as SQLite counts")
+    _check_size(value)
     sql = "INSERT INTO shares (partition, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = ?"
     connection.execute(sql, (partition, value, value))
+
+
+def _check_size(value: int) -> None:
+    if abs(value) > LARGEST:
+        raise InvalidSetting("the counter would pass 2**63 - 1, which is as far as SQLite counts")
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from heatsink.errors import Closed
+from heatsink.errors import Closed, WrongIncarnation
 
 from .engine import Operation, Result, RunBatch, Writer, open_file, unavailable
 
@@ -24,9 +24,20 @@ class Database:
 
     def __init__(self, file: Path, run_batch: RunBatch) -> None:
         self._file = file
-        self._writer = Writer(lambda: open_file(file, SCHEMA), run_batch)
+        self._inode: int | None = None
+        self._writer = Writer(lambda: open_file(file, SCHEMA), run_batch, self.check_file)
         self._reader: sqlite3.Connection | None = None
         self._closed = False
+
+    def check_file(self) -> None:
+        """Somebody who puts another file in its place must not have writes go to the old one."""
+        try:
+            inode = self._file.stat().st_ino
+        except OSError:
+            inode = -1
+        self._inode = inode if self._inode is None else self._inode
+        if inode != self._inode:
+            raise WrongIncarnation(f"{self._file} was replaced by another file: reconnect")
 
     def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
         """One transaction, or a part of one that several callers share."""

@@ -13,19 +13,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Generic, TypeVar
 
 from heatsink.errors import Closed, HeatsinkError, Unavailable
 
 BATCH_MAX = 500
-BUSY_S = 10.0
+BUSY_S = 1.0  # longer than a commit takes; who wants to wait longer retries
+APPLICATION_ID = 0x48454154
+OPEN_ATTEMPTS = 100
+OPEN_PAUSE_S = 0.05
 Result = TypeVar("Result")
 Operation = Callable[[sqlite3.Connection], Result]
 
 
 class Job(Generic[Result]):
-    """An operation and who waits for it. An operation raises, if it does, before it writes."""
+    """An operation and who waits for it."""
 
     __slots__ = ("error", "future", "operation", "result")
 
@@ -36,10 +39,17 @@ class Job(Generic[Result]):
         self.error: BaseException | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
+        """Inside a transaction that others share: what fails leaves no trace in it."""
+        self.error = None
+        connection.execute("SAVEPOINT job")
         try:
             self.result = self.operation(connection)
-        except HeatsinkError as error:
-            self.error = error
+        except Exception as error:
+            if not connection.in_transaction:
+                raise  # a full disk, say: SQLite has undone everything by itself
+            connection.execute("ROLLBACK TO job")
+            self.error = _ours(error)
+        connection.execute("RELEASE job")
 
     def settle(self) -> None:
         if self.future.done():
@@ -56,9 +66,15 @@ RunBatch = Callable[[sqlite3.Connection, list[Job[Any]]], None]
 class Writer:
     """The thread. `run_batch` runs jobs inside a transaction that is already open."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        run_batch: RunBatch,
+        check_file: Callable[[], None],
+    ) -> None:
         self._connect = connect
         self._run_batch = run_batch
+        self._check_file = check_file
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
@@ -69,6 +85,10 @@ class Writer:
             raise Closed("the SQLite store is closed")
         if self._thread is None:
             self._start()
+        elif asyncio.get_running_loop() is not self._loop:
+            raise Closed(
+                "this client belongs to another event loop: connect in the one that uses it"
+            )
         assert self._loop is not None
         future: asyncio.Future[Result] = self._loop.create_future()
         self._jobs.put(Job(operation, future))
@@ -86,9 +106,13 @@ class Writer:
             self._refuse_all(error)
             return
         while (batch := self._next_batch()) is not None:
-            _commit(connection, batch, self._run_batch)
+            _commit(connection, batch, self._checked_batch)
             self._report(batch)
         connection.close()
+
+    def _checked_batch(self, connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+        self._check_file()
+        self._run_batch(connection, batch)
 
     def _refuse_all(self, error: HeatsinkError) -> None:
         """There is no database: whoever asks is told why."""
@@ -135,18 +159,22 @@ def _settle_all(batch: Sequence[Job[Any]]) -> None:
 
 
 def _commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: RunBatch) -> None:
+    """All in one transaction; if that fails, one by one, so that only the culprit is refused."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         run_batch(connection, batch)
         connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except Exception as error:
         _roll_back(connection)
+        if len(batch) == 1:
+            batch[0].error = _ours(error)
+            return
         for job in batch:
-            job.error = unavailable(error)
-    except BaseException as error:
-        _roll_back(connection)
-        for job in batch:
-            job.error = error
+            _commit(connection, [job], run_batch)
+
+
+def _ours(error: Exception) -> Exception:
+    return unavailable(error) if isinstance(error, sqlite3.Error) else error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
@@ -160,13 +188,39 @@ def unavailable(error: sqlite3.Error) -> Unavailable:
 
 def open_file(file: Path, schema: str) -> sqlite3.Connection:
     """A connection that waits for other processes, with the tables made if they are missing."""
+    connection = _connect(file)
+    pause = Event()
+    attempts = 0
+    while True:
+        try:
+            _check_owner(connection, file)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(schema)
+            return connection
+        except sqlite3.OperationalError as error:
+            attempts += 1
+            if "locked" not in str(error) or attempts == OPEN_ATTEMPTS:
+                raise _not_opened(file, error) from error
+            pause.wait(OPEN_PAUSE_S)  # others make the same new file; WAL begins without waiting
+        except sqlite3.Error as error:
+            raise _not_opened(file, error) from error
+
+
+def _connect(file: Path) -> sqlite3.Connection:
     try:
-        connection = sqlite3.connect(
-            file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(schema)
-    except sqlite3.Error as error:
-        raise Unavailable(f"cannot open {file} as a SQLite database: {error}") from error
-    return connection
+        return sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    except (sqlite3.Error, ValueError, OSError) as error:
+        raise _not_opened(file, error) from error
+
+
+def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
+    """A database of another application is left alone."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != APPLICATION_ID and tables:
+        raise Unavailable(f"{str(file)!a} is another application's database: name a new file")
+
+
+def _not_opened(file: Path, error: Exception) -> Unavailable:
+    return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}")

@@ -56,27 +56,35 @@ def run_batch(connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
     Each statement lets other threads in and has to wait for them, which is what this saves.
     """
     puts = [job for job in batch if isinstance(job.operation, Put)]
-    if len(puts) > 1 and not _insert_all(connection, [job.operation for job in puts]):
-        connection.execute("ROLLBACK")
+    rest = [job for job in batch if not isinstance(job.operation, Put)]
+    if not _insert_all(connection, [job.operation for job in puts]):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         connection.execute("BEGIN IMMEDIATE")
-        puts = []
-    done = set(map(id, puts)) if len(puts) > 1 else set()
-    for job in batch:
-        if id(job) not in done:
-            job.run(connection)
+        rest = batch
+    for job in rest:
+        job.run(connection)
 
 
 def _insert_all(connection: sqlite3.Connection, puts: list[Any]) -> bool:
+    """False if some row was there already, or cannot be written: then nothing counts."""
     start = 0
     while start < len(puts):
         size = next(chunk for chunk in CHUNKS if chunk <= len(puts) - start)
-        values = [value for put in puts[start : start + size] for value in put.values()]
-        places = ", ".join([VALUES] * size)
-        inserted = connection.execute(f"INSERT OR IGNORE INTO rows VALUES {places}", values)
-        if inserted.rowcount != size:
+        try:
+            inserted = _insert(connection, puts[start : start + size])
+        except Exception:  # whose fault it is shows when they are run one by one
+            return False
+        if inserted != size:
             return False
         start += size
     return True
+
+
+def _insert(connection: sqlite3.Connection, puts: list[Any]) -> int:
+    values = [value for put in puts for value in put.values()]
+    places = ", ".join([VALUES] * len(puts))
+    return connection.execute(f"INSERT OR IGNORE INTO rows VALUES {places}", values).rowcount
 
 
 def _row(values: tuple[Any, ...]) -> Row:
@@ -106,7 +114,8 @@ class SqliteLog:
         """One sweep for every so many rows that will expire: it keeps up at next to no cost."""
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:
-            self._database.write(partial(_sweep, now_ms(self._clock)))
+            sweep = self._database.write(partial(_sweep, now_ms(self._clock)))
+            sweep.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         row = self._database.read(lambda connection: read_row(connection, partition, raw))

@@ -53,6 +53,7 @@ class SqliteRegistry:
         return self._reading(await self._database.write(create))
 
     async def meta(self) -> Reading:
+        self._database.check_file()
         return self._reading(self._database.read(_read_meta))
 
     async def advance(self, closed_ms: int) -> Reading:

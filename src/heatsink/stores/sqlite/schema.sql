@@ -1,3 +1,6 @@
+-- "HEAT" in ASCII: by this a file is known to be ours. It comes first, so that no table is without.
+PRAGMA application_id = 0x48454154;
+
 CREATE TABLE IF NOT EXISTS rows (
   partition TEXT NOT NULL, raw BLOB NOT NULL, body BLOB NOT NULL,
   epoch_ms INTEGER NOT NULL, buckets INTEGER NOT NULL, expires_ms INTEGER, deleted INTEGER NOT NULL,

@@ -1,0 +1,80 @@
+"""What a store's URL names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from heatsink.checks import shown
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
+from heatsink.stores.memory import memory_stores
+from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.stores import Stores
+
+EXAMPLES = (
+    "memory://, sqlite:///chat.db (sqlite:////absolute/path.db) or "
+    "dynamodb://messages?region=eu-west-1"
+)
+
+
+def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
+    """With `must_exist`, a file is not made if it is missing."""
+    if not isinstance(url, str):
+        raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+        opener = OPENERS.get(parts.scheme)
+    except ValueError as error:
+        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLES}") from None
+    if opener is None:
+        raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")
+    return opener(parts, clock, must_exist)
+
+
+def _refuse_extras(parts: SplitResult) -> None:
+    if parts.query or parts.fragment or parts.netloc:
+        raise InvalidSetting(f"url has parts that no store reads: use {EXAMPLES}")
+
+
+def _memory(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
+    _refuse_extras(parts)
+    if must_exist:
+        raise InvalidSetting("memory:// is gone with its process: name a store that lasts")
+    if parts.path not in ("", "/"):
+        raise InvalidSetting("memory:// takes no path: it forgets everything when it is closed")
+    return memory_stores(clock)
+
+
+def _sqlite(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
+    _refuse_extras(parts)
+    file = Path(parts.path[1:])
+    try:
+        _check_file(file, must_exist)
+    except (OSError, ValueError) as error:
+        raise InvalidSetting(f"url names no usable file ({error}): use {EXAMPLES}") from None
+    return sqlite_stores(file, clock)
+
+
+def _check_file(file: Path, must_exist: bool) -> None:
+    if must_exist and not file.is_file():
+        raise InvalidSetting(f"there is no database {file}: check the url")
+    if file.name in ("", ":memory:") or file.is_dir():
+        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
+    if not file.absolute().parent.is_dir():
+        raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
+
+
+def _dynamodb(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:  # noqa: ARG001
+    try:
+        from heatsink.stores.dynamodb import dynamodb_stores
+        from heatsink.stores.dynamodb.address import parse
+    except ImportError:
+        raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return dynamodb_stores(parse(parts.netloc, options), clock)
+
+
+Opener = Callable[[SplitResult, Clock, bool], Stores]
+OPENERS: dict[str, Opener] = {"memory": _memory, "sqlite": _sqlite, "dynamodb": _dynamodb}

@@ -1,0 +1,58 @@
+"""What a DynamoDB URL says: `dynamodb://TABLE?region=…`."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+
+from heatsink.errors import InvalidSetting
+
+TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+LOCAL_REGION = "us-east-1"
+OPTIONS = ("region", "endpoint", "profile", "consistency")
+
+
+class Address(msgspec.Struct, frozen=True):
+    """`endpoint` is for engines that are not AWS's: `http://127.0.0.1:8322`."""
+
+    table: str
+    region: str
+    endpoint: str
+    profile: str | None = None
+    consistent: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """On this machine: an engine for development, which takes any credentials."""
+        return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def parse(table: str, options: dict[str, str]) -> Address:
+    if not TABLE_NAME.fullmatch(table):
+        raise InvalidSetting(
+            f"url names no DynamoDB table ({table!r}): use dynamodb://messages?region=eu-west-1"
+        )
+    for name in options:
+        if name not in OPTIONS:
+            raise InvalidSetting(f"url has no option {name!r}: it takes {', '.join(OPTIONS)}")
+    endpoint, region = options.get("endpoint", ""), options.get("region", "")
+    if not region and not endpoint:
+        raise InvalidSetting("url needs a region: dynamodb://messages?region=eu-west-1")
+    consistency = options.get("consistency", "strong")
+    if consistency not in ("strong", "eventual"):
+        raise InvalidSetting(f"consistency must be strong or eventual, not {consistency!r}")
+    return Address(
+        table=table,
+        region=region or LOCAL_REGION,
+        endpoint=_checked(endpoint) or f"https://dynamodb.{region}.amazonaws.com",
+        profile=options.get("profile"),
+        consistent=consistency == "strong",
+    )
+
+
+def _checked(endpoint: str) -> str:
+    if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise InvalidSetting(f"endpoint must be http://… or https://…, not {endpoint!r}")
+    return endpoint.rstrip("/")
