@@ -29,6 +29,7 @@ from heatsink.stores.stores import Stores
 from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
 from .settings import Settings
+from .status import Status
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -151,6 +152,24 @@ class Heatsink:
             check_key(key),
             check_whole("writes", writes, 0, HEAT_MAX),
             check_whole("written_bytes", written_bytes, 0, HEAT_MAX),
+        )
+
+    def status(self) -> Status:
+        """How this process is doing: for health checks and metrics."""
+        self._check_open()
+        assert self._coordination is not None
+        view, coordinator = self._registry.view, self._coordination.coordinator
+        spread = [layout.buckets for layout in view.layouts.values() if layout.buckets > 1]
+        return Status(
+            name=self._name,
+            leads=coordinator.leads,
+            term=self._registry.meta.term,
+            version=view.version,
+            horizon_s=(view.horizon_ms - self._registry.now_ms()) / 1000,
+            servers=self._registry.servers,
+            spread_keys=len(spread),
+            extra_buckets=sum(spread) - len(spread),
+            pinned_keys=len(view.pins),
         )
 
     async def explain(self, key: str) -> Explanation:

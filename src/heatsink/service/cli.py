@@ -17,6 +17,7 @@ from heatsink import __version__
 from heatsink.clock import SystemClock
 from heatsink.errors import HeatsinkError
 
+from .configuration import PREFIX, config_option
 from .demo.traffic import SHAPES, Plan
 
 INTERRUPTED = 130
@@ -47,7 +48,10 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
     ctx.exit(1)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX}
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="heatsink")
 def main() -> None:
     """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
@@ -122,3 +126,85 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
     click.echo(outcome.as_json() if as_json else str(outcome))
     if not outcome.findings.clean:
         click.get_current_context().exit(1)
+
+
+@main.command()
+@config_option
+@click.option("--store", required=True, help="URL of the data store.")
+@click.option("--news", help="URL of the Redis that carries heat and news.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the endpoints.")
+@click.option("--port", default=8323, show_default=True, help="Port of /healthz and /metrics.")
+@click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
+@click.option("--name", default="", help="What this coordinator is called in the registry.")
+@click.option("--bucket-units", default=800, show_default=True, help="Write units/s of a bucket.")
+@click.option("--cool-down", default=300.0, show_default=True, help="Calm before N comes down, s.")
+def coordinator(
+    store: str,
+    news: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    name: str,
+    bucket_units: int,
+    cool_down: float,
+) -> None:
+    """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
+    from heatsink import BucketRules, connect
+
+    from .coordinator import check_address, run_coordinator
+
+    check_address(host, token)
+    rules = BucketRules(bucket_units_s=bucket_units, cool_down_s=cool_down)
+    client = connect(store, news=news, name=name, rules=rules)
+    asyncio.run(run_coordinator(client, host, port, token))
+
+
+@main.command()
+@config_option
+@click.option("--port", default=8322, show_default=True, help="Port on this machine.")
+@click.option("--write-limit", default=1_000.0, show_default=True, help="Units/s of a partition.")
+@click.option("--read-limit", default=3_000.0, show_default=True, help="Units/s of a partition.")
+@click.option("--burst-seconds", default=300.0, show_default=True, help="What may be saved up.")
+@click.option("--partitions", default=4, show_default=True, help="Partitions of a table.")
+@click.option("--replica-lag", default=0.0, show_default=True, help="Staleness of weak reads, s.")
+@click.option("--latency", default=0.0, show_default=True, help="Added to every answer, ms.")
+def dynamo(
+    port: int,
+    write_limit: float,
+    read_limit: float,
+    burst_seconds: float,
+    partitions: int,
+    replica_lag: float,
+    latency: float,
+) -> None:
+    """A DynamoDB-compatible engine in memory that throttles hot partitions: for development."""
+    from heatsink.dynamo.server import serve
+    from heatsink.dynamo.settings import EngineSettings
+
+    settings = EngineSettings(
+        port=port,
+        write_limit=write_limit,
+        read_limit=read_limit,
+        burst_s=burst_seconds,
+        partitions=partitions,
+        replica_lag_s=replica_lag,
+        latency_s=latency / 1000,
+    )
+    click.echo(f"DynamoDB-compatible engine on http://127.0.0.1:{port} (Ctrl-C stops it)")
+    asyncio.run(serve(settings, SystemClock(), Random()))
+
+
+@main.group()
+def table() -> None:
+    """DynamoDB tables for Heatsink."""
+
+
+@table.command("create")
+@click.argument("url")
+@click.option("--write-units", type=click.IntRange(1), help="Provision so many; else on demand.")
+def create_table(url: str, write_units: int | None) -> None:
+    """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
+    from .tables import create
+
+    asyncio.run(create(url, write_units, SystemClock()))
+    click.echo("The table is made.")

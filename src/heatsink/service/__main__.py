@@ -1,0 +1,5 @@
+"""`python -m heatsink.service` is `heatsink`."""
+
+from .cli import main
+
+main()
