@@ -70,9 +70,14 @@ class Retryable(HeatsinkError):
 class Throttled(Retryable):
     """One partition is over its limit of reads or writes."""
 
-    def __init__(self, partition: str) -> None:
-        super().__init__(f"partition {partition!r} is over its limit")
+    def __init__(self, partition: str, text: str = "") -> None:
+        super().__init__(text or f"partition {partition!r} is over its limit")
         self.partition = partition
+
+    @property
+    def is_cured_by_buckets(self) -> bool:
+        """Not if it is the table or the account that is over its limit: then nobody is named."""
+        return bool(self.partition)
 
 
 class Unavailable(Retryable):

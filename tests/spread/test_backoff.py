@@ -49,6 +49,15 @@ def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() ->
     assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 1
 
 
+def test_a_tables_own_limit_is_no_reason_for_more_buckets() -> None:
+    tracker = Tracker()
+    made = backoff(tracker)
+    attempt = Refusing(Throttled("", "the table is over its limit"))
+    run_on_virtual_time(made.call(attempt, "k"))
+    assert tracker.roll().entries == {}
+    assert made.table_refusal == "the table is over its limit"
+
+
 def test_pauses_grow_and_differ() -> None:
     attempt = Refusing(*[Throttled("p")] * 8)
     run_on_virtual_time(backoff(first_s=0.1, longest_s=1.0).call(attempt, "k"))

@@ -20,6 +20,7 @@ class Explanation(msgspec.Struct, frozen=True):
     decision: Decision | None
     pin: Decision | None
     heat: KeyHeat | None
+    table_refusal: str | None = None
 
     @property
     def buckets(self) -> int:
@@ -55,6 +56,8 @@ class Explanation(msgspec.Struct, frozen=True):
             f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
             "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
         ]
+        if self.table_refusal:
+            lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
 
     def _heat(self) -> str:

@@ -81,6 +81,7 @@ class Heatsink:
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
         parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
         self._log = Log(self._stores.log, parts)
+        self._stores.meter.report = self._tracker.record_units
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
 
     def _start_background_work(self) -> None:
@@ -185,6 +186,7 @@ class Heatsink:
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
             heat=self._coordination.heat_of(key) if self._coordination else None,
+            table_refusal=self._backoff.table_refusal,
         )
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:

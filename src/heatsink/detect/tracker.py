@@ -37,6 +37,10 @@ class Tracker:
             if entry[UNITS] >= entry[ALARM]:
                 self._raise_alarm(key, entry)
 
+    def record_units(self, key: str, units: int) -> None:
+        """Count what writes cost beyond what their bodies said, as the store told afterwards."""
+        self._count(key, UNITS, units)
+
     def record_read(self, key: str, reads: int = 1) -> None:
         self._count(key, READS, reads)
 

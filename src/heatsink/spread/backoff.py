@@ -43,6 +43,7 @@ class Backoff:
         self._rng = rng
         self._tracker = tracker
         self._view = view
+        self.table_refusal: str | None = None  # the last, if any: buckets do not cure it
 
     def deadline_s(self) -> float:
         """When a call that starts now has to be given up, on the monotonic clock."""
@@ -61,14 +62,20 @@ class Backoff:
         deadline_s = self.deadline_s()
         tried = 1
         while True:
-            if isinstance(refusal, Throttled) and self._is_in_use(key, refusal.partition):
-                self._tracker.record_throttle(key)
+            if isinstance(refusal, Throttled):
+                self._note(key, refusal)
             await self._pause(tried, deadline_s, refusal)
             try:
                 return await attempt()
             except Retryable as again:
                 refusal = again
                 tried += 1
+
+    def _note(self, key: str, refusal: Throttled) -> None:
+        if not refusal.is_cured_by_buckets:
+            self.table_refusal = str(refusal)
+        elif self._is_in_use(key, refusal.partition):
+            self._tracker.record_throttle(key)
 
     def _is_in_use(self, key: str, partition: str) -> bool:
         """Rows of an older epoch crowd partitions that more buckets would not relieve."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heatsink.control.lease import LeaseStore
 from heatsink.detect.bus import HeatBus
@@ -16,6 +16,13 @@ async def _nothing() -> None:
     pass
 
 
+class Meter:
+    """Where a store that is told what a write cost passes on what was not foreseen."""
+
+    def __init__(self) -> None:
+        self.report: Callable[[str, int], None] = lambda _key, _units: None
+
+
 @dataclass(frozen=True)
 class Stores:
     log: LogStore
@@ -24,5 +31,6 @@ class Stores:
     lease: LeaseStore
     bus: HeatBus
     news: NewsStore | None = None
+    meter: Meter = field(default_factory=Meter)
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heatsink.clock import Clock
 from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.stores import Stores
+from heatsink.stores.stores import Meter, Stores
 
 from .address import Address
 from .client import DynamoClient
@@ -26,9 +26,10 @@ def open_table(address: Address, clock: Clock) -> tuple[Table, DynamoClient]:
 def dynamodb_stores(address: Address, clock: Clock) -> Stores:
     """Without news between processes, heat stays in this one: give `connect` a `news=` too."""
     table, client = open_table(address, clock)
-    registry = DynamoRegistry(table)
+    registry, meter = DynamoRegistry(table), Meter()
     return Stores(
-        log=DynamoLog(table, clock, address.consistent),
+        log=DynamoLog(table, clock, address.consistent, meter),
+        meter=meter,
         counters=DynamoCounters(table),
         registry=registry,
         lease=registry,

@@ -29,8 +29,7 @@ class TableThrottled(Throttled):
     """The table or the account is over its limit: more buckets would not help."""
 
     def __init__(self, reason: str) -> None:
-        HeatsinkError.__init__(self, f"{reason}: raise the table's or account's limit")
-        self.partition = ""
+        super().__init__("", f"{reason}: raise the table's or account's limit")
 
 
 class ConditionFailed(HeatsinkError):

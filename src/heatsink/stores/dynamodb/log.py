@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from heatsink.clock import Clock, now_ms
+from heatsink.detect.heat import write_units
+from heatsink.keys import key_of
 from heatsink.registry.layout import COLD, Layout
 from heatsink.spread.store import Answer, Ask, Row
+from heatsink.stores.stores import Meter
 
 from .failures import ConditionFailed
 from .items import EPOCHS, ROW, Item, binary, key, layout_of, row_item, row_of, sort_of
@@ -19,7 +22,8 @@ ERASE_AT_ONCE = 25
 class DynamoLog:
     """`consistent=False` reads what may be stale, at half the price: never the registry's."""
 
-    def __init__(self, table: Table, clock: Clock, consistent: bool = True) -> None:
+    def __init__(self, table: Table, clock: Clock, consistent: bool, meter: Meter) -> None:
+        self._meter = meter
         self._table = table
         self._clock = clock
         self._consistent = consistent
@@ -33,12 +37,21 @@ class DynamoLog:
             "Item": row_item(partition, row),
             "ConditionExpression": "attribute_not_exists(p)",
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            "ReturnConsumedCapacity": "TOTAL",
         }
         try:
-            await self._table.call("PutItem", request)
+            answer = await self._table.call("PutItem", request)
+            self._report_surplus(partition, row, answer.body)
         except ConditionFailed as taken:
             return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
         return None
+
+    def _report_surplus(self, partition: str, row: Row, answer: Item) -> None:
+        """Names and stamps weigh too: a body just under a kilobyte costs two units."""
+        consumed = answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0)
+        surplus = int(consumed) - write_units(1, len(row.body))
+        if surplus > 0:
+            self._meter.report(key_of(partition)[0], surplus)
 
     async def _reread(self, partition: str, row: Row) -> Row:
         """For engines that do not send the old item back."""
