@@ -226,10 +226,10 @@ async def compare(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
         (f"Query, newest {PAGE}", page, None),
     ]
     trials = [
-        [Trial(engine, make, scale(6_400, 25_600)) for engine in engines]
+        [Trial(engine, make, scale(6_400, 12_800)) for engine in engines]
         for _, make, _ in operations
     ]
-    rates = iter(await interleave(scale(3, 7), *(trial for row in trials for trial in row)))
+    rates = iter(await interleave(scale(3, 5), *(trial for row in trials for trial in row)))
     for (name, _, target), row in zip(operations, trials, strict=True):
         ours, *others = (next(rates) for _ in row)
         bench.add(name, "/s", ours, target)

@@ -170,6 +170,22 @@ def test_a_throttled_transaction_takes_and_writes_nothing(calls: Calls) -> None:
     assert calls.status == 200, "the hot partition has kept its last unit"
 
 
+def test_a_throttled_transaction_gives_back_what_it_took(calls: Calls) -> None:
+    for number in range(1_000):
+        calls.put("hot", str(number))
+    puts = [
+        {"Put": {"TableName": TABLE, "Item": {"pk": {"S": pk}, "sk": {"S": "new"}}}}
+        for pk in ("cold1", "hot")
+    ]
+    for _ in range(600):
+        calls("TransactWriteItems", TransactItems=puts)
+    accepted = 0
+    for number in range(1_001):
+        calls.put("cold1", str(number))
+        accepted += calls.status == 200
+    assert accepted == 1_000
+
+
 def test_a_transaction_costs_double(calls: Calls) -> None:
     put = {"Put": {"TableName": TABLE, "Item": {"pk": {"S": "hot"}, "sk": {"S": "1"}}}}
     accepted = 0

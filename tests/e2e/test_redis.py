@@ -72,7 +72,7 @@ async def freeze(server: RedisServer) -> None:
         await asyncio.sleep(2.0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("fail", [kill_and_empty, freeze], ids=["killed and emptied", "frozen"])
 async def test_a_failing_redis_loses_and_refuses_nothing(
     tmp_path: Path, fail: Callable[[RedisServer], Awaitable[None]]

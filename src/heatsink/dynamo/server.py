@@ -185,7 +185,13 @@ async def running_engine(
         await server.stop()
 
 
-async def serve(settings: EngineSettings, clock: Clock, rng: Random) -> None:
-    """Run until cancelled."""
-    async with running_engine(settings, clock, rng):
+async def serve(
+    settings: EngineSettings,
+    clock: Clock,
+    rng: Random,
+    announce: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Run until cancelled. `announce` is told the URL once requests are accepted."""
+    async with running_engine(settings, clock, rng) as url:
+        announce(url)
         await asyncio.get_running_loop().create_future()

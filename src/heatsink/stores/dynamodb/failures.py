@@ -50,6 +50,7 @@ class Failure(msgspec.Struct):
     Item: dict[str, Any] | None = None
     CancellationReasons: list[dict[str, Any]] = []
     ThrottlingReasons: list[dict[str, Any]] = []
+    throttlingReasons: list[dict[str, Any]] = []  # noqa: N815 (on-demand tables spell it so)
 
     @property
     def code(self) -> str:
@@ -90,7 +91,10 @@ def _cancelled(failure: Failure, payload: dict[str, Any]) -> HeatsinkError:
 
 def _throttled(failure: Failure, partition: str) -> HeatsinkError:
     """Only a partition's limit is cured by more buckets; without a reason, suppose it is that."""
-    reasons = [str(reason.get("reason", "")) for reason in failure.ThrottlingReasons]
+    reasons = [
+        str(reason.get("reason", ""))
+        for reason in failure.ThrottlingReasons + failure.throttlingReasons
+    ]
     if reasons and not any("KeyRange" in reason for reason in reasons):
         return TableThrottled(", ".join(reasons))
     return Throttled(partition)

@@ -64,6 +64,7 @@ class Connection:
         self._rng = rng
         self._driver: Driver | None = None
         self._opening = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._failures = 0
         self._resume_s = float("-inf")
@@ -81,9 +82,22 @@ class Connection:
             return answer
 
     async def _send(self, words: tuple[Word, ...]) -> Any:
-        async with asyncio.timeout(2 * (CONNECT_S + self._address.options.timeout_s)):
-            driver = self._driver or await self._open()
-            return await driver.execute_command(*words)
+        """In a task of its own: a driver must not be able to swallow our cancellation."""
+        call = asyncio.ensure_future(self._execute(words))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            patience_s = 2 * (CONNECT_S + self._address.options.timeout_s)
+            done, _ = await asyncio.wait({call}, timeout=patience_s)
+        finally:
+            call.cancel()
+        if not done:
+            raise TimeoutError
+        return call.result()
+
+    async def _execute(self, words: tuple[Word, ...]) -> Any:
+        driver = self._driver or await self._open()
+        return await driver.execute_command(*words)
 
     async def _open(self) -> Driver:
         """One call at a time: a cluster's topology must be known before many ask at once."""
@@ -123,6 +137,7 @@ class Connection:
 
     async def close(self) -> None:
         driver, self._driver = self._driver, None
+        await asyncio.gather(*self._calls, return_exceptions=True)
         if driver is not None:
             await driver.aclose()
 
