@@ -25,7 +25,7 @@ STATUS = Status(
     extra_buckets=6,
     pinned_keys=1,
 )
-TOKEN = "secret"
+TOKEN = "secret"  # noqa: S105
 STALE = Status("b", False, 3, 17, -0.1, 5, 2, 6, 1)
 
 
