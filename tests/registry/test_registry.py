@@ -66,6 +66,16 @@ async def test_what_holds_already_is_not_published_again(
     assert registry.view.version == 1
 
 
+async def test_very_many_decisions_become_several_versions(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    decisions = [for_key(f"k{n}", BUCKETS, 2, "hot") for n in range(100)]
+    assert await registry.publish(decisions, term) == decisions
+    assert registry.view.version == 3
+    assert len(registry.view.layouts) == 100
+
+
 async def test_a_deposed_leader_cannot_publish(store: MemoryRegistry, clock: ManualClock) -> None:
     registry, term = await leading(store, clock)
     await store.lead((await store.meta()).meta, "another")

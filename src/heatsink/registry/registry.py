@@ -29,6 +29,7 @@ from .view import View
 
 FRESH_S = 1.0
 PUBLISH_ATTEMPTS = 8
+PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
 BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
@@ -203,9 +204,13 @@ class Registry:
         return await self._store.layout(key)
 
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
-        """Commit decisions as one version. Returns those that were news, possibly none."""
+        """Commit decisions, many as one version. Returns those that were news, possibly none."""
+        published: list[Decision] = []
         async with self._publishing:
-            return await self._publish(decisions, term)
+            for first in range(0, len(decisions), PER_VERSION_MAX):
+                together = decisions[first : first + PER_VERSION_MAX]
+                published += await self._publish(together, term)
+        return published
 
     async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         for _ in range(PUBLISH_ATTEMPTS):

@@ -35,7 +35,6 @@ from .table import Table
 
 META_KEY = key(META, NOTHING)
 FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
-KEYS_PER_VERSION_MAX = 45  # a transaction has at most 100 items: two a key, and META and LOG
 _ENTRY = msgspec.json.Decoder(LogEntry)
 
 
