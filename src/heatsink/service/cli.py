@@ -208,3 +208,22 @@ def create_table(url: str, write_units: int | None) -> None:
 
     asyncio.run(create(url, write_units, SystemClock()))
     click.echo("The table is made.")
+
+
+@main.command()
+@click.argument("url")
+@click.argument("table_name", metavar="TABLE")
+@click.option("--complete", is_flag=True, help="Nobody writes TABLE without Heatsink any more.")
+def adopt(url: str, table_name: str, complete: bool) -> None:
+    """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
+
+    URL names the store of Heatsink's registry. Say --complete when the last program that writes
+    the table without Heatsink is gone; rows that it wrote stay readable.
+    """
+    from heatsink.boto.adoption import adopt as adopt_table
+
+    since_ms = asyncio.run(adopt_table(url, table_name, complete, SystemClock()))
+    if since_ms == float("inf"):
+        click.echo(f"{table_name}: adoption is not complete; reads ask the bare keys too.")
+    else:
+        click.echo(f"{table_name}: adoption is complete for rows from {int(since_ms)} ms on.")

@@ -1,0 +1,52 @@
+"""A Heatsink client on its own loop, for code that blocks as boto3 does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from heatsink.client.blocking import BlockingHeatsink
+from heatsink.errors import Retryable
+from heatsink.registry.layout import Layout
+
+Result = TypeVar("Result")
+
+
+class Background:
+    """The one place that knows which parts of a client a table needs."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.client = BlockingHeatsink(url, **options)
+        self.client.__enter__()
+        inner = self.client._client
+        self.registry = inner._registry
+        self.view = inner._registry.view
+        self.tracker = inner._tracker
+        self._backoff = inner._backoff
+
+    def close(self) -> None:
+        self.client.close()
+
+    def call(self, attempt: Callable[[], Result], key: str) -> Result:
+        """In the caller's own thread; only what was refused goes on in the background."""
+        try:
+            return attempt()
+        except Retryable as refusal:
+            again = partial(asyncio.to_thread, attempt)
+            result: Result = self.client._wait(self._backoff.after, refusal, again, key)
+            return result
+
+    def reach(self, time_ms: int) -> None:
+        """Return when items of this time may be placed."""
+        deadline_s = self._backoff.deadline_s()
+        self.client._wait(self._backoff.call, partial(self.registry.reach, time_ms, deadline_s))
+
+    def renew(self) -> None:
+        self.client._wait(self._backoff.call, self.registry.renew)
+
+    def start_layout(self, key: str) -> Future[Layout]:
+        """Ask the registry's store for a layout; the answer comes while buckets are queried."""
+        return self.client._submit(self._backoff.call(partial(self.registry.layout, key), key))

@@ -1,0 +1,191 @@
+"""The common part of boto3's Table resource, over a table whose hot keys are spread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from heatsink.checks import check_text, check_whole, shown
+from heatsink.client.explanation import Explanation
+from heatsink.errors import InvalidSetting
+
+from .background import Background
+from .batch import BatchWriter, Place
+from .calls import Calls
+from .conditions import read_condition
+from .names import check_partition_value, comparable, physical, size_of
+from .places import Places
+from .query import Item, Keys, Queries, Wanted
+from .times import TimeOf
+
+NAME_MAX = 255
+LIMIT_MAX = 10**9
+PARALLEL_QUERIES = 16
+
+
+class Table:
+    """Use it as you use boto3's Table; from any thread. `close` it, or use it in a `with` block.
+
+    `boto_table` is your own `boto3.resource("dynamodb").Table(…)`, `time_of` reads milliseconds
+    from a sort key (see `heatsink.boto.times`), and `registry` is the URL of a store for
+    Heatsink's registry. `settings` are those of `heatsink.connect`: `news`, `rules`, `retries`, …
+    """
+
+    def __init__(
+        self,
+        boto_table: Any,
+        *,
+        partition_key: str,
+        sort_key: str,
+        time_of: TimeOf,
+        registry: str,
+        **settings: Any,
+    ) -> None:
+        check_text("partition_key", partition_key, NAME_MAX)
+        check_text("sort_key", sort_key, NAME_MAX)
+        if not callable(time_of):
+            raise InvalidSetting("time_of must be a function from a sort key to milliseconds")
+        self._keys = Keys(partition_key, sort_key)
+        self._background = Background(registry, settings)
+        self._places = Places(boto_table.name, time_of, self._background)
+        self._calls = Calls(boto_table, self._background)
+        self._pool = ThreadPoolExecutor(PARALLEL_QUERIES, "heatsink-query")
+        parts = (self._places, self._calls, self._background, self._pool)
+        self._queries = Queries(self._keys, *parts)
+        self.name: str = boto_table.name
+
+    def put_item(self, *, Item: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
+        """Write an item, or replace the one with the same keys."""
+        _refuse("put_item", others)
+        ((key, bucket, _), request), *_ = self._placed(Item, deleted=False).items()
+        answer = self._calls.send("put_item", key, bucket, **request["PutRequest"])
+        return dict(answer)
+
+    def delete_item(self, *, Key: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
+        """Remove an item, wherever it is. Removing one that is not there is no error."""
+        _refuse("delete_item", others)
+        answer: dict[str, Any] = {}
+        for (key, bucket, _), request in self._placed(Key, deleted=True).items():
+            answer = self._calls.send("delete_item", key, bucket, **request["DeleteRequest"])
+        return dict(answer)
+
+    def get_item(
+        self,
+        *,
+        Key: Item,  # noqa: N803 (boto3's name)
+        ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
+        **others: Any,
+    ) -> dict[str, Any]:
+        """One item by its keys, under "Item" if there is one."""
+        _refuse("get_item", others)
+        key, sort = self._key_of(Key, exactly=True)
+        label = self._places.registry_key(key)
+        self._background.tracker.record_read(label)
+        answer: dict[str, Any] = {}
+        for bucket in self._places.candidates(key, sort):
+            name = self._named(Key, physical(key, bucket))
+            parameters = {"Key": name, "ConsistentRead": ConsistentRead}
+            answer = dict(self._calls.send("get_item", label, bucket, **parameters))
+            if "Item" in answer:
+                return {**answer, "Item": self._named(answer["Item"], key)}
+        return answer
+
+    def query(
+        self,
+        *,
+        KeyConditionExpression: Any,  # noqa: N803 (boto3's name)
+        ScanIndexForward: bool = True,  # noqa: N803 (boto3's name)
+        Limit: int | None = None,  # noqa: N803 (boto3's name)
+        ExclusiveStartKey: Item | None = None,  # noqa: N803 (boto3's name)
+        ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Items of one key in the order of their sort keys. Follow `LastEvaluatedKey` for more."""
+        _refuse("query", others)
+        if Limit is not None:
+            check_whole("Limit", Limit, 1, LIMIT_MAX)
+        asked = read_condition(KeyConditionExpression, self._keys.partition, self._keys.sort)
+        start = self._start(ExclusiveStartKey, asked.key)
+        self._background.tracker.record_read(self._places.registry_key(asked.key))
+        wanted = Wanted(asked, start, not ScanIndexForward, Limit, ConsistentRead)
+        items, last = self._queries.page(wanted)
+        items = [self._named(item, asked.key) for item in items]
+        answer = {"Items": items, "Count": len(items), "ScannedCount": len(items)}
+        if last is not None:
+            answer["LastEvaluatedKey"] = {self._keys.partition: asked.key, self._keys.sort: last}
+        return answer
+
+    def batch_writer(self, **others: Any) -> BatchWriter:
+        """Puts and deletes in batches; `overwrite_by_pkeys` is always on."""
+        others.pop("overwrite_by_pkeys", None)
+        _refuse("batch_writer", others)
+        return BatchWriter(self._calls, self._placed)
+
+    def explain(self, key: str) -> Explanation:
+        """Buckets now, epochs, heat, why, and what a read costs."""
+        label = self._places.registry_key(check_partition_value(key))
+        explanation: Explanation = self._background.client.explain(label)
+        return explanation
+
+    def pin(self, key: str, *, buckets: int, reason: str) -> None:
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
+        label = self._places.registry_key(check_partition_value(key))
+        self._background.client.pin(label, buckets=buckets, reason=reason)
+
+    def unpin(self, key: str) -> None:
+        """Let the policy decide again."""
+        label = self._places.registry_key(check_partition_value(key))
+        self._background.client.unpin(label)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._background.close()
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
+        """The requests that write an item, by place: one for a put, maybe two for a delete."""
+        key, sort = self._key_of(item, exactly=deleted)
+        label = self._places.registry_key(key)
+        buckets = [self._places.bucket(key, sort)]
+        if deleted:
+            buckets = self._places.candidates(key, sort)
+        requests: dict[Place, Any] = {}
+        for bucket in buckets:
+            named = self._named(item, physical(key, bucket))
+            self._background.tracker.record(label, 1, size_of(item))
+            request = (
+                {"DeleteRequest": {"Key": named}} if deleted else {"PutRequest": {"Item": named}}
+            )
+            requests[label, bucket, comparable(sort)] = request
+        return requests
+
+    def _key_of(self, item: Any, exactly: bool) -> tuple[str, Any]:
+        names = {self._keys.partition, self._keys.sort}
+        if not isinstance(item, dict) or not names <= item.keys():
+            raise InvalidSetting(
+                f"{shown(item)} lacks a key: it needs {' and '.join(sorted(names))}"
+            )
+        if exactly and item.keys() != names:
+            raise InvalidSetting(f"Key takes {' and '.join(sorted(names))} only, not {shown(item)}")
+        return check_partition_value(item[self._keys.partition]), item[self._keys.sort]
+
+    def _start(self, start: Item | None, key: str) -> Any:
+        if start is None:
+            return None
+        named, sort = self._key_of(start, exactly=True)
+        if named != key:
+            raise InvalidSetting("ExclusiveStartKey is of another key than the query")
+        return comparable(sort)
+
+    def _named(self, item: Item, partition: str) -> Item:
+        return {**item, self._keys.partition: partition}
+
+
+def _refuse(call: str, others: dict[str, Any]) -> None:
+    if others:
+        raise InvalidSetting(f"{call} does not take {', '.join(others)} on a spread table")

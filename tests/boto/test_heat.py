@@ -1,0 +1,66 @@
+"""A key of an existing table gets hot on an engine that throttles, and is spread by itself."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, time
+from typing import Any
+
+import pytest
+from boto3.dynamodb.conditions import Key
+
+import heatsink
+from heatsink.boto import Table, times
+
+from .conftest import KEYS, running_engine
+
+WRITERS = 24
+SECONDS = 10.0
+LIMITS = ("--write-limit", "100", "--burst-seconds", "1", "--partitions", "16")
+
+
+def write(table: Table, writer: int) -> list[str]:
+    acknowledged: list[str] = []
+    deadline_s = monotonic() + SECONDS
+    while monotonic() < deadline_s:
+        sent = f"{int(time() * 1000)}#{writer}-{len(acknowledged)}"
+        try:
+            table.put_item(Item={"conversation": "hot", "sent": sent})
+        except heatsink.errors.Retryable:
+            continue
+        acknowledged.append(sent)
+    return acknowledged
+
+
+@pytest.mark.timeout(120)
+def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost() -> None:
+    with running_engine(*LIMITS) as engine:
+        plain = engine.make_table("chat")
+        plain.put_item(Item={"conversation": "hot", "sent": "1700000000000#old"})
+        with Table(
+            plain,
+            partition_key=KEYS[0],
+            sort_key=KEYS[1],
+            time_of=times.millis_text,
+            registry=engine.registry,
+            rules=heatsink.BucketRules(bucket_units_s=80),
+        ) as table:
+            with ThreadPoolExecutor(WRITERS) as pool:
+                each = list(pool.map(lambda n: write(table, n), range(WRITERS)))
+            acknowledged = {sent for one in each for sent in one}
+            assert table.explain("hot").layout.max_buckets > 1
+            assert len(acknowledged) > 1.5 * 100 * SECONDS, "one partition alone gives no more"
+            assert acknowledged | {"1700000000000#old"} <= read_back(table)
+
+
+def read_back(table: Table) -> set[str]:
+    found: list[str] = []
+    where = Key("conversation").eq("hot")
+    start: dict[str, Any] = {}
+    while True:
+        answer = table.query(KeyConditionExpression=where, ConsistentRead=True, **start)
+        found += [item["sent"] for item in answer["Items"]]
+        if "LastEvaluatedKey" not in answer:
+            assert found == sorted(set(found))
+            return set(found)
+        start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
