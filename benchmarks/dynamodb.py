@@ -164,7 +164,8 @@ class Boto3Puts(Puts):
 
     def _put_each(self, share: range) -> None:
         for n in share:
-            place = {"p": {"S": f"key{n % KEYS}"}, "s": {"B": n.to_bytes(17, "big")}}
+            place: dict[str, Any] = {"p": {"S": f"key{n % KEYS}"}}
+            place["s"] = {"B": n.to_bytes(17, "big")}
             self._boto.put_item(TableName=TABLE, Item={**place, "b": {"B": BODY}})
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ put; this costs a tenth of that. Retries are the caller's: `spread.backoff` has 
 
 from __future__ import annotations
 
+import asyncio
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import aiohttp
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Closed, Unavailable
+from heatsink.errors import Closed, HeatsinkError, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
@@ -22,8 +23,9 @@ from .signing import Signer
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0
 TIMEOUT_S = 5.0
+CLOSED_MEANWHILE = "the DynamoDB store was closed during the call"
 encode = msgspec.json.encode
-decode = msgspec.json.Decoder().decode
+decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
 
 
@@ -36,7 +38,12 @@ class Result(NamedTuple):
 
 class DynamoClient:
     def __init__(
-        self, endpoint: str, region: str, credentials: CredentialSource, clock: Clock
+        self,
+        endpoint: str,
+        region: str,
+        credentials: CredentialSource,
+        clock: Clock,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         host = endpoint.split("://", 1)[1].rstrip("/")
         self.region = region
@@ -44,6 +51,7 @@ class DynamoClient:
         self._signer = Signer(region, host)
         self._credentials = credentials
         self._clock = clock
+        self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -54,23 +62,45 @@ class DynamoClient:
         headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
         status, date, answer = await self._post(body, headers)
         if status == 200:
-            return Result(decode(answer), self._time_of(date))
+            return Result(self._read(answer), self._time_of(date))
         raise failure_of(operation, payload, status, answer)
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
         session = self._open_session()
         try:
-            async with session.post(self._url, data=body, headers=headers) as response:
+            async with session.post(
+                self._url, data=body, headers=headers, allow_redirects=False
+            ) as response:
                 return response.status, response.headers.get("Date"), await response.read()
-        except TimeoutError:
-            raise Unavailable(f"{self._url} did not answer within {TIMEOUT_S:g} s") from None
-        except aiohttp.ClientConnectorError as error:
-            raise Unavailable(
+        except (OSError, aiohttp.ClientError) as error:
+            raise self._explained(error) from None
+        except asyncio.CancelledError:
+            if not self._closed or _is_cancelled():
+                raise
+            raise Closed(CLOSED_MEANWHILE) from None  # aiohttp cancels who waits for a connection
+
+    def _explained(self, error: Exception) -> HeatsinkError:
+        if self._closed:
+            return Closed(CLOSED_MEANWHILE)
+        if isinstance(error, TimeoutError):
+            return Unavailable(
+                f"{self._url} did not answer within {self._timeout_s:g} s: check the network, retry"
+            )
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return Unavailable(
                 f"cannot connect to DynamoDB at {self._url}: {error.os_error}; "
                 "check region= and endpoint= in the url"
+            )
+        said = str(error).partition("\n")[0] or type(error).__name__
+        return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
+
+    def _read(self, answer: bytes) -> dict[str, Any]:
+        try:
+            return decode(answer)
+        except (msgspec.MsgspecError, ValueError):
+            raise Unavailable(
+                f"what answers at {self._url} is not DynamoDB: check endpoint= in the url"
             ) from None
-        except aiohttp.ClientError as error:
-            raise Unavailable(f"the connection to DynamoDB broke: {error}") from None
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -78,18 +108,24 @@ class DynamoClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=300),
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, connect=CONNECT_S),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s, connect=CONNECT_S),
                 auto_decompress=False,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
             )
         return self._session
 
     def _time_of(self, date: str | None) -> int:
-        if date is None:
+        try:
+            return int(parsedate_to_datetime(date or "").timestamp() * 1000)
+        except ValueError:
             return now_ms(self._clock)
-        return int(parsedate_to_datetime(date).timestamp() * 1000)
 
     async def close(self) -> None:
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -44,13 +44,19 @@ class ChainCredentials:
 
     async def get(self) -> Credentials:
         if self._clock.monotonic_s() - self._asked_s >= ASK_EVERY_S:
-            self._asked_s = self._clock.monotonic_s()
-            self._asking = asyncio.ensure_future(self._ask())
+            self._ask_beside()
         if self._current is None and self._asking is not None:
             await asyncio.shield(self._asking)
         if self._current is None:
             raise Unavailable("no AWS credentials could be had yet: retry")
         return self._current
+
+    def _ask_beside(self) -> None:
+        """One question at a time, however long the answer takes."""
+        if self._asking is None or self._asking.done():
+            self._asked_s = self._clock.monotonic_s()
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(_retrieve)
 
     async def _ask(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,9 +64,16 @@ class ChainCredentials:
             frozen = await loop.run_in_executor(None, self._chain.get_frozen_credentials)
         except Exception as error:  # whatever a provider raises, the last credentials may serve
             if self._current is None:
-                raise Unavailable(f"AWS credentials could not be renewed: {error}") from error
+                self._asked_s = float("-inf")
+                raise Unavailable(f"AWS credentials could not be had ({error}): retry") from error
             return
         self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Everybody who waited may have been cancelled: then nobody else takes the error."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _find_chain(profile: str | None) -> Any:

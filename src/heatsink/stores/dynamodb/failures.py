@@ -13,6 +13,7 @@ THROTTLING = {
     "ThrottlingException",
     "RequestLimitExceeded",
     "TransactionInProgressException",
+    "TransactionConflictException",
 }
 CREDENTIALS = {
     "UnrecognizedClientException",
@@ -45,8 +46,8 @@ class Failure(msgspec.Struct):
     """The body of an error."""
 
     type_: str = msgspec.field(name="__type", default="")
-    message: str = ""
-    Message: str = ""
+    message: str | None = None
+    Message: str | None = None
     Item: dict[str, Any] | None = None
     CancellationReasons: list[dict[str, Any]] = []
     ThrottlingReasons: list[dict[str, Any]] = []
@@ -66,8 +67,13 @@ def failure_of(
 ) -> HeatsinkError:
     try:
         failure = msgspec.json.decode(answer, type=Failure)
-    except msgspec.MsgspecError:
-        return Unavailable(f"DynamoDB answered {operation} with status {status}")
+    except (msgspec.MsgspecError, ValueError):
+        failure = Failure()
+    if not failure.code:
+        return Unavailable(
+            f"{operation} was answered with status {status}, and not as DynamoDB does: "
+            "check endpoint= in the url, or retry"
+        )
     if failure.code == "ConditionalCheckFailedException":
         return ConditionFailed([failure.code], [failure.Item])
     if failure.code == "TransactionCanceledException":
@@ -75,7 +81,7 @@ def failure_of(
     if failure.code in THROTTLING:
         return _throttled(failure, _partition_of(payload))
     if status >= 500:
-        return Unavailable(f"DynamoDB: {failure.text}")
+        return Unavailable(f"DynamoDB failed ({failure.code}: {failure.text}): retry")
     return _operator_error(failure, payload)
 
 
@@ -117,5 +123,8 @@ def _operator_error(failure: Failure, payload: dict[str, Any]) -> HeatsinkError:
             f"url, or make it: heatsink table create"
         )
     if failure.code in CREDENTIALS:
-        return InvalidSetting(f"DynamoDB refused the credentials ({failure.code}): {failure.text}")
+        return InvalidSetting(
+            f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
+            "variables, profile= in the url, the role and what it may do"
+        )
     return InvalidSetting(f"DynamoDB refused the request ({failure.code}): {failure.text}")

@@ -97,10 +97,9 @@ class Table:
 
     async def check_schema(self) -> None:
         """Refuse a table that was made for something else, or that replicates behind our back."""
-        described = (await self.call("DescribeTable", {})).body["Table"]
-        schema = {k["AttributeName"]: k["KeyType"] for k in described["KeySchema"]}
-        types = {a["AttributeName"]: a["AttributeType"] for a in described["AttributeDefinitions"]}
-        if schema != {"p": "HASH", "s": "RANGE"} or types.get("s") != "B":
+        described = (await self.call("DescribeTable", {})).body.get("Table", {})
+        schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
+        if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
             raise InvalidSetting(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
                 "name another one, or make it: heatsink table create"
