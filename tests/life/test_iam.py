@@ -1,0 +1,172 @@
+"""The IAM policies of docs/aws.md against what the code calls: enough for each role, not more."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from heatsink import connect
+from heatsink.clock import SystemClock
+from heatsink.dynamo.server import running_engine
+from heatsink.dynamo.settings import EngineSettings
+from heatsink.errors import InvalidSetting
+from heatsink.service.fsck import run_fsck
+from heatsink.stores.dynamodb import make_table
+from heatsink.stores.dynamodb.address import parse
+from heatsink.stores.dynamodb.client import DynamoClient, Item, Result
+from tests.spread.test_log import everything, spread
+
+PAGE = Path(__file__).parents[2] / "docs" / "aws.md"
+CLOCK = SystemClock()
+NO_LEADING_KEYS = {"DescribeTable", "Scan"}
+
+
+class Use(NamedTuple):
+    """An action as IAM sees it, and the partition keys it is about."""
+
+    action: str
+    keys: frozenset[str]
+
+
+def policy(role: str) -> list[dict[str, Any]]:
+    section = re.search(rf"### {role}\n.*?```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert section, f"docs/aws.md has no policy for {role}"
+    statements: list[dict[str, Any]] = json.loads(section[1])["Statement"]
+    return statements
+
+
+def applies(statement: dict[str, Any], use: Use) -> bool:
+    if f"dynamodb:{use.action}" not in statement["Action"]:
+        return False
+    for operator, condition in statement.get("Condition", {}).items():
+        named = set(condition["dynamodb:LeadingKeys"])
+        if operator == "ForAllValues:StringEquals":
+            assert use.keys, "an absent key would pass: name actions that have it"
+            return use.keys <= named
+        assert operator == "ForAnyValue:StringEquals"
+        return bool(use.keys & named)
+    return True
+
+
+def allows(role: str, use: Use) -> bool:
+    hits = [statement["Effect"] for statement in policy(role) if applies(statement, use)]
+    return "Allow" in hits and "Deny" not in hits
+
+
+def uses_of(operation: str, payload: Item) -> Iterator[Use]:
+    """Parts of a transaction are judged one by one, as if each were a call of its own."""
+    if "TransactItems" in payload:
+        for part in payload["TransactItems"]:
+            ((kind, request),) = part.items()
+            yield from uses_of(f"{kind}Item", request)
+    elif operation == "BatchWriteItem":
+        (requests,) = payload["RequestItems"].values()
+        keys = frozenset(each["DeleteRequest"]["Key"]["p"]["S"] for each in requests)
+        yield Use(operation, keys)
+    elif operation in NO_LEADING_KEYS:
+        yield Use(operation, frozenset())
+    else:
+        place = payload.get("Key") or payload.get("Item")
+        value = place["p"] if place else payload["ExpressionAttributeValues"][":p"]
+        yield Use(operation, frozenset([value["S"]]))
+
+
+@contextmanager
+def acting_as(role: str, used: set[Use]) -> Iterator[None]:
+    """What it may not do is refused, in the background too, where nobody would hear of it."""
+    call, refused = DynamoClient.call, list[str]()
+
+    async def judged(client: DynamoClient, operation: str, payload: Item) -> Result:
+        for use in uses_of(operation, payload):
+            if not allows(role, use):
+                refused.append(f"{use.action} {sorted(use.keys)}")
+                raise InvalidSetting(f"{role} may not {refused[-1]}")
+            used.add(use)
+        return await call(client, operation, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DynamoClient, "call", judged)
+        yield
+    assert not refused
+
+
+def expect_nothing_spare(role: str, used: set[Use]) -> None:
+    done = {f"dynamodb:{use.action}" for use in used}
+    allowed = [s["Action"] for s in policy(role) if s["Effect"] == "Allow"]
+    assert {action for actions in allowed for action in actions} == done
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    limits = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
+    async with running_engine(limits, CLOCK) as endpoint:
+        await make_table(parse("messages", {"endpoint": endpoint}), CLOCK)
+        yield f"dynamodb://messages?endpoint={endpoint}"
+
+
+async def test_a_coordinator_leads_and_spreads(url: str) -> None:
+    used: set[Use] = set()
+    async with connect(url, coordinate=False) as operator:
+        await operator.pin("conv", buckets=3, reason="test")
+    with acting_as("Coordinator", used):
+        async with connect(url) as hs:
+            while (await hs.explain("conv")).buckets != 3:
+                await CLOCK.sleep(0.02)
+            await hs._stores.registry.trim(below=2)
+    expect_nothing_spare("Coordinator", used)
+
+
+async def test_a_coordinator_reads_no_rows() -> None:
+    assert not allows("Coordinator", Use("Query", frozenset(["conv"])))
+    assert not allows("Coordinator", Use("Scan", frozenset()))
+
+
+async def test_an_app_server_does_its_work(url: str) -> None:
+    async with connect(url) as coordinator:
+        await spread(coordinator, "conv", 3)
+    used: set[Use] = set()
+    with acting_as("App server", used):
+        async with connect(url, coordinate=False) as hs:
+            receipt = await hs.log.append("conv", b"hello")
+            await hs.log.append("conv", b"hello", id=receipt.id)
+            assert len(await everything(hs, "conv")) == 1
+            await hs.log.get("conv", receipt.id)
+            await hs.log.delete("conv", receipt.id)
+            await hs.counters.add("conv", 2)
+            async with hs.counters.buffered() as counts:
+                await counts.add("conv")
+            assert await hs.counters.value("conv") == 3
+            await hs.counters.fold("conv")
+    expect_nothing_spare("App server", used)
+
+
+@pytest.mark.parametrize("action", ["PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"])
+@pytest.mark.parametrize("partition", ["%log", "%keys", "%pins"])
+def test_an_app_server_decides_nothing(action: str, partition: str) -> None:
+    assert not allows("App server", Use(action, frozenset([partition])))
+
+
+async def test_an_operator_pins_checks_and_rebuilds(url: str) -> None:
+    used: set[Use] = set()
+    with acting_as("Operator", used):
+        async with connect(url, coordinate=False) as hs:
+            await hs.pin("conv", buckets=3, reason="test")
+            await hs.unpin("conv")
+        assert (await run_fsck(url, True, CLOCK)).findings.clean
+    expect_nothing_spare("Operator", used)
+
+
+async def test_a_check_needs_only_to_read(url: str) -> None:
+    async with connect(url) as hs:
+        await hs.log.append("conv", b"hello")
+        await hs.counters.add("views")
+    used: set[Use] = set()
+    with acting_as("Operator", used):
+        await run_fsck(url, False, CLOCK)
+    assert {use.action for use in used} == {"GetItem", "Scan"}
