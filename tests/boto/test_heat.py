@@ -12,11 +12,22 @@ from boto3.dynamodb.conditions import Key
 import heatsink
 from heatsink.boto import Table, times
 
-from .conftest import KEYS, running_engine
+from .conftest import KEYS, Engine, running_engine
 
 WRITERS = 24
 SECONDS = 10.0
 LIMITS = ("--write-limit", "100", "--burst-seconds", "1", "--partitions", "16")
+
+
+def over(plain: Any, engine: Engine) -> Table:
+    return Table(
+        plain,
+        partition_key=KEYS[0],
+        sort_key=KEYS[1],
+        time_of=times.millis_text,
+        registry=engine.registry,
+        rules=heatsink.BucketRules(bucket_units_s=80),
+    )
 
 
 def write(table: Table, writer: int) -> list[str]:
@@ -37,20 +48,22 @@ def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost() -> None:
     with running_engine(*LIMITS) as engine:
         plain = engine.make_table("chat")
         plain.put_item(Item={"conversation": "hot", "sent": "1700000000000#old"})
-        with Table(
-            plain,
-            partition_key=KEYS[0],
-            sort_key=KEYS[1],
-            time_of=times.millis_text,
-            registry=engine.registry,
-            rules=heatsink.BucketRules(bucket_units_s=80),
-        ) as table:
+        with over(plain, engine) as table:
             with ThreadPoolExecutor(WRITERS) as pool:
                 each = list(pool.map(lambda n: write(table, n), range(WRITERS)))
             acknowledged = {sent for one in each for sent in one}
             assert table.explain("hot").layout.max_buckets > 1
             assert len(acknowledged) > 1.5 * 100 * SECONDS, "one partition alone gives no more"
             assert acknowledged | {"1700000000000#old"} <= read_back(table)
+
+
+def test_a_batch_on_a_throttled_table_waits_and_loses_nothing() -> None:
+    with running_engine(*LIMITS) as engine, over(engine.make_table("chat"), engine) as table:
+        sent = {f"1700000000000#{n}" for n in range(400)}
+        with table.batch_writer() as batch:
+            for one in sent:
+                batch.put_item(Item={"conversation": "hot", "sent": one})
+        assert read_back(table) == sent
 
 
 def read_back(table: Table) -> set[str]:

@@ -39,13 +39,14 @@ class Shop:
         self.table = self.over()
         self.model: dict[str, dict[str, Any]] = {}
 
-    def over(self) -> Table:
+    def over(self, **settings: Any) -> Table:
         return Table(
             self.plain,
             partition_key=KEYS[0],
             sort_key=KEYS[1],
             time_of=times.millis_text,
             registry=self.engine.registry,
+            **settings,
         )
 
     def item(self, sent: str, text: str) -> dict[str, Any]:
@@ -241,6 +242,27 @@ def test_another_process_with_an_old_view_sees_what_was_acknowledged(shop: Shop)
             for n in range(10):
                 shop.write(shop.table.put_item, millis_key(now_ms(), n), f"{buckets}")
                 assert shop.everything(other, 5, False) == shop.expected(False)
+
+
+def test_a_process_whose_view_stands_still_misses_nothing_and_misplaces_nothing(shop: Shop) -> None:
+    """It must renew before it writes, and ask for the layout itself when it reads."""
+    with shop.over(coordinate=False) as frozen:
+        client = frozen._background.client._client
+        following = client._running[0]
+        frozen._background.client._wait(following.cancel)
+        shop.spread(4)
+        for n in range(10):
+            shop.write(shop.table.put_item, millis_key(now_ms(), n), "acknowledged")
+        assert shop.table.explain("c1").layout.buckets == 4
+        assert frozen._background.view.layout(frozen._places.registry_key("c1")).buckets == 1
+        assert shop.everything(frozen, 4, False) == shop.expected(False)
+        assert frozen._background.view.layout(frozen._places.registry_key("c1")).buckets == 1
+        for sent in shop.model:
+            assert "Item" in frozen.get_item(Key={"conversation": "c1", "sent": sent})
+        for n in range(10):
+            shop.write(frozen.put_item, millis_key(now_ms(), n), "by the frozen")
+        assert shop.physical_keys() <= {f"c1\u241fhs{n}" for n in range(4)}
+        assert shop.everything(shop.table, 4, False) == shop.expected(False)
 
 
 def test_what_is_reserved_or_not_supported_is_refused_by_name(shop: Shop) -> None:

@@ -37,8 +37,10 @@ class BatchWriter:
                 self._send(key, bucket)
 
     def _send(self, key: str, bucket: int | None) -> None:
-        requests = self._waiting.pop((key, bucket))
+        """What was refused until the deadline keeps waiting: `flush` may be called again."""
+        requests = self._waiting[key, bucket]
         self._calls.write_batch(list(requests.values()), key, bucket)
+        del self._waiting[key, bucket]
 
     def flush(self) -> None:
         for key, bucket in list(self._waiting):
