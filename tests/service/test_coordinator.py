@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -197,15 +198,22 @@ def test_a_store_must_be_named() -> None:
     assert "--store" in result.stderr
 
 
-async def test_it_gives_the_lead_back_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_gives_the_lead_back_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    client = heatsink.connect(url)
+
     async def serve(_: object) -> None:
-        pass
+        while not client.status().leads:
+            await asyncio.sleep(0.02)
 
     monkeypatch.setattr("uvicorn.Server.serve", serve)
-    client = heatsink.connect("memory://")
     await run_coordinator(client, "127.0.0.1", 0, None)
     with pytest.raises(heatsink.errors.Closed):
         client.status()
+    async with heatsink.connect(url, coordinate=False) as other:
+        assert (await other._stores.registry.meta()).meta.leader == ""
 
 
 @pytest.mark.parametrize(
