@@ -34,7 +34,7 @@ class Node:
         self._coordinates = coordinates
         self._rng = rng
         self._lives = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order: a seed must replay
 
     async def start(self) -> None:
         """Come up, however long the store takes to answer."""
@@ -66,8 +66,8 @@ class Node:
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something on this node; a crash of the node cancels it."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return await task
 
     def crash(self) -> None:
