@@ -82,7 +82,7 @@ class Stubborn:
     async def initialize(self) -> None:
         pass
 
-    async def execute_command(self, *_: object) -> None:
+    async def execute_command(self, *_words: object) -> None:
         for _ in range(3):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.2)
