@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
+
+from heatsink.registry.news import News
+from heatsink.registry.registry import Registry
 
 from .bugs import BUGS
 from .history import Violation
-from .world import simulate
+from .world import has_redis, simulate
 
 SEEDS = 200
 SEEDS_PER_TEST = 10
@@ -21,8 +26,9 @@ def test_the_invariants_hold_whatever_goes_wrong(first: int) -> None:
             pytest.fail(f"{violation}\nreplay: ./dev soak --first {seed} --seeds 1")
 
 
-def test_a_seed_replays_exactly() -> None:
-    assert simulate(3) == simulate(3)
+@pytest.mark.parametrize("seed", [0, 3, 4, 9])
+def test_a_seed_replays_exactly(seed: int) -> None:
+    assert simulate(seed) == simulate(seed)
 
 
 def test_runs_are_not_vacuous() -> None:
@@ -31,6 +37,22 @@ def test_runs_are_not_vacuous() -> None:
     assert sum(history.reads for history in histories) > 100
     assert sum(history.layout_changes for history in histories) > 40
     assert {"Unavailable", "Overloaded"} <= {name for h in histories for name in h.errors}
+
+
+def test_the_simulated_redis_is_listened_to() -> None:
+    heard = 0
+    adopt = Registry._adopt
+
+    async def counted(self: Registry, news: News) -> None:
+        nonlocal heard
+        heard += 1
+        await adopt(self, news)
+
+    with patch.object(Registry, "_adopt", counted):
+        for seed in (1, 3, 5):
+            assert has_redis(seed)
+            assert simulate(seed).layout_changes > 3
+    assert heard > 500
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -117,6 +117,15 @@ def test_a_spike_during_the_cool_down_starts_it_again() -> None:
     assert plant.feel(100, seconds=20) == 1
 
 
+def test_what_was_not_seen_was_not_calm() -> None:
+    """Reports were lost for two minutes: the cool-down starts anew."""
+    plant = Plant(EXACT)
+    plant.feel(4_000)
+    plant.second += 120
+    assert plant.feel(10, seconds=55) == 5
+    assert plant.feel(10, seconds=10) == 1
+
+
 def test_buckets_are_capped() -> None:
     assert Plant(BucketRules(buckets_max=8)).feel(1_000_000) == 8
 

@@ -9,7 +9,6 @@ from time import sleep as pause
 import pytest
 
 from heatsink.testing.servers import MissingServer, RedisCluster, RedisServer
-from heatsink.testing.servers import redis as module
 from tests.servers import real
 
 PARENT = """

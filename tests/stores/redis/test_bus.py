@@ -86,7 +86,10 @@ async def test_consumers_that_are_long_gone_are_dismissed(
     connection: Connection, keys: Keys, clock: ManualClock
 ) -> None:
     gone, here = (RedisBus(connection, keys, name, clock) for name in ("gone", "here"))
-    await gone.receive()
+    for bus in (gone, here):
+        await bus.send(REPORT)
+        assert await bus.receive() == [REPORT]
+        await bus._acknowledge(bus._taken)
     with patch.object(module, "IDLE_CONSUMER_MS", -1):
         await here.receive()
     consumers = await connection.run("XINFO", "CONSUMERS", keys.heat, GROUP)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import heatsink
 from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing import ManualClock
@@ -72,6 +74,34 @@ async def test_a_redis_that_answers_nothing_is_given_up_on(clock: ManualClock) -
         with server.stopped(), pytest.raises(Unavailable, match="TimeoutError"):
             await connection.run("PING")
         await connection.close()
+
+
+class Stubborn:
+    """A driver that takes a cancellation for a timeout and tries again, as drivers have done."""
+
+    async def initialize(self) -> None:
+        pass
+
+    async def execute_command(self, *_words: object) -> None:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.2)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_driver_cannot_swallow_a_cancellation(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "open_driver", lambda _: Stubborn())
+    connection = Connection(parse("redis://nowhere"), clock, Random(1))
+    call = asyncio.ensure_future(connection.run("PING"))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await connection.close()
 
 
 async def test_a_refusal_has_a_code(connection: Connection) -> None:
