@@ -26,6 +26,10 @@ NAMES = (
     "tracker_memory",
     "view",
     "activation",
+    "engine",
+    "dynamodb",
+    "registry_reads",
+    "fleet",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
