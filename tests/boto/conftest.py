@@ -32,18 +32,18 @@ class Engine:
         self.endpoint = f"http://127.0.0.1:{port}"
         self.registry = f"dynamodb://heatsink?endpoint={self.endpoint}"
 
-    def resource(self) -> Any:
+    def resource(self, **config: Any) -> Any:
         return boto3.resource(
             "dynamodb",
             endpoint_url=self.endpoint,
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="any",  # noqa: S106 (the engine takes any)
-            config=Config(retries={"total_max_attempts": 1}, max_pool_connections=64),
+            config=Config(max_pool_connections=64, **config),
         )
 
-    def make_table(self, name: str, sort_type: str = "S") -> Any:
-        table = self.resource().create_table(
+    def make_table(self, name: str, sort_type: str = "S", **config: Any) -> Any:
+        table = self.resource(**config).create_table(
             TableName=name,
             BillingMode="PAY_PER_REQUEST",
             KeySchema=[

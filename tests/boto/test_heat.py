@@ -17,6 +17,7 @@ from .conftest import KEYS, Engine, running_engine
 WRITERS = 24
 SECONDS = 10.0
 LIMITS = ("--write-limit", "100", "--burst-seconds", "1", "--partitions", "16")
+NO_RETRIES: dict[str, Any] = {"retries": {"total_max_attempts": 1}}
 
 
 def over(plain: Any, engine: Engine) -> Table:
@@ -44,9 +45,10 @@ def write(table: Table, writer: int) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("config", [{}, NO_RETRIES], ids=["boto3 retries", "boto3 does not"])
+def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost(config: dict[str, Any]) -> None:
     with running_engine(*LIMITS) as engine:
-        plain = engine.make_table("chat")
+        plain = engine.make_table("chat", **config)
         plain.put_item(Item={"conversation": "hot", "sent": "1700000000000#old"})
         with over(plain, engine) as table:
             with ThreadPoolExecutor(WRITERS) as pool:
@@ -58,12 +60,15 @@ def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost() -> None:
 
 
 def test_a_batch_on_a_throttled_table_waits_and_loses_nothing() -> None:
-    with running_engine(*LIMITS) as engine, over(engine.make_table("chat"), engine) as table:
+    with running_engine(*LIMITS) as engine:
+        plain = engine.make_table("chat", **NO_RETRIES)
+        table = over(plain, engine)
         sent = {f"1700000000000#{n}" for n in range(400)}
         with table.batch_writer() as batch:
             for one in sent:
                 batch.put_item(Item={"conversation": "hot", "sent": one})
         assert read_back(table) == sent
+        table.close()
 
 
 def read_back(table: Table) -> set[str]:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from boto3.dynamodb.conditions import Attr, Key
+from boto3.dynamodb.types import Binary
 
 from heatsink.boto import Table, times
 from heatsink.errors import InvalidId, InvalidKey, InvalidSetting
@@ -265,6 +266,15 @@ def test_a_process_whose_view_stands_still_misses_nothing_and_misplaces_nothing(
         assert shop.everything(shop.table, 4, False) == shop.expected(False)
 
 
+def test_large_items_come_in_pages_of_about_a_megabyte(shop: Shop) -> None:
+    shop.spread(3)
+    for n in range(30):
+        shop.write(shop.table.put_item, millis_key(now_ms(), n), "x" * 100_000)
+    page = shop.table.query(KeyConditionExpression=Key("conversation").eq("c1"))
+    assert page["Count"] == 10
+    assert shop.everything(shop.table, None, False) == shop.expected(False)
+
+
 def test_what_is_reserved_or_not_supported_is_refused_by_name(shop: Shop) -> None:
     sent = millis_key(OLD_MS)
     where = Key("conversation").eq("c1")
@@ -287,6 +297,8 @@ def test_what_is_reserved_or_not_supported_is_refused_by_name(shop: Shop) -> Non
         shop.table.put_item(Item={"conversation": "c1"})
     with pytest.raises(InvalidId, match="no time"):
         shop.table.put_item(Item=shop.item("yesterday", ""))
+    with pytest.raises(InvalidSetting, match="boto_table"):
+        Table(None, partition_key="a", sort_key="b", time_of=int, registry="memory://")
     with pytest.raises(InvalidId, match="future"):
         shop.table.put_item(Item=shop.item(millis_key(now_ms() + 60_000), ""))
 
@@ -311,6 +323,26 @@ def test_numbers_sort_as_numbers(engine: Engine) -> None:
         found = table.query(KeyConditionExpression=Key("conversation").eq("c1"), Limit=100)
         assert [item["sent"] for item in found["Items"]] == [Decimal(9), *sent]
         assert "Item" in table.get_item(Key={"conversation": "c1", "sent": sent[3] * 1})
+
+
+def test_binary_sort_keys_page_too(engine: Engine) -> None:
+    plain = engine.make_table(f"chat-{uuid4().hex}", "B")
+    with Table(
+        plain,
+        partition_key="conversation",
+        sort_key="sent",
+        time_of=lambda sort: int.from_bytes(sort[:6], "big"),
+        registry=engine.registry,
+    ) as table:
+        sent = [(OLD_MS + n).to_bytes(6, "big") + b"\xff" for n in range(5)]
+        for one in sent:
+            table.put_item(Item={"conversation": "c1", "sent": Binary(one)})
+        where = Key("conversation").eq("c1") & Key("sent").gt(sent[0])
+        page = table.query(KeyConditionExpression=where, Limit=2)
+        rest = table.query(KeyConditionExpression=where, ExclusiveStartKey=page["LastEvaluatedKey"])
+        found = [bytes(item["sent"]) for item in page["Items"] + rest["Items"]]
+        assert found == sent[1:]
+        assert "Item" in table.get_item(Key={"conversation": "c1", "sent": Binary(sent[2])})
 
 
 @pytest.mark.parametrize(

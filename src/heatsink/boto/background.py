@@ -39,6 +39,11 @@ class Background:
             result: Result = self.client._wait(self._backoff.after, refusal, again, key)
             return result
 
+    def note_throttle(self, key: str, bucket: int | None) -> None:
+        """Counted as `Backoff` counts it: not where more buckets would be no relief."""
+        if self.view.layout(key).epochs[-1].uses(bucket):
+            self.tracker.record_throttle(key)
+
     def reach(self, time_ms: int) -> None:
         """Return when items of this time may be placed."""
         deadline_s = self._backoff.deadline_s()

@@ -47,8 +47,12 @@ class Calls:
         self._background.call(attempt, key)
 
     def _try(self, operation: str, key: str, bucket: int | None, parameters: Any) -> Any:
+        """A call that boto3 itself had to repeat was throttled, as a rule: that is heat too."""
         try:
-            return getattr(self._client, operation)(**parameters)
+            answer = getattr(self._client, operation)(**parameters)
+            if answer.get("ResponseMetadata", {}).get("RetryAttempts"):
+                self._background.note_throttle(key, bucket)
+            return answer
         except self._refusal as error:
             if error.response.get("Error", {}).get("Code") in THROTTLES:
                 raise Throttled(partition_of(key, bucket)) from error

@@ -45,14 +45,16 @@ class Table:
         check_text("sort_key", sort_key, NAME_MAX)
         if not callable(time_of):
             raise InvalidSetting("time_of must be a function from a sort key to milliseconds")
+        if not hasattr(getattr(boto_table, "meta", None), "client"):
+            raise InvalidSetting('boto_table must be boto3.resource("dynamodb").Table(…)')
+        self.name: str = boto_table.name
         self._keys = Keys(partition_key, sort_key)
         self._background = Background(registry, settings)
-        self._places = Places(boto_table.name, time_of, self._background)
+        self._places = Places(self.name, time_of, self._background)
         self._calls = Calls(boto_table, self._background)
         self._pool = ThreadPoolExecutor(PARALLEL_QUERIES, "heatsink-query")
         parts = (self._places, self._calls, self._background, self._pool)
         self._queries = Queries(self._keys, *parts)
-        self.name: str = boto_table.name
 
     def put_item(self, *, Item: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
         """Write an item, or replace the one with the same keys."""

@@ -17,6 +17,8 @@ from heatsink.checks import shown
 from heatsink.errors import InvalidId
 from heatsink.ids import Ulid, Uuid7
 
+from .names import comparable
+
 TimeOf = Callable[[Any], int]
 MILLIS_TEXT = re.compile(r"(\d{13})(\D.*)?", re.DOTALL)  # 13 digits: from 2001 to 2286
 
@@ -69,11 +71,11 @@ def after(prefix: str, time_of: TimeOf) -> TimeOf:
 
 
 def careful(time_of: TimeOf) -> TimeOf:
-    """Whatever a reader stumbles over is an `InvalidId` that shows the sort key."""
+    """Gives a reader str, Decimal or bytes; what it stumbles over is an `InvalidId`."""
 
     def read(value: Any) -> int:
         try:
-            return max(int(time_of(value)), 0)
+            return max(int(time_of(comparable(value))), 0)
         except Exception as error:
             raise InvalidId(f"sort key {shown(value)} carries no time: {error}") from error
 
