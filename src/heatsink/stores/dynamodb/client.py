@@ -115,8 +115,10 @@ class DynamoClient:
         return self._session
 
     def _time_of(self, date: str | None) -> int:
+        if date is None:
+            return now_ms(self._clock)
         try:
-            return int(parsedate_to_datetime(date or "").timestamp() * 1000)
+            return int(parsedate_to_datetime(date).timestamp() * 1000)
         except ValueError:
             return now_ms(self._clock)
 
