@@ -129,7 +129,11 @@ class Jump:
         _raise_failures(ended)
         spread_s = [server.log.spread_s for server in self._servers]
         if self._over_s is None or None in spread_s:
-            raise RuntimeError(f"{self._key} was not spread within {PATIENCE_S:g} s")
+            late = sum(moment is None for moment in spread_s)
+            raise RuntimeError(
+                f"{self._key} was not spread within {PATIENCE_S:g} s: "
+                f"{late} of {SERVERS} servers did not follow"
+            )
         return max(moment for moment in spread_s if moment is not None) - self._over_s
 
     async def _write_until_spread(self) -> None:
