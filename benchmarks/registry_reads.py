@@ -31,7 +31,7 @@ from heatsink.testing import SkewedClock, run_on_virtual_time
 from .clients import BODY
 from .harness import Bench, Samples, Scale, at_most, ratio_at_most
 
-SMALL, LARGE = 10, 100
+SMALL, LARGE, HUGE = 10, 100, 300
 COORDINATORS = 2
 SETTLE_S = 60.0
 SAMPLE_S = 10.0
@@ -168,7 +168,7 @@ async def virtually(work: Callable[[int, int], Any], servers: int, samples: int)
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    samples, huge = scale(3, 6), scale(300, 1_000)
+    samples, huge = scale(3, 6), HUGE
     informed, cut, plain = {}, {}, {}
     for servers in (SMALL, LARGE, huge):
         informed[servers], cut[servers] = await virtually(with_news, servers, samples)
