@@ -34,10 +34,14 @@ def describe_as(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
 
 @pytest.mark.parametrize(
     "described",
-    [{"Replicas": REPLICAS}, {"Replicas": REPLICAS, "MultiRegionConsistency": "EVENTUAL"}],
-    ids=["by default", "by name"],
+    [
+        {"Replicas": REPLICAS},
+        {"Replicas": REPLICAS, "MultiRegionConsistency": "EVENTUAL"},
+        {"Replicas": REPLICAS, "MultiRegionConsistency": "STRONG"},
+    ],
+    ids=["by default", "eventual", "strong"],
 )
-async def test_eventual_replication_is_refused_with_the_reason(
+async def test_replication_is_refused_with_the_reason(
     url: str, monkeypatch: pytest.MonkeyPatch, described: dict[str, Any]
 ) -> None:
     describe_as(monkeypatch, **described)
@@ -45,7 +49,7 @@ async def test_eventual_replication_is_refused_with_the_reason(
         async with connect(url):
             pass
     assert "miss acknowledged rows" in str(refusal.value)
-    assert "Use one region" in str(refusal.value)
+    assert "Use a table in one region" in str(refusal.value)
 
 
 async def test_a_table_of_one_region_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,22 @@ async def test_it_gives_the_lead_back_when_it_ends(
         client.status()
     async with heatsink.connect(url, coordinate=False) as other:
         assert (await other._stores.registry.meta()).meta.leader == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_and_gives_the_lead_back(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with heatsink.connect(url, coordinate=False) as hs:
+        command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
+        process = await asyncio.create_subprocess_exec(*command, "--port", "0")
+        while not (await hs._stores.registry.meta()).meta.leader:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        process.send_signal(number)
+        assert await process.wait() == 0
+        assert (await hs._stores.registry.meta()).meta.leader == ""
 
 
 @pytest.mark.parametrize(

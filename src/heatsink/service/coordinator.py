@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -77,8 +78,8 @@ def health_app(read: Callable[[], Status], token: str | None) -> Starlette:
 
 
 def _is_allowed(request: Request, token: str) -> bool:
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), token.encode())
+    given = request.headers.get("authorization", "")
+    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
 async def run_coordinator(client: Heatsink, host: str, port: int, token: str | None) -> None:
@@ -86,6 +87,18 @@ async def run_coordinator(client: Heatsink, host: str, port: int, token: str | N
     check_address(host, token)
     async with client as heatsink:
         app = health_app(heatsink.status, token)
-        server = uvicorn.Server(uvicorn.Config(app, host, port, log_level="warning"))
-        with suppress(asyncio.CancelledError):
-            await server.serve()
+        server = _Server(uvicorn.Config(app, host, port, log_level="warning"))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, server.end)
+        await server.serve()
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to, and leaves the rest of the farewell to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True

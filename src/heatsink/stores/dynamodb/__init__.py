@@ -14,6 +14,8 @@ from .log import DynamoLog
 from .registry import DynamoRegistry
 from .table import Table
 
+ACTIVE_POLL_S = 1.0
+
 
 def open_table(address: Address, clock: Clock) -> tuple[Table, DynamoClient]:
     credentials = (
@@ -44,6 +46,8 @@ async def make_table(address: Address, clock: Clock, write_units: int | None = N
     table, client = open_table(address, clock)
     try:
         await table.create(write_units, None if write_units is None else 3 * write_units)
+        while not await table.is_active():
+            await clock.sleep(ACTIVE_POLL_S)
         await table.expire_rows()
     finally:
         await client.close()

@@ -104,8 +104,13 @@ class Table:
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
                 "name another one, or make it: heatsink table create"
             )
-        if described.get("Replicas") and described.get("MultiRegionConsistency") != "STRONG":
+        if described.get("Replicas"):
             raise InvalidSetting(
-                f"table {self.name!r} replicates to other regions eventually: a reader there would "
-                "miss acknowledged rows. Use one region, or multi-region strong consistency"
+                f"table {self.name!r} replicates to other regions: eventually, so that a reader "
+                "there would miss acknowledged rows, or strongly, without the transactions that "
+                "the registry needs. Use a table in one region"
             )
+
+    async def is_active(self) -> bool:
+        described = (await self.call("DescribeTable", {})).body["Table"]
+        return bool(described.get("TableStatus", "ACTIVE") == "ACTIVE")
