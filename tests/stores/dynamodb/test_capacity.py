@@ -45,9 +45,9 @@ async def test_a_throttled_partition_is_heat() -> None:
 
 async def test_a_throttled_table_is_not_and_explain_says_so() -> None:
     throttled: list[str] = []
-    async with client(units=3, write_limit=1e6, burst_s=1.0) as hs:
+    async with client(units=10, write_limit=1e6, burst_s=1.0) as hs:
         with patch.object(hs._tracker, "record_throttle", throttled.append):
-            for n in range(12):
+            for n in range(30):
                 await hs.log.append(f"key {n}", b"")
         explained = await hs.explain("key 1")
     assert throttled == []
