@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 from typing import Any, NoReturn
 
@@ -153,6 +154,7 @@ def coordinator(
 
     from .coordinator import check_address, run_coordinator
 
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     check_address(host, token)
     rules = BucketRules(bucket_units_s=bucket_units, cool_down_s=cool_down)
     client = connect(store, news=news, name=name, rules=rules)
