@@ -1,0 +1,1 @@
+"""Bulk actions: millions of items on partitioned queues, fair, rate-limited and crash-safe."""

@@ -1,0 +1,118 @@
+"""A batch: what was submitted, where its parts are, and how far it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from heatsink.checks import shown
+from heatsink.errors import InvalidSetting
+
+State = Literal["open", "running", "paused", "done", "failed", "cancelled", "aborted"]
+FINAL: frozenset[State] = frozenset(("done", "failed", "cancelled", "aborted"))
+PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
+PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
+RATE_MAX = 10_000_000
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in any period of `period_s` seconds."""
+
+    count: int
+    period_s: float = 1.0
+
+    @property
+    def per_s(self) -> float:
+        return self.count / self.period_s
+
+    def __str__(self) -> str:
+        unit = next(name for name, length_s in PERIODS_S.items() if length_s == self.period_s)
+        return f"{self.count}/{unit}"
+
+
+def parse_rate(text: str) -> Rate:
+    count, slash, unit = text.partition("/") if isinstance(text, str) else ("", "", "")
+    number = count.strip()
+    whole = number.isascii() and number.isdecimal()
+    if not slash or not whole or unit.strip() not in PERIODS_S or not 0 < int(number) <= RATE_MAX:
+        raise InvalidSetting(
+            f"rate must be like '500/s', '30000/min' or '100/h', not {shown(text)}"
+        )
+    return Rate(int(number), PERIODS_S[unit.strip()])
+
+
+class PartEnd(msgspec.Struct, frozen=True):
+    """How a part ended: what its partition reports to the batch's home."""
+
+    batch: str
+    part: str
+    lap: int
+    done: int
+    failed: int
+    cancelled: int
+
+
+class PartPlace(msgspec.Struct, frozen=True):
+    id: str
+    partition: int
+    items: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """`generation` tells one submission of an id from another: only one of them is ever sealed.
+
+    `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
+    """
+
+    id: str
+    action: str
+    tenant: str
+    submitted_ms: int
+    state: State = "open"
+    generation: str = ""
+    priority: int = 0
+    weight: float = 1.0
+    rate: Rate | None = None
+    on_done: str = ""
+    items: int = 0
+    parts: tuple[PartPlace, ...] = ()
+    ends: tuple[PartEnd, ...] = ()
+    lap: int = 0
+    ended_ms: int = 0
+    reason: str = ""
+    version: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a batch is. `accepted` items are safe; `eta_s` is None until there is a pace."""
+
+    id: str
+    action: str
+    tenant: str
+    state: State
+    accepted: int
+    done: int
+    failed: int
+    cancelled: int
+    running: int
+    waiting: int
+    eta_s: float | None
+    reason: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An item that failed for good. `index` counts from 0 in the order of submission."""
+
+    index: int
+    item: object
+    reason: str
+    attempts: int

@@ -1,0 +1,288 @@
+"""What bulk actions ask of a queue store, and the records that pass between them.
+
+A batch has a *part* in each queue partition that holds some of its items, a part keeps them in
+*chunks*, and a claim hands out *slices* of chunks under a lease. All calls are atomic and may be
+repeated: a call whose answer was lost is safe to make again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+
+from heatsink.registry.soft import SoftStore
+
+from .batch import Batch, PartEnd, Rate
+
+LEGACY = -1
+"""The partition of deployments that do not partition: another key path, so both can run at once."""
+
+Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry"]
+PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
+RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A batch's share of one partition. `lane` names its rate limit, "" if it has none."""
+
+    id: str
+    batch: str
+    tenant: str
+    action: str
+    submitted_ms: int
+    lane: str = ""
+    weight: float = 1.0
+    priority: int = 0
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Items that are stored together. Numbered from 0 within the part; `body` is opaque."""
+
+    number: int
+    count: int
+    body: bytes
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """`attempt` is random and unguessable; `grants` are the starts that each lane was granted."""
+
+    owner: str
+    attempt: str
+    want: int
+    lease_ms: int
+    grants: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Items `start … start + count` of a chunk, leased to one attempt."""
+
+    attempt: str
+    part: str
+    batch: str
+    tenant: str
+    action: str
+    lane: str
+    submitted_ms: int
+    start: int
+    count: int
+    tries: int
+    body: bytes
+
+
+class LaneDepth(msgspec.Struct, frozen=True):
+    """A rate-limited lane with items that wait for grants."""
+
+    lane: str
+    waiting: int
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """`owned` is False if somebody else owns the partition. `more`: items are left to claim now.
+
+    `wake_ms` is how long until something that sleeps is due, None if nothing sleeps.
+    """
+
+    owned: bool
+    slices: list[Slice]
+    lanes: list[LaneDepth]
+    more: bool
+    wake_ms: int | None
+
+
+class Setback(msgspec.Struct, frozen=True):
+    """Why one item of a slice did not get done. Not `counted`: the try was nobody's fault."""
+
+    offset: int
+    reason: str = ""
+    delay_ms: int = 0
+    counted: bool = True
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a slice so far: one mark for each of its items, of `.drfb`.
+
+    `.` still runs, `d` done, `r` try again later, `f` failed for good, `b` given back unstarted.
+    A mark is taken once; `used_us` is the time spent on the items that are newly marked.
+    """
+
+    attempt: str
+    marks: str
+    used_us: int
+    setbacks: list[Setback] = msgspec.field(default_factory=list)
+
+
+class PartCounts(msgspec.Struct, frozen=True):
+    state: PartState
+    size: int
+    done: int
+    failed: int
+    cancelled: int
+    running: int
+    delayed: int
+
+    @property
+    def waiting(self) -> int:
+        return self.size - self.done - self.failed - self.cancelled - self.running
+
+
+class FailedItem(msgspec.Struct, frozen=True):
+    """`place` is where to go on from; `body` and `offset` hold the item itself."""
+
+    place: str
+    offset: int
+    tries: int
+    reason: str
+    body: bytes
+
+
+class Chores(msgspec.Struct, frozen=True):
+    """What a partition's owner has to carry on: ends to report, stale parts to ask about."""
+
+    ends: list[PartEnd]
+    stale: list[tuple[str, str]]
+    """(part, batch) pairs that were staged long ago and neither released nor dropped."""
+
+
+class PartitionLoad(msgspec.Struct, frozen=True):
+    """Totals (claimed, done …) only grow; the rest is now. Times in µs are per item."""
+
+    runnable: int = 0
+    limited: int = 0
+    delayed: int = 0
+    in_flight: int = 0
+    tenants: int = 0
+    service_us: float = 0.0
+    oldest_ms: int = 0
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    fenced: int = 0
+    lost: int = 0
+
+
+class QueueStore(Protocol):
+    async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
+        """Put chunks where nothing runs yet. A chunk that is there already is left as it is."""
+
+    async def steer(self, partition: int, part: str, verb: Verb, lap: int = 0) -> bool:
+        """Change a part's state; False if there is no such part. Repeating changes nothing."""
+
+    async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
+
+    async def settle(
+        self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
+    ) -> list[str]:
+        """Record outcomes and prolong the leases of `beats`. Returns attempts that were lost."""
+
+    async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
+        """Forget the ends that were reported; tell what is left to do."""
+
+    async def load(self, partition: int) -> PartitionLoad: ...
+
+    async def part(self, partition: int, part: str) -> PartCounts | None: ...
+
+    async def failures(
+        self, partition: int, part: str, after: str, limit: int
+    ) -> list[FailedItem]: ...
+
+
+class BatchStore(Protocol):
+    """Batches at home: one small record each, in a slot that the id alone decides."""
+
+    async def open(self, batch: Batch) -> Batch:
+        """Keep it, unless one of that id is there: then that one is the answer."""
+
+    async def update(self, batch: Batch) -> Batch | None:
+        """Replace the record of the same `version`, raising it by one; None if that is gone."""
+
+    async def get(self, id: str) -> Batch | None: ...
+
+    async def list(self, limit: int, tenant: str = "") -> list[Batch]:
+        """The newest first."""
+
+    async def forget(self, id: str, after_ms: int) -> None:
+        """Let the record go after a time."""
+
+
+class Grants(msgspec.Struct, frozen=True):
+    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited."""
+
+    size: int
+    wait_ms: list[float]
+
+
+class LimitStore(Protocol):
+    """Rate limits at home, so that they hold over all partitions and workers."""
+
+    async def declare(self, lane: str, rate: Rate | None) -> None:
+        """Set the rate that may not be exceeded; None leaves only what was explored."""
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        """Book the next starts, not further ahead than `ahead_ms` unless it is a single grant."""
+
+    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
+        """Somebody downstream said "too many": explore for the rate that it takes."""
+
+    async def rate_of(self, lane: str) -> float | None:
+        """Items a second that the lane is granted now; None if it has no limit."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How many partitions new parts go to, and the most there ever were: those are drained."""
+
+    partitions: int
+    high_water: int
+    version: int = 0
+
+
+class FleetStore(Protocol):
+    """Who is there, who owns what, and how many partitions there are."""
+
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+        """Stay a member for `ttl_ms`. Returns the members, sorted."""
+
+    async def leave(self, consumer: str) -> None: ...
+
+    async def actions(self) -> list[str]:
+        """Every action that a worker ever announced."""
+
+    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
+        """Take the partition or stay its owner; False if somebody else is."""
+
+    async def disown(self, partition: int, consumer: str) -> None: ...
+
+    async def plan(self, default: Plan) -> Plan:
+        """The plan in force; the first caller's default is kept."""
+
+    async def change(self, plan: Plan) -> Plan:
+        """Put a plan in force if its version is newer."""
+
+
+class Bell(Protocol):
+    """Rings when a part was released or resumed. It may miss a ring: whoever waits also polls."""
+
+    async def wait(self, timeout_s: float) -> set[int]:
+        """The partitions that rang since this process last asked; waits if none did."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class QueueStores:
+    """One queue as a process sees it. `sync` returns when all that was written is durable."""
+
+    queue: QueueStore
+    batches: BatchStore
+    limits: LimitStore
+    fleet: FleetStore
+    bell: Bell
+    soft: SoftStore
+    sync: Callable[[], Awaitable[None]] = _nothing
+    open: Callable[[], Awaitable[None]] = _nothing
+    close: Callable[[], Awaitable[None]] = _nothing

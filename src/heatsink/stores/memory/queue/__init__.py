@@ -1,0 +1,31 @@
+"""A queue in memory: the reference, for tests, the lab and the simulation."""
+
+from __future__ import annotations
+
+from heatsink.bulk.store import QueueStores
+from heatsink.clock import Clock
+from heatsink.registry.soft import SoftDecision
+from heatsink.stores.memory.soft import MemorySoft
+
+from .homes import MemoryBatches, MemoryFleet, MemoryLimits
+from .queue import MemoryBell, MemoryQueue
+
+
+class MemoryQueueServer:
+    """What the processes of one simulated fleet share, as they would share a Redis."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.queue = MemoryQueue(clock)
+        self.batches = MemoryBatches(clock)
+        self.limits = MemoryLimits(clock)
+        self.fleet = MemoryFleet(self.queue)
+        self._soft: list[SoftDecision] = []
+
+    def stores(self) -> QueueStores:
+        """The view of one process; only its bell is its own."""
+        bell = MemoryBell(self._clock)
+        self.queue.bells.append(bell)
+        return QueueStores(
+            self.queue, self.batches, self.limits, self.fleet, bell, MemorySoft(self._soft)
+        )

@@ -1,0 +1,120 @@
+"""Batches, limits and the fleet in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from heatsink.bulk import rates
+from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.rates import Limit
+from heatsink.bulk.store import Grants, Plan
+from heatsink.clock import Clock
+
+from .queue import MemoryQueue
+
+
+class MemoryBatches:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._batches: dict[str, Batch] = {}
+        self._gone_s: dict[str, float] = {}
+
+    async def open(self, batch: Batch) -> Batch:
+        self._drop_old()
+        return self._batches.setdefault(batch.id, batch)
+
+    async def update(self, batch: Batch) -> Batch | None:
+        known = self._batches.get(batch.id)
+        if known is None or known.version != batch.version:
+            return None
+        self._batches[batch.id] = msgspec.structs.replace(batch, version=batch.version + 1)
+        return self._batches[batch.id]
+
+    async def get(self, id: str) -> Batch | None:
+        self._drop_old()
+        return self._batches.get(id)
+
+    async def list(self, limit: int, tenant: str = "") -> list[Batch]:
+        self._drop_old()
+        found = [b for b in self._batches.values() if tenant in ("", b.tenant)]
+        return sorted(found, key=lambda b: (-b.submitted_ms, b.id))[:limit]
+
+    async def forget(self, id: str, after_ms: int) -> None:
+        self._gone_s[id] = self._clock.now_s() + after_ms / 1000
+
+    def _drop_old(self) -> None:
+        now_s = self._clock.now_s()
+        for id in [id for id, gone_s in self._gone_s.items() if gone_s <= now_s]:
+            del self._gone_s[id]
+            self._batches.pop(id, None)
+
+
+class MemoryLimits:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._limits: defaultdict[str, Limit] = defaultdict(Limit)
+
+    def _now_ms(self) -> float:
+        return self._clock.now_s() * 1000
+
+    async def declare(self, lane: str, rate: Rate | None) -> None:
+        self._limits[lane] = msgspec.structs.replace(self._limits[lane], declared=rate)
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        limit, grants = rates.reserve(self._limits[lane], self._now_ms(), starts, ahead_ms)
+        self._limits[lane] = limit
+        return grants
+
+    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
+        limit = self._limits[lane]
+        self._limits[lane] = rates.refused(limit, self._now_ms(), started_per_s, retry_after_ms)
+
+    async def rate_of(self, lane: str) -> float | None:
+        return rates.rate_of(self._limits[lane], self._now_ms())
+
+
+class MemoryFleet:
+    """Ownership is kept in the partitions, where claims check it."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+        self._members: dict[str, float] = {}
+        self._actions: set[str] = set()
+        self._plan: Plan | None = None
+
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+        now_ms = self._queue.now_ms()
+        self._members[consumer] = now_ms + ttl_ms
+        self._actions |= set(actions)
+        self._members = {n: until for n, until in self._members.items() if until > now_ms}
+        return sorted(self._members)
+
+    async def leave(self, consumer: str) -> None:
+        self._members.pop(consumer, None)
+
+    async def actions(self) -> list[str]:
+        return sorted(self._actions)
+
+    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
+        queue, now_ms = self._queue.partitions[partition], self._queue.now_ms()
+        if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
+            return False
+        queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
+        return True
+
+    async def disown(self, partition: int, consumer: str) -> None:
+        queue = self._queue.partitions[partition]
+        if queue.owner == consumer:
+            queue.owner = ""
+
+    async def plan(self, default: Plan) -> Plan:
+        self._plan = self._plan or default
+        return self._plan
+
+    async def change(self, plan: Plan) -> Plan:
+        if self._plan is None or plan.version > self._plan.version:
+            self._plan = plan
+        return self._plan

@@ -1,0 +1,321 @@
+"""One queue partition in memory: the reference for what every queue store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.store import (
+    BACK,
+    DONE,
+    FAILED,
+    RETRY,
+    RUNNING,
+    Chores,
+    Chunk,
+    Claimed,
+    ClaimRequest,
+    FailedItem,
+    LaneDepth,
+    Outcome,
+    Part,
+    PartCounts,
+    PartitionLoad,
+    Setback,
+    Slice,
+    Verb,
+)
+
+from .parts import Place, Share
+from .rotation import Rotation
+
+STALE_MS = 60_000
+SUSPECT_PAUSE_MS = 20.0
+SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker; else one
+SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
+SERVICE_WEIGHT = 0.1
+QUANTUM_US = 20_000.0
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost")
+
+
+@dataclass
+class Lease:
+    share: Share
+    chunk: int
+    start: int
+    marks: str
+    until_ms: float
+    cost_us: float
+    suspect: bool
+
+
+@dataclass
+class Partition:
+    owner: str = ""
+    owned_until_ms: float = 0.0
+    shares: dict[str, Share] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    rotation: Rotation = field(default_factory=Rotation)
+    sleeping: dict[str, float] = field(default_factory=dict)
+    outbox: dict[str, PartEnd] = field(default_factory=dict)
+    service_us: dict[str, float] = field(default_factory=dict)
+    tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
+    suspects_running: int = 0
+
+    # -- parts come and go -----------------------------------------------------------------
+
+    def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
+        share = self.shares.setdefault(part.id, Share(part))
+        if share.state == "staged":
+            share.staged_ms = now_ms
+            for chunk in chunks:
+                share.add(chunk)
+
+    def steer(self, part: str, verb: Verb, lap: int, now_ms: float) -> bool:
+        share = self.shares.get(part)
+        if share is None:
+            return False
+        if verb == "drop":
+            if share.state == "staged":
+                del self.shares[part]
+            return True
+        if share.steer(verb, lap):
+            self._put(share, now_ms)
+        return True
+
+    def _put(self, share: Share, now_ms: float) -> None:
+        """Where a part belongs after it changed: in the rotation, asleep, ended, or nowhere."""
+        self.rotation.remove(share.part)
+        self.sleeping.pop(share.part.id, None)
+        if share.ends():
+            self._end(share)
+        elif share.state == "ready":
+            self._line_up(share, now_ms)
+
+    def _line_up(self, share: Share, now_ms: float) -> None:
+        due_ms = share.due_ms(now_ms)
+        if due_ms is None:
+            return
+        if due_ms <= now_ms:
+            self.rotation.add(share.part, self._score(share))
+        else:
+            self.sleeping[share.part.id] = due_ms
+
+    def _score(self, share: Share) -> float:
+        """Shortest remaining first; a second of waiting is worth a second of work."""
+        work_s = share.waiting * self._cost_us(share) / 1e6
+        return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
+
+    def _cost_us(self, share: Share) -> float:
+        return self.service_us.get(share.part.action, SERVICE_US)
+
+    def _end(self, share: Share) -> None:
+        share.state = "finished"
+        self.outbox[share.part.id] = share.end()
+
+    # -- claims ----------------------------------------------------------------------------
+
+    def claim(self, request: ClaimRequest, now_ms: float) -> Claimed:
+        if self.owner != request.owner or now_ms >= self.owned_until_ms:
+            return Claimed(False, [], [], False, None)
+        self._take_back(request.attempt, now_ms)
+        self._expire(now_ms)
+        self._wake(now_ms)
+        slices: list[Slice] = []
+        for lane, allowed in request.grants.items():
+            self._serve_lane(request, lane, allowed, slices, now_ms)
+        self._serve_tenants(request, slices, now_ms)
+        lanes = [LaneDepth(lane, self._lane_waiting(lane)) for lane in self.rotation.lanes]
+        dues = [lease.until_ms for lease in self.leases.values()] + list(self.sleeping.values())
+        wake_ms = max(int(min(dues) - now_ms), 0) if dues else None
+        return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
+
+    def _take_back(self, attempt: str, now_ms: float) -> None:
+        """The same claim again: its first answer was lost, so nobody runs what it handed out."""
+        number = 0
+        while lease := self.leases.get(f"{attempt}:{number}"):
+            marks = BACK * len(lease.marks)
+            self._settle(Outcome(f"{attempt}:{number}", marks, 0), now_ms)
+            number += 1
+
+    def _expire(self, now_ms: float) -> None:
+        for attempt, lease in list(self.leases.items()):
+            if lease.until_ms <= now_ms:
+                self._lose(attempt, lease, now_ms)
+
+    def _lose(self, attempt: str, lease: Lease, now_ms: float) -> None:
+        """Its worker died, or is as good as dead: what it had not settled runs again."""
+        self._forget(attempt, lease)
+        share = lease.share
+        for offset, mark in enumerate(lease.marks):
+            if mark == RUNNING:
+                self.tally["lost"] += 1
+                share.lose((lease.chunk, lease.start + offset))
+        self._put(share, now_ms)
+
+    def _forget(self, attempt: str, lease: Lease) -> None:
+        del self.leases[attempt]
+        self.suspects_running -= lease.suspect
+
+    def _wake(self, now_ms: float) -> None:
+        for part, due_ms in list(self.sleeping.items()):
+            if due_ms <= now_ms:
+                self._put(self.shares[part], now_ms)
+
+    def _serve_lane(
+        self,
+        request: ClaimRequest,
+        lane: str,
+        allowed: int,
+        slices: list[Slice],
+        now_ms: float,
+    ) -> None:
+        while allowed > 0 and (part := self.rotation.first_of_lane(lane)):
+            taken = self._take(request, self.shares[part], allowed, slices, now_ms)
+            allowed -= taken
+
+    def _serve_tenants(self, request: ClaimRequest, slices: list[Slice], now_ms: float) -> None:
+        want = request.want
+        while want > 0 and (part := self.rotation.next()):
+            share = self.shares[part]
+            quantum = max(1, int(QUANTUM_US / max(self._cost_us(share), 1.0)))
+            want -= self._take(request, share, min(want, quantum), slices, now_ms)
+
+    def _take(
+        self,
+        request: ClaimRequest,
+        share: Share,
+        most: int,
+        slices: list[Slice],
+        now_ms: float,
+    ) -> int:
+        """Lease up to `most` items of one chunk; the part finds its new place."""
+        suspects = SUSPECTS_MAX.get(share.next_losses, 1) - self.suspects_running
+        found = share.take(most, suspects > 0, now_ms)
+        if found is None:
+            self._put_aside(share, now_ms)
+            return 0
+        chunk, start, count, suspect = found
+        cost_us = self._cost_us(share)
+        attempt = f"{request.attempt}:{len(slices)}"
+        until_ms = now_ms + request.lease_ms
+        self.leases[attempt] = Lease(
+            share, chunk, start, RUNNING * count, until_ms, cost_us, suspect
+        )
+        self.suspects_running += suspect
+        self.tally["claimed"] += count
+        slices.append(share.slice(attempt, chunk, start, count))
+        self.rotation.charge(share.part, cost_us * count)
+        self._put(share, now_ms)
+        return count
+
+    def _put_aside(self, share: Share, now_ms: float) -> None:
+        """All that is left are suspects that must wait for others of their kind."""
+        self.rotation.remove(share.part)
+        self.sleeping[share.part.id] = now_ms + SUSPECT_PAUSE_MS
+
+    def _lane_waiting(self, lane: str) -> int:
+        return sum(self.shares[part].waiting for part in self.rotation.lanes[lane])
+
+    # -- outcomes --------------------------------------------------------------------------
+
+    def settle(
+        self, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int, now_ms: float
+    ) -> list[str]:
+        lost = [o.attempt for o in outcomes if not self._settle(o, now_ms)]
+        self.tally["fenced"] += len(lost)
+        for attempt in beats:
+            lease = self.leases.get(attempt)
+            if lease is not None:
+                lease.until_ms = now_ms + lease_ms
+            elif attempt not in lost:
+                lost.append(attempt)
+        return lost
+
+    def _settle(self, outcome: Outcome, now_ms: float) -> bool:
+        lease = self.leases.get(outcome.attempt)
+        if lease is None or len(outcome.marks) != len(lease.marks):
+            return False
+        setbacks = {setback.offset: setback for setback in outcome.setbacks}
+        settled = started = 0
+        for offset, mark in enumerate(outcome.marks):
+            if mark != RUNNING and lease.marks[offset] == RUNNING:
+                settled += 1
+                started += mark != BACK
+                place = (lease.chunk, lease.start + offset)
+                self._mark(lease.share, place, mark, setbacks.get(offset), now_ms)
+        lease.marks = "".join(
+            new if old == RUNNING else old
+            for old, new in zip(lease.marks, outcome.marks, strict=True)
+        )
+        self._correct(lease, outcome.used_us, settled, started)
+        if RUNNING not in lease.marks:
+            self._forget(outcome.attempt, lease)
+        self._put(lease.share, now_ms)
+        return True
+
+    def _mark(
+        self, share: Share, place: Place, mark: str, setback: Setback | None, now_ms: float
+    ) -> None:
+        why = setback or Setback(place[1])
+        if mark == DONE:
+            share.finish(place)
+            self.tally["done"] += 1
+        elif mark == FAILED:
+            share.fail(place, why.reason)
+            self.tally["failed"] += 1
+        elif mark in (RETRY, BACK):
+            share.delay(place, now_ms + why.delay_ms, why.counted and mark == RETRY)
+            self.tally["retried"] += mark == RETRY
+
+    def _correct(self, lease: Lease, used_us: int, settled: int, started: int) -> None:
+        """Tenants were charged what their items were thought to cost; now it is known."""
+        self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
+        if started:
+            action = lease.share.part.action
+            known = self.service_us.get(action)
+            each = used_us / started
+            self.service_us[action] = (
+                each if known is None else known + SERVICE_WEIGHT * (each - known)
+            )
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def chores(self, reported: Sequence[PartEnd], now_ms: float) -> Chores:
+        for end in reported:
+            if self.outbox.get(end.part) == end:
+                del self.outbox[end.part]
+        stale = [
+            (share.part.id, share.part.batch)
+            for share in self.shares.values()
+            if share.state == "staged" and now_ms - share.staged_ms > STALE_MS
+        ]
+        return Chores(list(self.outbox.values()), stale)
+
+    def load(self, now_ms: float) -> PartitionLoad:
+        ready = [share for share in self.shares.values() if share.state == "ready"]
+        oldest_ms = min((share.part.submitted_ms for share in ready if share.waiting), default=0)
+        weights = [(share.waiting, self._cost_us(share)) for share in ready]
+        waiting = sum(count for count, _ in weights)
+        cost_us = sum(count * cost for count, cost in weights)
+        delayed = sum(share.delayed_after(now_ms) for share in ready)
+        limited = sum(s.waiting - s.delayed_after(now_ms) for s in ready if s.part.lane)
+        return PartitionLoad(
+            runnable=waiting - delayed - limited,
+            limited=limited,
+            delayed=delayed,
+            in_flight=sum(share.running for share in self.shares.values()),
+            tenants=len({share.part.tenant for share in ready}),
+            service_us=cost_us / waiting if waiting else 0.0,
+            oldest_ms=int(now_ms - oldest_ms) if oldest_ms else 0,
+            **self.tally,
+        )
+
+    def part(self, part: str) -> PartCounts | None:
+        share = self.shares.get(part)
+        return share.counts() if share else None
+
+    def failures(self, part: str, after: str, limit: int) -> list[FailedItem]:
+        share = self.shares.get(part)
+        return share.failures_after(after, limit) if share else []

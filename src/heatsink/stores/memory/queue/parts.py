@@ -1,0 +1,218 @@
+"""A batch's share of one partition: its items and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
+
+LOSSES_MAX = 3
+LOST = "its worker died {} times while it ran"
+Place = tuple[int, int]  # chunk, offset in it
+
+
+@dataclass
+class Share:
+    part: Part
+    state: PartState = "staged"
+    lap: int = 0
+    staged_ms: float = 0.0
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    next_chunk: int = 0
+    next_offset: int = 0
+    fresh: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    running: int = 0
+    delayed: dict[Place, float] = field(default_factory=dict)
+    suspects: list[Place] = field(default_factory=list)
+    tries: dict[Place, int] = field(default_factory=dict)
+    losses: dict[Place, int] = field(default_factory=dict)
+    failures: dict[Place, str] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> int:
+        return self.fresh + len(self.delayed) + len(self.suspects)
+
+    @property
+    def size(self) -> int:
+        return self.waiting + self.done + self.failed + self.cancelled + self.running
+
+    @property
+    def next_losses(self) -> int:
+        return self.losses[self.suspects[0]] if self.suspects else 0
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.number not in self.chunks:
+            self.chunks[chunk.number] = chunk
+            self.left[chunk.number] = chunk.count
+            self.fresh += chunk.count
+
+    # -- what operators wish ---------------------------------------------------------------
+
+    def steer(self, verb: Verb, lap: int) -> bool:
+        """Whether anything changed."""
+        if verb == "release" and self.state == "staged":
+            self.state = "ready"
+        elif verb == "pause" and self.state == "ready":
+            self.state = "paused"
+        elif verb == "resume" and self.state == "paused":
+            self.state = "ready"
+        elif verb == "cancel" and self.state in ("ready", "paused", "staged"):
+            self._cancel()
+        elif verb == "retry" and self.lap < lap:
+            self._retry(lap)
+        else:
+            return False
+        return True
+
+    def _cancel(self) -> None:
+        self.state = "cancelled"
+        self.cancelled += self.waiting
+        self.fresh = 0
+        self.delayed.clear()
+        self.suspects.clear()
+
+    def _retry(self, lap: int) -> None:
+        """Failed items go back in line as if they had never run."""
+        self.lap = lap
+        self.state = "ready"
+        for place in self.failures:
+            self.delayed[place] = 0.0
+            self.tries.pop(place, None)
+            self.losses.pop(place, None)
+        self.failed = 0
+        self.failures.clear()
+
+    # -- handing out -----------------------------------------------------------------------
+
+    def due_ms(self, now_ms: float) -> float | None:
+        """When something can be claimed; None if nothing is left to claim."""
+        if self.fresh or self.suspects:
+            return now_ms
+        return min(self.delayed.values(), default=None)
+
+    def take(
+        self, most: int, suspects_may: bool, now_ms: float
+    ) -> tuple[int, int, int, bool] | None:
+        """(chunk, start, count, suspect): what waited longest first, then what is fresh."""
+        due = min(self.delayed, key=lambda place: (self.delayed[place], place), default=None)
+        if due is not None and self.delayed[due] <= now_ms:
+            del self.delayed[due]
+            return self._run(due, 1, suspect=False)
+        if self.suspects and suspects_may:
+            return self._run(self.suspects.pop(0), 1, suspect=True)
+        return self._take_fresh(most) if self.fresh else None
+
+    def _take_fresh(self, most: int) -> tuple[int, int, int, bool]:
+        chunk = self.chunks[self.next_chunk]
+        count = min(most, chunk.count - self.next_offset)
+        place = (self.next_chunk, self.next_offset)
+        self.fresh -= count
+        self.next_offset += count
+        if self.next_offset == chunk.count:
+            self.next_chunk, self.next_offset = self.next_chunk + 1, 0
+        return self._run(place, count, suspect=False)
+
+    def _run(self, place: Place, count: int, suspect: bool) -> tuple[int, int, int, bool]:
+        self.running += count
+        return *place, count, suspect
+
+    def slice(self, attempt: str, chunk: int, start: int, count: int) -> Slice:
+        part = self.part
+        return Slice(
+            attempt=attempt,
+            part=part.id,
+            batch=part.batch,
+            tenant=part.tenant,
+            action=part.action,
+            lane=part.lane,
+            submitted_ms=part.submitted_ms,
+            start=start,
+            count=count,
+            tries=self.tries.get((chunk, start), 0),
+            body=self.chunks[chunk].body,
+        )
+
+    # -- outcomes --------------------------------------------------------------------------
+
+    def finish(self, place: Place) -> None:
+        self.running -= 1
+        self.done += 1
+        self._let_go(place)
+
+    def _let_go(self, place: Place) -> None:
+        self.tries.pop(place, None)
+        self.losses.pop(place, None)
+        self.left[place[0]] -= 1
+        if not self.left[place[0]]:
+            del self.chunks[place[0]]
+
+    def fail(self, place: Place, reason: str) -> None:
+        """Its chunk stays, so that it can be shown and tried again."""
+        self.running -= 1
+        self.failed += 1
+        self.tries[place] = self.tries.get(place, 0) + 1
+        self.failures[place] = reason
+
+    def delay(self, place: Place, due_ms: float, counted: bool) -> None:
+        self.running -= 1
+        if self.state == "cancelled":
+            self.cancelled += 1
+            return
+        if counted:
+            self.tries[place] = self.tries.get(place, 0) + 1
+        self.delayed[place] = due_ms
+
+    def lose(self, place: Place) -> None:
+        losses = self.losses[place] = self.losses.get(place, 0) + 1
+        if self.state == "cancelled":
+            self.running -= 1
+            self.cancelled += 1
+        elif losses >= LOSSES_MAX:
+            self.fail(place, LOST.format(losses))
+        else:
+            self.running -= 1
+            self.suspects.append(place)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def ends(self) -> bool:
+        return self.state in ("ready", "paused", "cancelled") and not self.waiting + self.running
+
+    def end(self) -> PartEnd:
+        part = self.part
+        return PartEnd(part.batch, part.id, self.lap, self.done, self.failed, self.cancelled)
+
+    def counts(self) -> PartCounts:
+        return PartCounts(
+            self.state,
+            self.size,
+            self.done,
+            self.failed,
+            self.cancelled,
+            self.running,
+            len(self.delayed),
+        )
+
+    def delayed_after(self, now_ms: float) -> int:
+        return sum(due_ms > now_ms for due_ms in self.delayed.values())
+
+    def failures_after(self, after: str, limit: int) -> list[FailedItem]:
+        names = sorted(
+            (f"{chunk:08d}:{offset:04d}", (chunk, offset)) for chunk, offset in self.failures
+        )
+        later = [(name, place) for name, place in names if name > after][:limit]
+        return [
+            FailedItem(
+                name,
+                place[1],
+                self.tries.get(place, 0),
+                self.failures[place],
+                self.chunks[place[0]].body,
+            )
+            for name, place in later
+        ]
