@@ -44,10 +44,10 @@ class RateLimited(Exception):
         self.retry_after_s = retry_after
 
 
-Once = Callable[["Context", str, bytes], Awaitable[bool]]
+Once = Callable[["Context", str, bytes], Awaitable[None]]
 
 
-async def no_store(*_: object) -> bool:
+async def no_store(*_: object) -> None:
     raise InvalidSetting("context.once() needs a data store: heatsink worker --store URL")
 
 
@@ -79,13 +79,13 @@ class Context:
         """The same in every attempt at this item: hand it to whoever removes duplicates."""
         return f"{self.batch}:{self.index}"
 
-    async def once(self, key: str, body: bytes) -> bool:
+    async def once(self, key: str, body: bytes) -> None:
         """Append `body` to the log of `key`, once for this item however often it runs.
 
-        The row *is* the record that it happened, so there is no moment between the two. Returns
-        False if an earlier attempt had done it.
+        The row *is* the record that it happened, so nothing can come between the two. If an
+        earlier attempt appended something else, that stays.
         """
-        return await self._once(self, key, body)
+        await self._once(self, key, body)
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,11 @@ class Bulk:
 
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
+        give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
+        while (await self.status(id)).is_final and not (await self._get(id)).is_final:
+            if self._clock.monotonic_s() > give_up_s:
+                raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
+            await self._clock.sleep(LOOK_S)
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")
 
