@@ -23,7 +23,8 @@ FLUSH_S = 0.005
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a call that failed
-PACE_WEIGHT = 0.3
+PACE_S = 0.05
+PACE_WEIGHT = 0.5
 
 
 class Pump:
@@ -81,6 +82,7 @@ class Pump:
 
     async def _turn(self) -> float:
         """One claim if there is room; how long to wait before the next unless nudged."""
+        self._pace.learn(self.pool.finished, self._clock.monotonic_s())
         granted, start_by_s = self._lanes.due(self.pool.free)
         want = self._want()
         if want <= 0 and not granted:
@@ -157,14 +159,13 @@ class Pump:
         return True
 
     async def _mind(self) -> None:
-        """Keep leases, watch the clock, learn the pace."""
+        """Keep leases and watch the clock."""
         beat_s = self._clock.monotonic_s()
         while True:
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
             now_s = self._clock.monotonic_s()
             self._warn_if_blocked(now_s - slept_s - MIND_S)
-            self._pace.learn(self.pool.finished, now_s)
             self.pool.check_times()
             if now_s - beat_s >= self._lease_s / 3 and len(self._ledger):
                 beat_s = now_s if await self.flush(self._ledger.attempts) else beat_s
@@ -213,15 +214,18 @@ class Pump:
 
 
 class Pace:
-    """Items a second that this partition's workers get through, smoothed."""
+    """Items a second that this partition's workers get through, of late."""
 
     def __init__(self) -> None:
         self.per_s = 0.0
-        self._seen: tuple[int, float] | None = None
+        self._seen = 0
+        self._seen_s = float("-inf")
 
     def learn(self, finished: int, now_s: float) -> None:
-        if self._seen is not None and now_s > self._seen[1]:
-            latest = (finished - self._seen[0]) / (now_s - self._seen[1])
-            weight = PACE_WEIGHT if latest < self.per_s else 1.0
-            self.per_s += weight * (latest - self.per_s)
-        self._seen = finished, now_s
+        passed_s = now_s - self._seen_s
+        if passed_s < PACE_S:
+            return
+        latest = (finished - self._seen) / passed_s
+        weight = 1.0 if latest > self.per_s else PACE_WEIGHT
+        self.per_s += weight * (latest - self.per_s)
+        self._seen, self._seen_s = finished, now_s

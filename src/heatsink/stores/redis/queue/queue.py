@@ -128,9 +128,9 @@ def _lane(lane: str) -> str:
 
 
 def _info(part: Part) -> tuple[Any, ...]:
-    """The part, whose account it runs on, and the line that it waits in."""
+    """The part, whose account it runs on, and the line that it waits in if it is limited."""
     purse = handle("tenant", part.tenant)
-    return *msgspec.structs.astuple(part), purse, _lane(part.lane) if part.lane else purse
+    return *msgspec.structs.astuple(part), purse, _lane(part.lane)
 
 
 def _outcome(outcome: Outcome) -> tuple[Any, ...]:
@@ -163,7 +163,7 @@ def _slices(
 ) -> Iterable[Slice]:
     for number, at in enumerate(range(0, len(words), _SLICE_WORDS)):
         info, body, start, count, tries = words[at : at + _SLICE_WORDS]
-        part, batch, tenant, action, submitted_ms, lane = parts[info][:6]
+        part, batch, tenant, action, submitted_ms, lane, limited = parts[info][:7]
         yield Slice(
             attempt=f"{attempt}:{number}",
             part=part,
@@ -171,6 +171,7 @@ def _slices(
             tenant=tenant,
             action=action,
             lane=lane,
+            limited=limited,
             submitted_ms=submitted_ms,
             start=start,
             count=count,

@@ -32,6 +32,13 @@ local function retry()
   p.delayed, p.failed = p.delayed + p.failed, 0
 end
 
+-- From now on it waits for its lane's grants.
+local function limit()
+  leave(p)
+  p.info[LIMITED] = true
+  p.packed = cmsgpack.pack(p.info)
+end
+
 local before = p.state
 local changed = true
 if verb == 'drop' then
@@ -47,11 +54,13 @@ elseif verb == 'cancel' and (before == 'ready' or before == 'paused' or before =
   cancel()
 elseif verb == 'retry' and p.lap < lap then
   retry()
+elseif verb == 'limit' and not p.info[LIMITED] then
+  limit()
 else
   changed = false
 end
 if changed then
-  if before == 'staged' then redis.call('ZREM', STAGED, p.handle) end
+  if before == 'staged' and p.state ~= 'staged' then redis.call('ZREM', STAGED, p.handle) end
   put(p)
 end
 save()

@@ -4,7 +4,7 @@ local function load()
   for _, handle in ipairs(redis.call('SMEMBERS', LATE)) do
     local count = redis.call('ZCOUNT', root .. 'part/' .. handle .. '/delayed', '(' .. string.format('%.17g', now), '+inf')
     delayed = delayed + count
-    if count > 0 and find_part(handle).info[LANE] ~= '' then late_limited = late_limited + count end
+    if count > 0 and find_part(handle).info[LIMITED] then late_limited = late_limited + count end
   end
   local cost_us, depths = 0, redis.call('HGETALL', DEPTHS)
   for i = 1, #depths, 2 do

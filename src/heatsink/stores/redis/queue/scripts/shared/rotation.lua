@@ -26,11 +26,13 @@ local function forget_savings(purse)
   end
 end
 
-local function line_of(p) return root .. 'line/' .. p.info[LINE] end
+local function line_of(p)
+  return root .. 'line/' .. p.info[p.info[LIMITED] and LANE_LINE or PURSE]
+end
 
 local function retire(p)
   local purse = purse_of(p)
-  if purse.active and p.info[LANE] == '' then
+  if purse.active and not p.info[LIMITED] then
     purse.active = false
     redis.call('ZREM', TENANTS, purse.name)
     redis.call('ZADD', TIMES, purse.time, purse.name)
@@ -62,14 +64,14 @@ end
 local function stay(p)
   redis.call('ZADD', line_of(p), score_of(p), p.handle)
   if redis.call('ZCARD', line_of(p)) > 1 then return end
-  if p.info[LANE] == '' then start_purse(p) else forget_savings(purse_of(p)) end
+  if p.info[LIMITED] then forget_savings(purse_of(p)) else start_purse(p) end
 end
 
 local function line_up(p)
   leave(p)
   p.at = 'line'
   redis.call('ZADD', line_of(p), score_of(p), p.handle)
-  if p.info[LANE] == '' and not purse_of(p).active then start_purse(p) end
+  if not p.info[LIMITED] and not purse_of(p).active then start_purse(p) end
 end
 
 local function sleep_until(p, due_ms)

@@ -21,8 +21,8 @@ local CENSUS, AGES, LATE = root .. 'census', root .. 'ages', root .. 'late'
 local NUMBERS = { 'lap', 'staged_ms', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons' }
-local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, WEIGHT, PRIORITY, PURSE, LINE =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 -- The partition's own numbers ------------------------------------------------------------------
 
@@ -55,7 +55,8 @@ local parts = {}
 local function waiting(p) return p.fresh + p.delayed + p.suspects end
 
 local function remember(p)
-  p.was = { state = p.state, at = p.at, waiting = waiting(p), delayed = p.delayed }
+  p.was = { state = p.state, at = p.at, waiting = waiting(p), delayed = p.delayed,
+    limited = p.info[LIMITED], packed = p.packed }
   for _, name in ipairs(NUMBERS) do p.was[name] = p[name] end
   parts[p.handle] = p
   return p
@@ -104,11 +105,9 @@ local function keep_gauges(p)
   end
   local was_late, is_late = was_ready and was.delayed > 0, is_ready and p.delayed > 0
   if was_late ~= is_late then redis.call(is_late and 'SADD' or 'SREM', LATE, p.handle) end
-  if p.info[LANE] ~= '' then
-    meta.limited = meta.limited + after - before
-    count_in(LANES, p.info[LANE],
-      (p.at == 'line' and left or 0) - (was.at == 'line' and was.waiting or 0))
-  end
+  meta.limited = meta.limited + (p.info[LIMITED] and after or 0) - (was.limited and before or 0)
+  count_in(LANES, p.info[LANE], (p.info[LIMITED] and p.at == 'line' and left or 0)
+    - (was.limited and was.at == 'line' and was.waiting or 0))
 end
 
 local function save()
@@ -122,6 +121,7 @@ local function save()
         end
       end
       if p.state ~= p.was.state then fields[#fields + 1] = 'state'; fields[#fields + 1] = p.state end
+      if p.packed ~= p.was.packed then fields[#fields + 1] = 'packed'; fields[#fields + 1] = p.packed end
       if p.at ~= p.was.at then fields[#fields + 1] = 'at'; fields[#fields + 1] = p.at end
       if #fields > 0 then
         keep_gauges(p)
