@@ -87,8 +87,8 @@ def _open_stores(url: str, settings: BulkSettings, clock: Clock, rng: Random) ->
     if scheme == "memory":
         return MemoryQueueServer(clock).stores()
     try:
-        from heatsink.stores.redis.queue import open_queue
         from heatsink.stores.redis.embedded import open_embedded
+        from heatsink.stores.redis.queue import open_queue
     except ImportError:
         raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
     if scheme == "embedded":
