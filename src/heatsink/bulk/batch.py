@@ -9,7 +9,7 @@ import msgspec
 from heatsink.checks import shown
 from heatsink.errors import InvalidSetting
 
-State = Literal["open", "running", "paused", "done", "failed", "cancelled", "aborted"]
+State = Literal["open", "running", "paused", "cancelling", "done", "failed", "cancelled", "aborted"]
 FINAL: frozenset[State] = frozenset(("done", "failed", "cancelled", "aborted"))
 PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}

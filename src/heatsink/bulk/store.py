@@ -20,20 +20,21 @@ from .batch import Batch, PartEnd, Rate
 LEGACY = -1
 """The partition of deployments that do not partition: another key path, so both can run at once."""
 
-Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry"]
+Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
 RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's share of one partition. `lane` names its rate limit, "" if it has none."""
+    """A batch's share of one partition. If it is `limited`, it waits for its lane's grants."""
 
     id: str
     batch: str
     tenant: str
     action: str
     submitted_ms: int
-    lane: str = ""
+    lane: str
+    limited: bool = False
     weight: float = 1.0
     priority: int = 0
 
@@ -65,6 +66,7 @@ class Slice(msgspec.Struct, frozen=True):
     tenant: str
     action: str
     lane: str
+    limited: bool
     submitted_ms: int
     start: int
     count: int
@@ -275,7 +277,10 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True)
 class QueueStores:
-    """One queue as a process sees it. `sync` returns when all that was written is durable."""
+    """One queue as a process sees it. `sync` returns when all that was written is durable.
+
+    `scattered`: partitions are on several servers, so that one may be durable before the other.
+    """
 
     queue: QueueStore
     batches: BatchStore
@@ -283,6 +288,7 @@ class QueueStores:
     fleet: FleetStore
     bell: Bell
     soft: SoftStore
+    scattered: bool = False
     sync: Callable[[], Awaitable[None]] = _nothing
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import (
     BACK,
@@ -80,9 +82,16 @@ class Partition:
             if share.state == "staged":
                 del self.shares[part]
             return True
-        if share.steer(verb, lap):
+        if verb == "limit":
+            self._limit(share)
+        if verb == "limit" or share.steer(verb, lap):
             self._put(share, now_ms)
         return True
+
+    def _limit(self, share: Share) -> None:
+        """From now on it waits for its lane's grants."""
+        self.rotation.remove(share.part)
+        share.part = msgspec.structs.replace(share.part, limited=True)
 
     def _put(self, share: Share, now_ms: float) -> None:
         """Where a part belongs after it changed: in the rotation, asleep, ended, or nowhere."""
@@ -300,7 +309,7 @@ class Partition:
         waiting = sum(count for count, _ in weights)
         cost_us = sum(count * cost for count, cost in weights)
         delayed = sum(share.delayed_after(now_ms) for share in ready)
-        limited = sum(s.waiting - s.delayed_after(now_ms) for s in ready if s.part.lane)
+        limited = sum(s.waiting - s.delayed_after(now_ms) for s in ready if s.part.limited)
         return PartitionLoad(
             runnable=waiting - delayed - limited,
             limited=limited,

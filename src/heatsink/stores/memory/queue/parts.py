@@ -130,6 +130,7 @@ class Share:
             tenant=part.tenant,
             action=part.action,
             lane=part.lane,
+            limited=part.limited,
             submitted_ms=part.submitted_ms,
             start=start,
             count=count,

@@ -24,7 +24,7 @@ class Rotation:
         return bool(self._tenants)
 
     def add(self, part: Part, score: float) -> None:
-        if part.lane:
+        if part.limited:
             self.lanes.setdefault(part.lane, {})[part.id] = score
             return
         if part.tenant not in self._tenants:
@@ -32,7 +32,7 @@ class Rotation:
         self._tenants.setdefault(part.tenant, {})[part.id] = score
 
     def remove(self, part: Part) -> None:
-        lines, name = (self.lanes, part.lane) if part.lane else (self._tenants, part.tenant)
+        lines, name = (self.lanes, part.lane) if part.limited else (self._tenants, part.tenant)
         line = lines.get(name, {})
         line.pop(part.id, None)
         if not line:

@@ -1,0 +1,161 @@
+"""Actions: what is done to each item, by functions of the application that workers run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
+from typing import Any
+
+from heatsink.checks import check_number, check_whole, shown
+from heatsink.errors import InvalidSetting
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+ATTEMPTS_MAX = 1_000
+TOGETHER_MAX = 1_000
+DAY_S = 86_400.0
+WEBHOOK = "heatsink.webhook"  # runs in every worker: tells a URL how a batch ended
+
+
+class Retry(Exception):
+    """Raise it in a handler: try this item again after so many seconds. It counts as an attempt."""
+
+    def __init__(self, after: float | None = None, reason: str = "asked to be tried again") -> None:
+        super().__init__(reason)
+        self.after_s = after
+
+
+class Fail(Exception):
+    """Raise it in a handler: this item will never work; do not try again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class RateLimited(Exception):
+    """Raise it in a handler when somebody downstream says "too many": it counts as no attempt.
+
+    All items of the tenant and the action slow down until the rate is one that is taken.
+    """
+
+    def __init__(self, retry_after: float = 0.0) -> None:
+        super().__init__("rate-limited downstream")
+        self.retry_after_s = retry_after
+
+
+Once = Callable[["Context", str, bytes], Awaitable[None]]
+
+
+async def no_store(*_: object) -> None:
+    raise InvalidSetting("context.once() needs a data store: heatsink worker --store URL")
+
+
+class Context:
+    """What a handler knows about the item it has. `attempt` counts from 1."""
+
+    __slots__ = ("_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant")
+
+    def __init__(
+        self,
+        batch: str,
+        tenant: str,
+        action: str,
+        submitted_ms: int,
+        index: int,
+        attempt: int,
+        once: Once = no_store,
+    ) -> None:
+        self.batch = batch
+        self.tenant = tenant
+        self.action = action
+        self.submitted_ms = submitted_ms
+        self.index = index
+        self.attempt = attempt
+        self._once = once
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt at this item: hand it to whoever removes duplicates."""
+        return f"{self.batch}:{self.index}"
+
+    async def once(self, key: str, body: bytes) -> None:
+        """Append `body` to the log of `key`, once for this item however often it runs.
+
+        The row *is* the record that it happened, so nothing can come between the two. If an
+        earlier attempt appended something else, that stays.
+        """
+        await self._once(self, key, body)
+
+
+@dataclass(frozen=True)
+class Action:
+    """A handler and how it is run. `together` > 1: it takes lists of items and of contexts."""
+
+    name: str
+    handler: Callable[..., Any]
+    max_attempts: int = 5
+    timeout_s: float = 60.0
+    backoff_s: float = 1.0
+    backoff_max_s: float = 300.0
+    together: int = 1
+    is_async: bool = True
+
+    def __post_init__(self) -> None:
+        check_action("name", self.name)
+        check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        check_number("timeout_s", self.timeout_s, 0.001, DAY_S)
+        check_number("backoff_s", self.backoff_s, 0, DAY_S)
+        check_number("backoff_max_s", self.backoff_max_s, 0, DAY_S)
+        check_whole("together", self.together, 1, TOGETHER_MAX)
+        if not callable(self.handler):
+            raise InvalidSetting(f"handler must be a function, not {shown(self.handler)}")
+
+
+def check_action(field_name: str, value: object) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise InvalidSetting(
+            f"{field_name} must be 1 to 100 of A-Z a-z 0-9 _ . - and begin with a letter or digit, "
+            f"not {shown(value)}"
+        )
+    return value
+
+
+@dataclass
+class Actions:
+    """The table of an application's actions. `webhooks` are the URL prefixes that may be called."""
+
+    webhooks: Sequence[str] = ()
+    _actions: dict[str, Action] = field(default_factory=dict)
+
+    def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
+        """Decorator: `@actions.action("tag", max_attempts=5)`; options are the fields of `Action`.
+
+        A plain `def` runs in a thread, so that it may block.
+        """
+
+        def register(handler: Any) -> Any:
+            if name in self._actions:
+                raise InvalidSetting(f"action {name!r} is there already: choose another name")
+            is_async = iscoroutinefunction(handler)
+            try:
+                self._actions[name] = Action(name, handler, is_async=is_async, **options)
+            except TypeError as error:
+                takes = "max_attempts, timeout_s, backoff_s, backoff_max_s, together"
+                raise InvalidSetting(f"action() takes {takes}: {error}") from None
+            return handler
+
+        return register
+
+    def get(self, name: str) -> Action | None:
+        return self._actions.get(name)
+
+    def and_also(self, action: Action) -> Actions:
+        """A table with one action more."""
+        return Actions(self.webhooks, {**self._actions, action.name: action})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._actions)
+
+    def __len__(self) -> int:
+        return len(self._actions)

@@ -1,0 +1,297 @@
+"""Bulk actions as an application sees them: submit, look, steer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from random import Random
+from typing import Any
+
+import msgspec
+
+from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import InvalidSetting, Overloaded
+
+from . import changes
+from .actions import WEBHOOK, check_action
+from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
+from .items import unpacked
+from .patience import Patience
+from .placement import hand
+from .store import LEGACY, PartCounts, Plan, QueueStores, Verb
+from .submit import Submission, lane_of
+
+PARTITIONS = 16
+PARTITIONS_MAX = 1_024
+TEXT_MAX = 256
+PRIORITY_MAX = 1_000
+FAILURES_PAGE = 500
+LIST_MAX = 1_000
+LOOK_S = 0.05
+LOOK_S_MAX = 1.0
+VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
+
+
+class BulkSettings(msgspec.Struct, frozen=True):
+    """`partitioned=False` is the path from before partitions, for a rollout without a stop.
+
+    `partitions` counts for the first process that ever opens the queue; later it is changed with
+    `repartition`. `weights` gives tenants more than one share.
+    """
+
+    partitions: int = PARTITIONS
+    partitioned: bool = True
+    deadline_s: float = 30.0
+    weights: Mapping[str, float] = {}
+    webhooks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
+        check_kind("partitioned", self.partitioned, bool)
+        check_number("deadline_s", self.deadline_s, 0.1, 3_600)
+        for tenant, weight in self.weights.items():
+            check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
+
+
+class Bulk:
+    def __init__(
+        self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
+    ) -> None:
+        self._stores = stores
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._patience = Patience(settings.deadline_s, clock, rng)
+
+    async def submit(
+        self,
+        action: str,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        tenant: str = "default",
+        priority: int = 0,
+        rate: str | None = None,
+        id: str | None = None,
+        on_done: str = "",
+        spread: bool = True,
+    ) -> Batch:
+        """Accept a batch: when this returns, every item will be run, whatever dies meanwhile.
+
+        `items` may be any (async) iterable: it is streamed. `rate` limits the starts of this action
+        for this tenant; `priority` orders a tenant's own batches. With `id`, submitting again is
+        safe. `on_done` is an action (or an allowed URL) that is told the outcome.
+        """
+        check_kind("spread", spread, bool)
+        wanted = Batch(
+            id=check_text("id", id, TEXT_MAX) if id is not None else self._new_id(),
+            action=check_action("action", action),
+            tenant=check_text("tenant", tenant, TEXT_MAX),
+            submitted_ms=now_ms(self._clock),
+            priority=check_whole("priority", priority, -PRIORITY_MAX, PRIORITY_MAX),
+            weight=self._settings.weights.get(tenant, 1.0),
+            rate=parse_rate(rate) if rate is not None else None,
+            on_done=self._checked_on_done(on_done),
+        )
+        await self._check_known(action)
+        return await self._accept(wanted, items, spread)
+
+    async def _accept(
+        self, wanted: Batch, items: Iterable[Any] | AsyncIterable[Any], spread: bool
+    ) -> Batch:
+        known = await self._patience.call(self._stores.batches.open, wanted)
+        changes.check_same(known, wanted)
+        if known.state not in ("open", "aborted"):
+            return known
+        batch = msgspec.structs.replace(wanted, submitted_ms=known.submitted_ms)
+        partitions = await self._hand(batch.id, spread)
+        submission = Submission(
+            batch, partitions, self._stores, self._patience, self._clock, self._rng
+        )
+        accepted = await submission.run(items)
+        if accepted.is_final:
+            await self.tell_done(accepted)
+        return accepted
+
+    def _new_id(self) -> str:
+        return f"{self._rng.getrandbits(96):024x}"
+
+    def _checked_on_done(self, on_done: str) -> str:
+        if not on_done or "://" not in on_done:
+            return check_action("on_done", on_done) if on_done else ""
+        if not on_done.startswith(self._settings.webhooks or ("-",)):
+            raise InvalidSetting(
+                f"on_done {shown(on_done)} is not an allowed webhook: add its prefix to webhooks="
+            )
+        return on_done
+
+    async def _check_known(self, action: str) -> None:
+        """Workers announce what they can do. Before the first of them came, anything may be."""
+        known = await self._patience.call(self._stores.fleet.actions)
+        if known and action not in known:
+            raise InvalidSetting(
+                f"action {action!r} is unknown: workers announced {', '.join(known[:20])}"
+            )
+
+    async def _hand(self, batch: str, spread: bool) -> list[int]:
+        if not self._settings.partitioned:
+            return [LEGACY]
+        return hand(batch, (await self.plan()).partitions, spread)
+
+    async def plan(self) -> Plan:
+        """How many partitions there are."""
+        first = Plan(self._settings.partitions, self._settings.partitions)
+        return await self._patience.call(self._stores.fleet.plan, first)
+
+    async def repartition(self, partitions: int) -> Plan:
+        """Change the number of partitions. What is queued drains where it is."""
+        check_whole("partitions", partitions, 1, PARTITIONS_MAX)
+        while True:
+            now = await self.plan()
+            wanted = Plan(partitions, max(now.high_water, partitions), now.version + 1)
+            kept = await self._patience.call(self._stores.fleet.change, wanted)
+            if kept == wanted:
+                return kept
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def status(self, id: str) -> Progress:
+        batch = await self._get(id)
+        counts = [c for c in await asyncio.gather(*map(self._count, batch.parts)) if c]
+        done, failed, cancelled, running = (
+            sum(getattr(count, name) for count in counts)
+            for name in ("done", "failed", "cancelled", "running")
+        )
+        waiting = max(batch.items - done - failed - cancelled - running, 0)
+        return Progress(
+            id=batch.id,
+            action=batch.action,
+            tenant=batch.tenant,
+            state=changes.seen_state(batch, failed, cancelled, waiting + running),
+            accepted=batch.items,
+            done=done,
+            failed=failed,
+            cancelled=cancelled,
+            running=running,
+            waiting=waiting,
+            eta_s=await self._eta_s(batch, done, waiting + running),
+            reason=batch.reason,
+        )
+
+    async def _count(self, part: PartPlace) -> PartCounts | None:
+        return await self._patience.call(self._stores.queue.part, part.partition, part.id)
+
+    async def _eta_s(self, batch: Batch, done: int, left: int) -> float | None:
+        """By the pace so far, and not before the rate limit allows."""
+        if batch.is_final or not left:
+            return 0.0
+        if batch.state == "paused":
+            return None
+        rate = await self._patience.call(self._stores.limits.rate_of, lane_of(batch))
+        elapsed_s = max(now_ms(self._clock) - batch.submitted_ms, 1) / 1000
+        by_rate_s = left / rate if rate else None
+        by_pace_s = left * elapsed_s / done if done else by_rate_s
+        return max((s for s in (by_pace_s, by_rate_s) if s is not None), default=None)
+
+    async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
+        """The newest batches first."""
+        check_whole("limit", limit, 1, LIST_MAX)
+        return await self._patience.call(self._stores.batches.list, limit, tenant)
+
+    async def failures(self, id: str) -> AsyncIterator[Failure]:
+        """Every item that failed for good, with the reason."""
+        batch = await self._get(id)
+        for part in batch.parts:
+            after = ""
+            while page := await self._patience.call(
+                self._stores.queue.failures, part.partition, part.id, after, FAILURES_PAGE
+            ):
+                for failed in page:
+                    first, items = unpacked(failed.body)
+                    item = items[failed.offset]
+                    yield Failure(first + failed.offset, item, failed.reason, failed.tries)
+                after = page[-1].place
+
+    async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
+        """Until the batch has ended. Raises `Overloaded` when the time is up before that."""
+        start_s, pause_s = self._clock.monotonic_s(), LOOK_S
+        while not (progress := await self.status(id)).is_final:
+            if timeout_s is not None and self._clock.monotonic_s() - start_s > timeout_s:
+                raise Overloaded(f"batch {id!r} has not ended after {timeout_s:g} s: it goes on")
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, LOOK_S_MAX)
+        return progress
+
+    async def _get(self, id: str) -> Batch:
+        check_text("id", id, TEXT_MAX)
+        return changes.check_found(await self._patience.call(self._stores.batches.get, id), id)
+
+    # -- steering --------------------------------------------------------------------------
+
+    async def cancel(self, id: str) -> None:
+        """What waits will not run; what runs may finish."""
+        await self._steer(id, "cancelling")
+
+    async def pause(self, id: str) -> None:
+        await self._steer(id, "paused")
+
+    async def resume(self, id: str) -> None:
+        await self._steer(id, "running")
+
+    async def retry_failed(self, id: str) -> None:
+        """Run what failed once more, as if it had never been tried."""
+        give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
+        while (await self.status(id)).is_final and not (await self._get(id)).is_final:
+            if self._clock.monotonic_s() > give_up_s:
+                raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
+            await self._clock.sleep(LOOK_S)
+        batch = await self.change(id, changes.tried_again)
+        await self._tell_parts(batch, "retry")
+
+    async def _steer(self, id: str, wish: State) -> None:
+        batch = await self.change(id, lambda batch: changes.steered(batch, wish))
+        await self._tell_parts(batch, VERBS[wish])
+
+    async def _tell_parts(self, batch: Batch, verb: Verb) -> None:
+        steer = self._stores.queue.steer
+        calls = (
+            self._patience.call(steer, part.partition, part.id, verb, batch.lap)
+            for part in batch.parts
+        )
+        await asyncio.gather(*calls)
+
+    async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
+        """Take a batch one step further, whoever else is doing that at the same time."""
+        while True:
+            batch = await self._get(id)
+            wanted = step(batch)
+            if wanted == batch:
+                return batch
+            kept = await self._patience.call(self._stores.batches.update, wanted)
+            if kept is not None:
+                return kept
+
+    async def tell_done(self, batch: Batch) -> None:
+        """Submit the completion callback: under an id of its own, so however often, it is one."""
+        if not batch.on_done:
+            return
+        outcome = {
+            "batch": batch.id,
+            "action": batch.action,
+            "tenant": batch.tenant,
+            "state": batch.state,
+            "items": batch.items,
+            "done": sum(end.done for end in batch.ends),
+            "failed": sum(end.failed for end in batch.ends),
+            "cancelled": sum(end.cancelled for end in batch.ends),
+        }
+        is_url = "://" in batch.on_done
+        callback = Batch(
+            id=f"{batch.id}:done:{batch.lap}",
+            action=WEBHOOK if is_url else batch.on_done,
+            tenant=batch.tenant,
+            submitted_ms=now_ms(self._clock),
+            weight=batch.weight,
+        )
+        item = {**outcome, "url": batch.on_done} if is_url else outcome
+        await self._accept(callback, [item], spread=False)

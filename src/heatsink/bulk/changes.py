@@ -1,0 +1,84 @@
+"""What may become of a batch's record: pure, from one version to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from heatsink.errors import Conflict, InvalidSetting
+
+from .batch import Batch, PartEnd, PartPlace, State
+
+
+def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int) -> Batch:
+    """From here on the batch is accepted. With no items there is nothing left to do."""
+    items = sum(part.items for part in parts)
+    state: State = "running" if items else "done"
+    return replace(
+        batch,
+        state=state,
+        generation=generation,
+        items=items,
+        parts=tuple(parts),
+        ended_ms=0 if items else now_ms,
+    )
+
+
+def aborted(batch: Batch, reason: str, now_ms: int) -> Batch:
+    return replace(batch, state="aborted", reason=reason[:500], ended_ms=now_ms)
+
+
+def steered(batch: Batch, wish: State) -> Batch:
+    """Paused, running again, or on its way to be cancelled. Said twice, it changes nothing."""
+    if batch.state == wish or (wish == "cancelling" and batch.state == "cancelled"):
+        return batch
+    if batch.state not in ("running", "paused"):
+        raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot become {wish}")
+    return replace(batch, state=wish)
+
+
+def tried_again(batch: Batch) -> Batch:
+    """Only what failed runs again, and the batch ends anew."""
+    if batch.state != "failed":
+        raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed one can be retried")
+    return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
+
+
+def with_end(batch: Batch, end: PartEnd, now_ms: int) -> Batch:
+    """A part has ended: said twice, or of an earlier lap, it changes nothing."""
+    known = {known.part for known in batch.ends}
+    if end.lap != batch.lap or end.part in known or end.part not in {p.id for p in batch.parts}:
+        return batch
+    ends = (*batch.ends, end)
+    if len(ends) < len(batch.parts):
+        return replace(batch, ends=ends)
+    return replace(batch, ends=ends, state=final_state(ends), ended_ms=now_ms)
+
+
+def final_state(ends: Sequence[PartEnd]) -> State:
+    if any(end.cancelled for end in ends):
+        return "cancelled"
+    return "failed" if any(end.failed for end in ends) else "done"
+
+
+def seen_state(batch: Batch, failed: int, cancelled: int, left: int) -> State:
+    """A batch whose items are all through has ended, though its home may not know it yet."""
+    if left or batch.state not in ("running", "paused", "cancelling"):
+        return batch.state
+    return "cancelled" if cancelled else "failed" if failed else "done"
+
+
+def check_same(known: Batch, wanted: Batch) -> None:
+    """An id names one batch: the same call again is fine, another call under it is not."""
+    if (known.action, known.tenant) != (wanted.action, wanted.tenant):
+        raise Conflict(
+            f"id {wanted.id!r} is taken by a batch of {known.action!r} for {known.tenant!r}: "
+            "choose another id"
+        )
+
+
+def check_found(batch: Batch | None, id: str) -> Batch:
+    if batch is None:
+        raise InvalidSetting(f"there is no batch {id!r}: it never was, or is long finished")
+    return batch

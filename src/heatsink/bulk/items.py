@@ -1,0 +1,86 @@
+"""Items on their way in and out: encoded one by one, stored in chunks, counted from 0."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any
+
+import msgspec
+
+from heatsink.checks import shown
+from heatsink.errors import InvalidBody, InvalidSetting
+
+ITEM_BYTES_MAX = 256 * 1024
+CHUNK_BYTES_MAX = 256 * 1024
+CHUNK_ITEMS_MAX = 100
+ITEMS_MAX = 50_000_000
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
+
+
+def encoded(index: int, item: object) -> bytes:
+    try:
+        body = _encode(item)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidBody(
+            f"item {index} cannot be stored ({error}): items are JSON values or bytes"
+        ) from None
+    if len(body) > ITEM_BYTES_MAX:
+        raise InvalidBody(
+            f"item {index} has {len(body):,} bytes, the most is {ITEM_BYTES_MAX:,}: "
+            "store it elsewhere and submit its name"
+        )
+    return body
+
+
+def packed(first: int, bodies: list[bytes]) -> bytes:
+    """One chunk: the index of its first item, and the items as they were encoded."""
+    return _encode((first, [msgspec.Raw(body) for body in bodies]))
+
+
+def unpacked(body: bytes) -> tuple[int, list[Any]]:
+    return _decode(body)
+
+
+class Chunker:
+    """Collects items until they fill a chunk."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bodies: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, item: object) -> tuple[int, bytes] | None:
+        """(how many, body) when a chunk is full, without the new item if that has no room."""
+        body = encoded(self.count, item)
+        full = None
+        if self._bytes + len(body) > CHUNK_BYTES_MAX:
+            full = self.rest()
+        self._bodies.append(body)
+        self._bytes += len(body)
+        self.count += 1
+        if self.count > ITEMS_MAX:
+            raise InvalidSetting(f"a batch has at most {ITEMS_MAX:,} items: submit several")
+        if len(self._bodies) == CHUNK_ITEMS_MAX:
+            full = full or self.rest()
+        return full
+
+    def rest(self) -> tuple[int, bytes] | None:
+        if not self._bodies:
+            return None
+        first, bodies = self.count - len(self._bodies), self._bodies
+        self._bodies, self._bytes = [], 0
+        return len(bodies), packed(first, bodies)
+
+
+async def each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Any iterable, as it comes."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    elif isinstance(items, Iterable) and not isinstance(items, str | bytes | dict):
+        for item in items:
+            yield item
+    else:
+        raise InvalidSetting(f"items must be an iterable of items, not {shown(items)}")

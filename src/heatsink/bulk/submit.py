@@ -1,0 +1,194 @@
+"""How a batch gets in: staged chunk by chunk, accepted by one write, then released.
+
+Nothing of a batch runs before it is sealed. Whatever dies on the way, the batch is either there
+whole or not at all, and the same id can be submitted again: each submission stages parts of its
+own (its *generation*), the first to seal wins, and what the others staged is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Sequence
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import HeatsinkError
+
+from . import changes
+from .batch import Batch, PartPlace
+from .items import CHUNK_ITEMS_MAX, Chunker, each
+from .patience import Patience
+from .placement import less_loaded
+from .store import Chunk, Part, PartitionLoad, QueueStores
+
+BLOCK_CHUNKS = 5  # staged with one call
+CALLS_MAX = 4  # at once
+
+
+class Submission:
+    """One attempt to get one batch in."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        partitions: Sequence[int],
+        stores: QueueStores,
+        patience: Patience,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._batch = batch
+        self._hand = partitions
+        self._stores = stores
+        self._patience = patience
+        self._clock = clock
+        self._rng = rng
+        self._generation = f"{rng.getrandbits(64):016x}"
+        self._limited = False
+        self._counts: dict[int, int] = {}
+        self._chunks: dict[int, int] = {}
+        self._loads: dict[int, float] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
+        lane = lane_of(self._batch)
+        if self._batch.rate is not None:
+            await self._patience.call(self._stores.limits.declare, lane, self._batch.rate)
+        self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
+        try:
+            await self._stage_all(items)
+            batch = await self._seal()
+        except BaseException as error:
+            await self._abort(error)
+            raise
+        await self._let_run(batch)
+        return batch
+
+    # -- staging ---------------------------------------------------------------------------
+
+    async def _stage_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
+        chunker, block = Chunker(), [(0, b"")][:0]
+        async for item in each(items):
+            if full := chunker.add(item):
+                block.append(full)
+                if len(block) == BLOCK_CHUNKS:
+                    await self._stage(block)
+                    block = []
+        if rest := chunker.rest():
+            block.append(rest)
+        if block:
+            await self._stage(block)
+        await self._finish_calls(0)
+
+    async def _stage(self, block: list[tuple[int, bytes]]) -> None:
+        if not self._loads and len(self._hand) > 1:
+            await self._look_at_loads()
+        partition = less_loaded(self._hand, self._loads, self._rng)
+        first = self._chunks.get(partition, 0)
+        chunks = [Chunk(first + i, count, body) for i, (count, body) in enumerate(block)]
+        items = sum(chunk.count for chunk in chunks)
+        self._chunks[partition] = first + len(chunks)
+        self._counts[partition] = self._counts.get(partition, 0) + items
+        self._loads[partition] = self._loads.get(partition, 0.0) + items
+        self._calls.add(asyncio.ensure_future(self._send(partition, chunks)))
+        await self._finish_calls(CALLS_MAX - 1)
+
+    async def _look_at_loads(self) -> None:
+        known = await asyncio.gather(
+            *(self._patience.call(self._stores.queue.load, p) for p in self._hand)
+        )
+        self._loads = dict(zip(self._hand, map(_weight, known), strict=True))
+
+    async def _send(self, partition: int, chunks: list[Chunk]) -> None:
+        await self._patience.call(
+            self._stores.queue.stage, partition, self._part(partition), chunks
+        )
+
+    async def _finish_calls(self, most: int) -> None:
+        while len(self._calls) > most:
+            done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                call.result()
+
+    def _part(self, partition: int) -> Part:
+        batch = self._batch
+        return Part(
+            id=part_id(batch.id, self._generation, partition),
+            batch=batch.id,
+            tenant=batch.tenant,
+            action=batch.action,
+            submitted_ms=batch.submitted_ms,
+            lane=lane_of(batch),
+            limited=self._limited,
+            weight=batch.weight,
+            priority=batch.priority,
+        )
+
+    # -- sealing ---------------------------------------------------------------------------
+
+    async def _seal(self) -> Batch:
+        """The one write that accepts the batch. Somebody may have been faster with the same id."""
+        if self._stores.scattered:
+            await self._stores.sync()
+        parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
+        while True:
+            known = await self._patience.call(self._stores.batches.get, self._batch.id)
+            known = changes.check_found(known, self._batch.id)
+            if known.state not in ("open", "aborted"):
+                await self._drop_parts(keep=known)
+                return known
+            wanted = changes.sealed(known, self._generation, parts, now_ms(self._clock))
+            kept = await self._patience.call(self._stores.batches.update, wanted)
+            if kept is not None:
+                return kept
+
+    async def _let_run(self, batch: Batch) -> None:
+        steer = self._stores.queue.steer
+        await asyncio.gather(
+            self._stores.sync(),
+            *(self._patience.call(steer, p.partition, p.id, "release") for p in batch.parts),
+        )
+        known = await self._patience.call(self._stores.batches.get, batch.id)
+        if known is not None and known.state == "paused":
+            for part in known.parts:
+                await self._patience.call(steer, part.partition, part.id, "pause")
+
+    async def _abort(self, error: BaseException) -> None:
+        """Best effort: what is not dropped now, the partitions' owners drop later."""
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        reason = f"{type(error).__name__}: {error}"
+        try:
+            known = await self._stores.batches.get(self._batch.id)
+            if known is not None and known.state == "open":
+                await self._stores.batches.update(
+                    changes.aborted(known, reason, now_ms(self._clock))
+                )
+                error.add_note(f"batch {self._batch.id!r} is aborted: nothing of it runs")
+            await self._drop_parts(keep=known)
+        except HeatsinkError:
+            return
+
+    async def _drop_parts(self, keep: Batch | None) -> None:
+        kept = {part.id for part in keep.parts} if keep else set()
+        for partition in self._counts:
+            part = self._part(partition).id
+            if part not in kept:
+                await self._stores.queue.steer(partition, part, "drop")
+
+
+def lane_of(batch: Batch) -> str:
+    """An action's name has no slash, so no two pairs share a lane."""
+    return f"{batch.action}/{batch.tenant}"
+
+
+def part_id(batch: str, generation: str, partition: int) -> str:
+    text = f"{generation}/{partition}/{batch}".encode()
+    return blake2b(text, digest_size=12, person=b"part").hexdigest()
+
+
+def _weight(load: PartitionLoad) -> float:
+    return load.runnable + load.limited + load.in_flight + CHUNK_ITEMS_MAX * (load.tenants > 0)

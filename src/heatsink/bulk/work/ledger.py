@@ -1,0 +1,106 @@
+"""The slices this process holds, and what became of their items since the store was last told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from heatsink.bulk.items import unpacked
+from heatsink.bulk.store import BACK, RUNNING, Outcome, Setback, Slice
+
+_RUNNING, _BACK = ord(RUNNING), ord(BACK)
+
+
+class Held:
+    """One slice under its lease."""
+
+    __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "used_s")
+
+    def __init__(self, claimed: Slice) -> None:
+        first, items = unpacked(claimed.body)
+        self.slice = claimed
+        self.first = first + claimed.start
+        self.items: list[Any] = items[claimed.start : claimed.start + claimed.count]
+        self.open = claimed.count
+        self.lost = False
+        self.used_s = 0.0
+        self.setbacks: list[Setback] = []
+        self._marks = bytearray(RUNNING * claimed.count, "ascii")
+
+    def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
+        """False if the item had its mark already: what comes late is not counted twice."""
+        if self._marks[offset] != _RUNNING:
+            return False
+        self._marks[offset] = mark
+        self.open -= 1
+        self.used_s += used_s
+        if setback is not None:
+            self.setbacks.append(setback)
+        return True
+
+    def is_running(self, offset: int) -> bool:
+        return self._marks[offset] == _RUNNING
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self.slice.attempt, self._marks.decode(), int(self.used_s * 1e6), list(self.setbacks)
+        )
+
+
+class Ledger:
+    """`take` slices in, `settle` their items one by one, tell the store now and then."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._changed: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._changed)
+
+    @property
+    def attempts(self) -> list[str]:
+        return list(self._held)
+
+    def take(self, slices: Iterable[Slice]) -> list[Held]:
+        taken = [Held(claimed) for claimed in slices]
+        self._held.update((held.slice.attempt, held) for held in taken)
+        return taken
+
+    def changed(self, held: Held) -> None:
+        self._changed[held.slice.attempt] = held
+
+    def give_back(self, held: Held, offset: int) -> None:
+        """Not started: somebody else may have it, at once."""
+        if held.mark(offset, _BACK, 0.0):
+            self.changed(held)
+
+    def take_news(self) -> list[tuple[Held, Outcome]]:
+        news = [(held, held.outcome()) for held in self._changed.values()]
+        self._changed.clear()
+        for held, _ in news:
+            held.used_s = 0.0
+        return news
+
+    def put_back(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+        """The store did not answer: it will be told again, and takes every mark once."""
+        for held, outcome in news:
+            held.used_s += outcome.used_us / 1e6
+            self._changed.setdefault(held.slice.attempt, held)
+
+    def told(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+        for held, outcome in news:
+            if RUNNING not in outcome.marks:
+                self._held.pop(held.slice.attempt, None)
+
+    def lose(self, attempts: Iterable[str]) -> int:
+        """Others have these now. Returns how many we still believed to be ours."""
+        lost = [self._held.pop(attempt, None) for attempt in attempts]
+        for held in lost:
+            if held is not None:
+                held.lost = True
+                self._changed.pop(held.slice.attempt, None)
+        return sum(held is not None and held.open > 0 for held in lost)

@@ -1,0 +1,40 @@
+"""Waiting for something to do, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Nudge:
+    """One waiter; a nudge that came before the wait counts."""
+
+    def __init__(self) -> None:
+        self._nudged = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        self._nudged = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether there was a nudge."""
+        if not self._nudged and timeout_s > 0:
+            loop = asyncio.get_running_loop()
+            self._waiter = waiter = loop.create_future()
+            handle = None
+            if timeout_s < float("inf"):
+                handle = loop.call_later(timeout_s, _finish, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if handle is not None:
+                    handle.cancel()
+        nudged, self._nudged = self._nudged, False
+        return nudged
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,308 @@
+"""Workers: asyncio tasks that run items. Their number may change at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from heatsink.bulk.actions import Action, Actions, Context, Once, RateLimited
+from heatsink.bulk.store import DONE
+from heatsink.clock import Clock
+
+from .attempts import TimedOut, verdict
+from .ledger import Held, Ledger
+
+logger = logging.getLogger("heatsink")
+_DONE = ord(DONE)
+YIELD_S = 0.002  # handlers that never wait must still let others in
+ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
+
+
+class Job:
+    """Items of one slice that run in one go. Not begun by `start_by_s`, they are given back."""
+
+    __slots__ = ("count", "held", "offset", "start_by_s")
+
+    def __init__(self, held: Held, offset: int, count: int, start_by_s: float) -> None:
+        self.held = held
+        self.offset = offset
+        self.count = count
+        self.start_by_s = start_by_s
+
+
+class Worker:
+    __slots__ = ("abandoned", "action", "job", "started_s", "task", "timed_out")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.job: Job | None = None
+        self.action: Action | None = None
+        self.started_s = 0.0
+        self.timed_out = False
+        self.abandoned = False
+
+
+class WorkerPool:
+    """Runs jobs in the order they come, `size` at a time. `on_change` is called as they end."""
+
+    def __init__(
+        self,
+        actions: Actions,
+        ledger: Ledger,
+        on_change: Callable[[], None],
+        on_refused: Callable[[Held, float], None],
+        once: Once,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._actions = actions
+        self._ledger = ledger
+        self._on_change = on_change
+        self._on_refused = on_refused
+        self._once = once
+        self._clock = clock
+        self._rng = rng
+        self._jobs: deque[Job] = deque()
+        self._waiting_items = 0
+        self._workers: set[Worker] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._yielded_s = 0.0
+        self.size = 0
+        self.finished = 0
+
+    @property
+    def backlog(self) -> int:
+        """Items that were claimed and have not begun."""
+        return self._waiting_items
+
+    @property
+    def free(self) -> int:
+        return max(self.size - self.busy, 0)
+
+    @property
+    def busy(self) -> int:
+        return sum(worker.job is not None for worker in self._workers)
+
+    def resize(self, size: int) -> None:
+        """Grow at once; shrink as workers finish what they run."""
+        self.size = size
+        while len(self._workers) < size:
+            worker = Worker()
+            self._workers.add(worker)
+            worker.task = asyncio.ensure_future(self._work(worker))
+        self._wake(len(self._idle))
+
+    def put(self, held: Held, start_by_s: float = float("inf"), first: bool = False) -> None:
+        action = self._actions.get(held.slice.action)
+        together = action.together if action else 1
+        jobs = [
+            Job(held, offset, min(together, held.slice.count - offset), start_by_s)
+            for offset in range(0, held.slice.count, together)
+        ]
+        if first:
+            self._jobs.extendleft(reversed(jobs))
+        else:
+            self._jobs.extend(jobs)
+        self._waiting_items += held.slice.count
+        self._wake(len(jobs))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    # -- working ---------------------------------------------------------------------------
+
+    async def _work(self, worker: Worker) -> None:
+        try:
+            while not worker.abandoned and len(self._workers) <= self.size:
+                if not self._jobs:
+                    await self._wait()
+                    continue
+                job = self._jobs.popleft()
+                self._waiting_items -= job.count
+                await self._run(worker, job)
+                now_s = self._clock.monotonic_s()
+                if now_s - self._yielded_s > YIELD_S:
+                    self._yielded_s = now_s
+                    await self._clock.sleep(0)
+        finally:
+            self._workers.discard(worker)
+
+    async def _wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        await waiter
+
+    async def _run(self, worker: Worker, job: Job) -> None:
+        held = job.held
+        if held.lost:
+            return
+        started_s = self._clock.monotonic_s()
+        if started_s > job.start_by_s:
+            for offset in range(job.offset, job.offset + job.count):
+                self._ledger.give_back(held, offset)
+            self._on_change()
+            return
+        worker.job, worker.started_s = job, started_s
+        worker.action = action = self._actions.get(held.slice.action) or _unknown(
+            held, self._actions
+        )
+        try:
+            results = await self._call(action, job)
+        except asyncio.CancelledError as cancelled:
+            if not worker.timed_out and worker.task is not None and worker.task.cancelling():
+                raise
+            results = [self._cut_short(worker, action, cancelled)] * job.count
+        except BaseException as error:  # whatever a handler raises is the item's, not ours
+            results = [error] * job.count
+        finally:
+            worker.job = None
+        self._settle(job, action, results, self._clock.monotonic_s() - started_s)
+
+    def _cut_short(self, worker: Worker, action: Action, cancelled: BaseException) -> BaseException:
+        if not worker.timed_out:
+            return cancelled
+        worker.timed_out = False
+        if worker.task is not None:
+            worker.task.uncancel()
+        return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+
+    async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
+        held, offset = job.held, job.offset
+        if action.together == 1:
+            await _call_handler(action, held.items[offset], self._context(held, offset))
+            return [None]
+        offsets = range(offset, offset + job.count)
+        contexts = [self._context(held, each) for each in offsets]
+        items = [held.items[each] for each in offsets]
+        return _outcomes(await _call_handler(action, items, contexts), job.count)
+
+    def _context(self, held: Held, offset: int) -> Context:
+        claimed = held.slice
+        return Context(
+            claimed.batch,
+            claimed.tenant,
+            claimed.action,
+            claimed.submitted_ms,
+            held.first + offset,
+            claimed.tries + 1,
+            self._once,
+        )
+
+    def _settle(
+        self, job: Job, action: Action, results: list[BaseException | None], used_s: float
+    ) -> None:
+        held, each_s = job.held, used_s / job.count
+        self.finished += job.count
+        for offset, error in enumerate(results, job.offset):
+            if error is None:
+                held.mark(offset, _DONE, each_s)
+                continue
+            mark, setback = verdict(action, offset, held.slice.tries + 1, error, self._rng)
+            if held.mark(offset, ord(mark), each_s, setback) and isinstance(error, RateLimited):
+                self._on_refused(held, error.retry_after_s)
+        self._ledger.changed(held)
+        self._on_change()
+
+    # -- minding ---------------------------------------------------------------------------
+
+    def check_times(self) -> None:
+        """Cancel handlers that take too long; replace workers whose handler does not even heed."""
+        now_s = self._clock.monotonic_s()
+        for worker in list(self._workers):
+            job, action = worker.job, worker.action
+            if job is None or action is None or worker.task is None:
+                continue
+            late_s = now_s - worker.started_s - action.timeout_s
+            if late_s > 0 and not worker.timed_out:
+                worker.timed_out = True
+                worker.task.cancel()
+            elif late_s > ABANDON_S:
+                self._abandon(worker, job, action)
+
+    def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
+        logger.error("a handler of %r ignores its cancellation: left behind", action.name)
+        worker.abandoned = True
+        self._workers.discard(worker)
+        error = TimedOut(f"the handler never returned after timeout_s={action.timeout_s:g}")
+        used_s = self._clock.monotonic_s() - worker.started_s
+        self._settle(job, action, [error] * job.count, used_s)
+        self.resize(self.size)
+
+    def running_actions(self) -> list[str]:
+        return sorted({w.action.name for w in self._workers if w.job and w.action})
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def give_back_waiting(self) -> None:
+        """What has not begun goes back to the queue."""
+        for job in self._jobs:
+            for offset in range(job.offset, job.offset + job.count):
+                self._ledger.give_back(job.held, offset)
+        self._jobs.clear()
+        self._waiting_items = 0
+        self._on_change()
+
+    async def stop(self, grace_s: float) -> None:
+        """Let what runs finish, for `grace_s`; what does not is given back."""
+        self.give_back_waiting()
+        workers = list(self._workers)
+        self.size = 0
+        self._wake(len(self._idle))
+        tasks = {worker.task for worker in workers if worker.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for worker in workers:
+            self._interrupt(worker)
+        self._on_change()
+
+    def _interrupt(self, worker: Worker) -> None:
+        if worker.task is None or worker.task.done():
+            return
+        worker.abandoned = True
+        if job := worker.job:
+            for offset in range(job.offset, job.offset + job.count):
+                self._ledger.give_back(job.held, offset)
+        worker.task.cancel()
+
+
+async def _call_handler(action: Action, items: Any, contexts: Any) -> Any:
+    if action.is_async:
+        return await action.handler(items, contexts)
+    return await asyncio.to_thread(action.handler, items, contexts)
+
+
+def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
+    """A batch handler returns nothing (all done), or for each item None or an exception."""
+    if answer is None:
+        return [None] * count
+    results = list(answer) if isinstance(answer, Iterable) else []
+    is_right = all(r is None or isinstance(r, BaseException) for r in results)
+    if len(results) != count or not is_right:
+        wrong = f"it must return None or a list of {count} × (None or an exception)"
+        return [BadAnswer(wrong)] * count
+    return results
+
+
+class BadAnswer(Exception):
+    """A batch handler's answer does not say what became of each item."""
+
+
+def _unknown(held: Held, actions: Actions) -> Action:
+    name, known = held.slice.action, ", ".join(sorted(actions)) or "none"
+
+    async def refuse(*_: object) -> None:
+        raise UnknownAction(f"no action {name!r} in this worker: it has {known}")
+
+    return Action(name, refuse, backoff_s=2.0)
+
+
+class UnknownAction(Exception):
+    """The worker that got the item has no such action."""

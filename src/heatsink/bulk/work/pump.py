@@ -1,0 +1,227 @@
+"""One partition's pump: claims items for its workers and tells the store what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from heatsink.bulk.actions import Actions, Once
+from heatsink.bulk.store import Claimed, ClaimRequest, QueueStores
+from heatsink.clock import Clock
+from heatsink.errors import HeatsinkError
+
+from .lanes import Lanes
+from .ledger import Held, Ledger
+from .nudge import Nudge
+from .pool import WorkerPool
+
+logger = logging.getLogger("heatsink")
+AHEAD_S = 0.02  # work to have ready, so that workers do not wait for claims
+CLAIM_MAX = 1_000
+FLUSH_S = 0.005
+IDLE_S = 1.0  # between looks at a partition that nobody rang for
+MIND_S = 0.25
+PAUSE_S = 0.2  # after a call that failed
+PACE_WEIGHT = 0.3
+
+
+class Pump:
+    def __init__(
+        self,
+        partition: int,
+        stores: QueueStores,
+        actions: Actions,
+        owner: str,
+        lease_s: float,
+        once: Once,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.partition = partition
+        self.owned = True
+        self._stores = stores
+        self._owner = owner
+        self._lease_s = lease_s
+        self._clock = clock
+        self._rng = rng
+        self._ledger = Ledger()
+        self._lanes = Lanes(stores.limits, clock)
+        self._nudge, self._news = Nudge(), Nudge()
+        self._pace = Pace()
+        self.pool = WorkerPool(
+            actions, self._ledger, self._on_change, self._on_refused, once, clock, rng
+        )
+        self._refusals: set[asyncio.Task[None]] = set()
+        self._attempt = ""
+        self._stopping = False
+
+    def ring(self) -> None:
+        self._nudge()
+
+    def _on_change(self) -> None:
+        self._news()
+        if self.pool.backlog <= self._ahead // 2:
+            self._nudge()
+
+    # -- claiming --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim whenever workers have room; once stopped, see what they hold to its end."""
+        others = [asyncio.ensure_future(work()) for work in (self._tell, self._mind)]
+        try:
+            while not self._stopping:
+                await self._nudge.wait(await self._turn())
+            while not self.is_empty:
+                await self._clock.sleep(FLUSH_S)
+        finally:
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _turn(self) -> float:
+        """One claim if there is room; how long to wait before the next unless nudged."""
+        granted, start_by_s = self._lanes.due(self.pool.free)
+        want = self._want()
+        if want <= 0 and not granted:
+            return self._until_lanes(IDLE_S)
+        try:
+            claimed = await self._claim(want, granted)
+        except HeatsinkError as error:
+            logger.info("partition %s: a claim failed: %s", self.partition, error)
+            return PAUSE_S
+        self.owned = claimed.owned
+        self._start(claimed, start_by_s)
+        await self._lanes.book(claimed.lanes)
+        if claimed.more and self._want() > 0 and claimed.slices:
+            return 0.0
+        wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
+        return self._until_lanes(min(wake_s, IDLE_S))
+
+    def _until_lanes(self, wait_s: float) -> float:
+        return min(max(self._lanes.next_s() - self._clock.monotonic_s(), 0.0), wait_s)
+
+    @property
+    def _ahead(self) -> int:
+        """Items that workers get through in `AHEAD_S`: more would only make others wait."""
+        return min(int(self._pace.per_s * AHEAD_S), CLAIM_MAX)
+
+    def _want(self) -> int:
+        if self._stopping or self.pool.backlog > self._ahead // 2:
+            return 0
+        return min(self.pool.free + self._ahead - self.pool.backlog, CLAIM_MAX)
+
+    async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
+        """A claim whose answer was lost is made again under the same name: nothing is lost then."""
+        attempt = self._attempt or f"{self._rng.getrandbits(96):024x}"
+        self._attempt = attempt
+        lease_ms = int(self._lease_s * 1000)
+        request = ClaimRequest(self._owner, attempt, want, lease_ms, granted)
+        claimed = await self._stores.queue.claim(self.partition, request)
+        self._attempt = ""
+        return claimed
+
+    def _start(self, claimed: Claimed, start_by_s: float) -> None:
+        for held in self._ledger.take(claimed.slices):
+            if held.slice.limited:
+                self.pool.put(held, start_by_s, first=True)
+            else:
+                self.pool.put(held)
+
+    # -- telling ---------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        while True:
+            await self._news.wait(float("inf"))
+            await self._clock.sleep(FLUSH_S)
+            if not await self.flush():
+                await self._clock.sleep(PAUSE_S)
+                self._news()
+
+    async def flush(self, beats: list[str] | None = None) -> bool:
+        """Tell the store what is new. False if it did not answer: then it is told again."""
+        news = self._ledger.take_news()
+        if not news and not beats:
+            return True
+        outcomes = [outcome for _, outcome in news]
+        lease_ms = int(self._lease_s * 1000)
+        try:
+            lost = await self._stores.queue.settle(self.partition, outcomes, beats or [], lease_ms)
+        except HeatsinkError as error:
+            logger.info("partition %s: outcomes were not taken: %s", self.partition, error)
+            self._ledger.put_back(news)
+            return False
+        if count := self._ledger.lose(lost):
+            logger.warning("partition %s: %s leases were lost to others", self.partition, count)
+        self._ledger.told(news)
+        return True
+
+    async def _mind(self) -> None:
+        """Keep leases, watch the clock, learn the pace."""
+        beat_s = self._clock.monotonic_s()
+        while True:
+            slept_s = self._clock.monotonic_s()
+            await self._clock.sleep(MIND_S)
+            now_s = self._clock.monotonic_s()
+            self._warn_if_blocked(now_s - slept_s - MIND_S)
+            self._pace.learn(self.pool.finished, now_s)
+            self.pool.check_times()
+            if now_s - beat_s >= self._lease_s / 3 and len(self._ledger):
+                beat_s = now_s if await self.flush(self._ledger.attempts) else beat_s
+
+    def _warn_if_blocked(self, late_s: float) -> None:
+        if late_s > self._lease_s / 3:
+            logger.warning(
+                "the event loop stood still for %.1f s: a handler of %s blocks it; "
+                "make it a plain def, which runs in a thread",
+                late_s,
+                ", ".join(self.pool.running_actions()) or "some action",
+            )
+
+    def _on_refused(self, held: Held, retry_after_s: float) -> None:
+        task = asyncio.ensure_future(self._slow_down(held, retry_after_s))
+        self._refusals.add(task)
+        task.add_done_callback(self._refusals.discard)
+
+    async def _slow_down(self, held: Held, retry_after_s: float) -> None:
+        claimed, stores = held.slice, self._stores
+        try:
+            after_ms = int(min(retry_after_s, 3600.0) * 1000)
+            await stores.limits.refused(claimed.lane, self._pace.per_s, after_ms)
+            if not claimed.limited:
+                await stores.queue.steer(self.partition, claimed.part, "limit")
+        except HeatsinkError as error:
+            logger.info("a refusal was not recorded: %s", error)
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def hand_off(self) -> None:
+        """Claim no more, give back what has not begun; what runs goes on under its lease."""
+        self._stopping = True
+        self.pool.give_back_waiting()
+        self._nudge()
+
+    async def stop(self, grace_s: float) -> None:
+        self.hand_off()
+        await self.pool.stop(grace_s)
+        if not await self.flush():
+            await self.flush()
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._ledger)
+
+
+class Pace:
+    """Items a second that this partition's workers get through, smoothed."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._seen: tuple[int, float] | None = None
+
+    def learn(self, finished: int, now_s: float) -> None:
+        if self._seen is not None and now_s > self._seen[1]:
+            latest = (finished - self._seen[0]) / (now_s - self._seen[1])
+            weight = PACE_WEIGHT if latest < self.per_s else 1.0
+            self.per_s += weight * (latest - self.per_s)
+        self._seen = finished, now_s

@@ -1,0 +1,49 @@
+"""The action that every worker has: tell a URL how a batch ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from heatsink.bulk.actions import WEBHOOK, Action, Fail, Retry
+
+TIMEOUT_S = 10.0
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """An allowed address must not lead to one that is not."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def webhook_action(allowed: Sequence[str]) -> Action:
+    return Action(WEBHOOK, _handler(tuple(allowed)), max_attempts=10, is_async=False)
+
+
+def _handler(allowed: tuple[str, ...]) -> Callable[[dict[str, Any], Any], None]:
+    def call(item: dict[str, Any], context: Any) -> None:
+        url = item["url"]
+        if not allowed or not url.startswith(allowed) or not url.startswith(("https:", "http:")):
+            raise Fail(f"the webhook {url!r} is not allowed: Actions(webhooks=[…]) of the worker")
+        outcome = {name: value for name, value in item.items() if name != "url"}
+        _post(url, msgspec.json.encode(outcome), context.idempotency_key)
+
+    return call
+
+
+def _post(url: str, body: bytes, key: str) -> None:
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    request = Request(url, body, headers, method="POST")  # noqa: S310 (the prefix was checked)
+    try:
+        with build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S):
+            return
+    except HTTPError as refusal:
+        raise Retry(reason=f"the webhook answered {refusal.code}") from None
+    except (OSError, HTTPException) as error:
+        raise Retry(reason=f"the webhook did not answer ({error})") from None
