@@ -4,11 +4,16 @@ A lane's starts come in *grants* of one size, one `step` apart, so that a limit 
 and nothing needs to be counted afterwards. A start may be up to `LATE_MS` late, no more, and the
 step is that little longer than the rate says: so no window of one period ever holds more starts
 than the rate allows, however late each of them is.
+
+A limit that nobody declared shows itself by refusals. The first ones start a *search*: far down,
+then up by a factor each second. Once a level is found, the pace is a cubic in the time since the
+last refusal: from a little below the level it rises, lingers there, and then leaves it faster
+and faster. So most of the time is spent near the limit, and a limit that was raised is followed.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, log
 
 import msgspec
 
@@ -19,27 +24,33 @@ LATE_MS = 20.0
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts at a time
 GRANTS_MAX = 1_000
 
-HOLD_S = 1.0
-CLIMB_S = 10.0
-PROBE_S = 20.0
-NEAR = 0.98
-DROP = 0.94
-SEARCH_DROP = 0.5
-SEARCH_GROWTH_PER_S = 0.25
-PROBE_GROWTH_PER_S = 0.01
-GUARD_MS = 500.0
 SLOWEST_PER_S = 0.1
+SEARCH_DROP = 0.125
+SEARCH_GROWTH = 1.4  # a second
+SEARCH_S_MAX = 60.0
+PAUSE_MS = 1_000.0  # most limits count by the second: let what was counted pass
+
+STEP_DOWN = 0.03
+CURVE = 5e-5
+LINGER_S: float = (STEP_DOWN / CURVE) ** (1 / 3)  # when the pace is back at the level
+NEAR = 1.25
+TRUST_NEAR, TRUST_FAR = 0.1, 0.75
+
+GUARD_MS = 500.0
+QUICK_MS = 2_000.0
+QUICK_DROP = 0.85
+IDLE_COST = 4.0  # the pace grows only while more than 3/4 of it is used
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """What refusals taught: the rate fell to `floor` at `since_ms`; it was refused at `ceiling`.
+    """What the last refusal, at `since_ms`, taught: the level that is taken, once it was `found`.
 
-    A ceiling of 0 means that it is still being searched for.
+    Until then the level is where the search goes up from.
     """
 
-    floor: float
-    ceiling: float
+    level: float
     since_ms: float
+    found: bool
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -49,18 +60,20 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def pace(explored: Explored, now_ms: float) -> float:
-    """Items a second, by how long ago the last refusal was."""
+    """Items a second."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
-    past_s = age_s - HOLD_S
-    if past_s <= 0:
-        return explored.floor
-    if not explored.ceiling:
-        return explored.floor * float((1 + SEARCH_GROWTH_PER_S) ** past_s)
-    near = explored.ceiling * NEAR
-    if past_s < CLIMB_S:
-        return explored.floor + (near - explored.floor) * past_s / CLIMB_S
-    beyond_s = max(past_s - PROBE_S, 0.0)
-    return near * float((1 + PROBE_GROWTH_PER_S) ** beyond_s)
+    if not explored.found:
+        return explored.level * float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
+    return explored.level * (1 + CURVE * (age_s - LINGER_S) ** 3)
+
+
+def _mean_pace(explored: Explored, now_ms: float) -> float:
+    """Over the time since the last refusal: what a token bucket, empty then, was refilled with."""
+    age_s = max(now_ms - explored.since_ms, 1.0) / 1000
+    if not explored.found:
+        return (pace(explored, now_ms) - explored.level) / log(SEARCH_GROWTH) / age_s
+    risen = (age_s - LINGER_S) ** 4 - LINGER_S**4
+    return explored.level * (1 + CURVE / 4 * risen / age_s)
 
 
 def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
@@ -68,21 +81,30 @@ def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: f
     known = limit.explored
     if known is not None and now_ms - known.since_ms < GUARD_MS:
         return limit
-    if known is None:
-        floor = max(started_per_s * SEARCH_DROP, SLOWEST_PER_S)
-        found = Explored(floor, 0.0, now_ms)
-    else:
-        found = _lower(known, now_ms)
-    later_ms = now_ms + retry_after_ms
-    return Limit(limit.declared, found, max(limit.next_ms, later_ms))
+    explored = _search(started_per_s, now_ms) if known is None else _lower(limit, known, now_ms)
+    resume_ms = max(explored.since_ms, now_ms + retry_after_ms)
+    return Limit(limit.declared, explored, max(limit.next_ms, resume_ms))
 
 
-def _lower(known: Explored, now_ms: float) -> Explored:
-    rate = pace(known, now_ms)
-    searching = not known.ceiling and rate <= known.floor
-    drop = SEARCH_DROP if searching else DROP
-    ceiling = 0.0 if searching else rate
-    return Explored(max(rate * drop, SLOWEST_PER_S), ceiling, now_ms)
+def _search(per_s: float, now_ms: float) -> Explored:
+    """From far below, after a pause in which whatever is under way comes back."""
+    return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
+
+
+def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
+    """A limit by windows is at the pace that was refused, one by a bucket at the mean before it.
+
+    The level is between the two: close to the mean, unless the pace has come from far away.
+    """
+    rate = rate_of(limit, now_ms) or 0.0
+    is_quick = now_ms - known.since_ms < QUICK_MS
+    if is_quick and not known.found:
+        return _search(rate, now_ms)
+    mean = min(_mean_pace(known, now_ms), rate)
+    is_near = known.found and rate < NEAR * known.level
+    trust = TRUST_NEAR if is_near else TRUST_FAR
+    level = rate * QUICK_DROP if is_quick else mean + trust * (rate - mean)
+    return Explored(max(level, SLOWEST_PER_S), now_ms, True)
 
 
 def rate_of(limit: Limit, now_ms: float) -> float | None:
@@ -100,22 +122,36 @@ def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
     rate = rate_of(limit, now_ms)
     if rate is None:
         return GRANTS_MAX, 0.0
-    size = max(1, int(rate // GRANTS_PER_S_MAX))
+    size = _grant_size(rate)
     step_ms = 1000 * size / rate
     if limit.declared is not None:
-        grants = max(limit.declared.count // size, 1)
-        step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) / grants)
+        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin inside a grant's step
+        usable = limit.declared.count - spared
+        step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) * size / usable)
     return size, step_ms
+
+
+def _grant_size(per_s: float) -> int:
+    return max(1, int(per_s // GRANTS_PER_S_MAX))
 
 
 def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
     """The next starts that are free, and the limit without them."""
+    limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
     wanted = min(ceil(starts / size), GRANTS_MAX)
-    first_ms = max(limit.next_ms, now_ms)
     if step_ms > 0:
-        in_time = int(max(now_ms + ahead_ms - first_ms, 0.0) // step_ms) + 1
+        in_time = int(max(now_ms + ahead_ms - limit.next_ms, 0.0) // step_ms) + 1
         wanted = min(wanted, in_time)
-    waits = [first_ms + step_ms * i - now_ms for i in range(wanted)]
-    following = Limit(limit.declared, limit.explored, first_ms + step_ms * wanted)
+    waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
+    following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
     return following, Grants(size, waits)
+
+
+def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
+    """A pace that nobody asked for was not tried, so that time does not count."""
+    known, idle_ms = limit.explored, now_ms - limit.next_ms
+    if known is None or idle_ms <= 0:
+        return known
+    since_ms = min(known.since_ms + IDLE_COST * idle_ms, now_ms)
+    return Explored(known.level, since_ms, known.found)
