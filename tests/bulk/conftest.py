@@ -16,6 +16,8 @@ from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
 from tests.servers import real
 
+from .driver import Driver
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
@@ -51,3 +53,8 @@ async def stores(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIte
         return
     async with redis_queue(request.getfixturevalue(request.param).url, clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def driver(stores: QueueStores, clock: ManualClock) -> Driver:
+    return Driver(stores, clock)

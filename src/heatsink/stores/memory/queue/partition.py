@@ -140,9 +140,10 @@ class Partition:
             number += 1
 
     def _expire(self, now_ms: float) -> None:
-        late = [(l.until_ms, attempt) for attempt, l in self.leases.items() if l.until_ms <= now_ms]
-        for _, attempt in sorted(late):
-            self._lose(attempt, self.leases[attempt], now_ms)
+        dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
+        for until_ms, attempt in sorted(dues):
+            if until_ms <= now_ms:
+                self._lose(attempt, self.leases[attempt], now_ms)
 
     def _lose(self, attempt: str, lease: Lease, now_ms: float) -> None:
         """Its worker died, or is as good as dead: what it had not settled runs again."""
