@@ -37,7 +37,13 @@ class Driver:
         self, id: str, sizes: Sequence[int], release: bool = True, **about: object
     ) -> Part:
         """A part of a batch of the same name, with chunks of these sizes."""
-        fields = {"batch": f"batch-{id}", "tenant": "ada", "action": "mail", "submitted_ms": NOW_MS}
+        fields = {
+            "batch": f"batch-{id}",
+            "tenant": "ada",
+            "action": "mail",
+            "submitted_ms": NOW_MS,
+            "lane": "mail/ada",
+        }
         part = Part(id=id, **{**fields, **about})  # type: ignore[arg-type]
         chunks = [Chunk(n, size, f"{id}/{n}".encode()) for n, size in enumerate(sizes)]
         await self.stores.queue.stage(PARTITION, part, chunks)

@@ -32,10 +32,10 @@ async def test_a_chunk_that_is_staged_again_is_left_as_it_is(
 
 
 async def test_a_slice_says_whose_items_it_holds(driver: Driver) -> None:
-    await driver.submit("a", [3], tenant="größe", action="push", lane="")
+    await driver.submit("a", [3], tenant="größe", action="push", lane="x")
     (found,) = await driver.slices()
     assert (found.part, found.batch, found.tenant) == ("a", "batch-a", "größe")
-    assert (found.action, found.lane, found.submitted_ms, found.tries) == ("push", "", NOW_MS, 0)
+    assert (found.action, found.lane, found.submitted_ms, found.tries) == ("push", "x", NOW_MS, 0)
 
 
 async def test_steering_an_unknown_part_says_so_and_repeating_changes_nothing(
@@ -345,7 +345,7 @@ async def test_what_was_staged_long_ago_is_asked_about(driver: Driver, stores: Q
 
 async def test_load_tells_what_there_is_to_do(driver: Driver, stores: QueueStores) -> None:
     await driver.submit("a", [10], tenant="ada")
-    await driver.submit("b", [5], tenant="bob", lane="slow")
+    await driver.submit("b", [5], tenant="bob", lane="slow", limited=True)
     await driver.submit("c", [7], tenant="cyd", release=False)
     (found,) = await driver.slices(4)
     await driver.settle(found, "dr..", Setback(1, delay_ms=1_000), used_us=6_000)
@@ -361,7 +361,7 @@ async def test_load_tells_what_there_is_to_do(driver: Driver, stores: QueueStore
 
 async def test_staging_answers_with_the_load(driver: Driver, stores: QueueStores) -> None:
     await driver.submit("a", [10])
-    part = Part("b", "b", "bob", "mail", NOW_MS)
+    part = Part("b", "b", "bob", "mail", NOW_MS, "mail/bob")
     assert (await stores.queue.stage(PARTITION, part, [])).runnable == 10
 
 

@@ -32,7 +32,17 @@ from .conftest import redis_queue
 
 Answer = TypeVar("Answer")
 PARTITION = 3
-VERBS: list[Verb] = ["release", "release", "pause", "resume", "resume", "cancel", "retry", "drop"]
+VERBS: list[Verb] = [
+    "limit",
+    "release",
+    "release",
+    "pause",
+    "resume",
+    "resume",
+    "cancel",
+    "retry",
+    "drop",
+]
 
 
 def _same_order(kind: str, count: int) -> list[str]:
@@ -89,7 +99,8 @@ class Walk:
             tenant=rng.choice(TENANTS),
             action=rng.choice(["mail", "push"]),
             submitted_ms=int(self.clock.now_s() * 1000) + number,
-            lane=rng.choice(["", "", "", "slow", "fast"]),
+            lane=rng.choice(["slow", "fast"]),
+            limited=rng.random() < 0.4,
             weight=rng.choice([1.0, 1.0, 2.0, 0.5]),
             priority=rng.choice([0, 0, 0, 1, -1]),
         )

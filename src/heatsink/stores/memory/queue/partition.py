@@ -82,16 +82,18 @@ class Partition:
             if share.state == "staged":
                 del self.shares[part]
             return True
-        if verb == "limit":
-            self._limit(share)
-        if verb == "limit" or share.steer(verb, lap):
+        changed = self._limit(share) if verb == "limit" else share.steer(verb, lap)
+        if changed:
             self._put(share, now_ms)
         return True
 
-    def _limit(self, share: Share) -> None:
+    def _limit(self, share: Share) -> bool:
         """From now on it waits for its lane's grants."""
+        if share.part.limited:
+            return False
         self.rotation.remove(share.part)
         share.part = msgspec.structs.replace(share.part, limited=True)
+        return True
 
     def _put(self, share: Share, now_ms: float) -> None:
         """Where a part belongs after it changed: in the rotation, asleep, ended, or nowhere."""
