@@ -24,6 +24,8 @@ class Plant:
     limited: int = 0
     done: dict[int, float] = field(default_factory=dict)
     time_s: float = 0.0
+    late_s: int = 0
+    coming: list[tuple[float, int, int]] = field(default_factory=list)
     history: list[dict[int, int]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -33,12 +35,20 @@ class Plant:
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
             self._live_a_second()
+            self._let_workers_come()
             for decision in self.policy.decide(self._observation()):
                 assert decision.setting == "workers"
                 assert decision.value is not None
-                self.workers[int(decision.subject.removeprefix("partition:"))] = decision.value
+                number = int(decision.subject.removeprefix("partition:"))
+                self.coming.append((self.time_s + self.late_s, number, decision.value))
                 self.reasons.append(f"{self.time_s:g} s: {decision.value}: {decision.reason}")
+            self._let_workers_come()
             self.history.append(dict(self.workers))
+
+    def _let_workers_come(self) -> None:
+        while self.coming and self.coming[0][0] <= self.time_s:
+            _, partition, workers = self.coming.pop(0)
+            self.workers[partition] = workers
 
     def drain(self, within_s: int = 10_000) -> float:
         """How long it takes until nothing is left."""

@@ -158,6 +158,36 @@ def test_only_as_many_workers_as_the_work_needs() -> None:
     assert 20 * 0.38 <= steered.workers[0] <= 16
 
 
+def test_a_burst_counts_once_as_backlog_and_not_as_arrivals_too() -> None:
+    steered = plant("littles_law", knee=1_000)
+    steered.submit(100)
+    steered.run(5)
+    steered.submit(1_000)
+    steered.run(60)
+    assert "823 runnable × 0.38 s in 30 s need 14;" in steered.reasons[0]
+
+
+def test_a_new_leader_waits_before_it_shrinks_what_it_finds() -> None:
+    steered = plant("littles_law", WorkerRules(hold_s=100), knee=1_000)
+    steered.workers[0] = 50
+    steered.submit(500)
+    steered.run(90)
+    assert steered.workers[0] == 50
+    steered.run(60)
+    assert steered.workers[0] == 8
+
+
+def test_workers_that_come_late_confuse_nobody() -> None:
+    """Consumers follow a decision after a second or two."""
+    steered = plant("littles_law")
+    steered.late_s = 2
+    steered.submit(SPIKE)
+    assert steered.drain() <= 0.16 * FIXED_S
+    assert steered.peak() <= 1.3 * 64
+    sizes = [workers[0] for workers in steered.history]
+    assert [now for before, now in pairwise(sizes) if now < before][:2] == [64, 53]
+
+
 def test_the_same_depth_of_short_items_needs_fewer_workers() -> None:
     def workers_for(service_s: float) -> int:
         steered = Plant(POLICIES["littles_law"](WorkerRules()), 1_000, service_s)
