@@ -178,9 +178,7 @@ class Heatsink:
         assert self._coordination is not None
         coordinator = self._coordination.coordinator
         policy = POLICIES[self._settings.scaling](self._settings.workers)
-        self.queue_watch = QueueWatch(
-            queue.stores, queue.bulk, policy, coordinator, self._clock
-        )
+        self.queue_watch = QueueWatch(queue.stores, queue.bulk, policy, coordinator, self._clock)
         coordinator.loops.append(self.queue_watch)
 
     @property
