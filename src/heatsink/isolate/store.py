@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -93,6 +94,23 @@ class Cache(Protocol):
     def forget(self, key: str) -> Any: ...
 
 
+class NoCache:
+    """Loads each time."""
+
+    async def get(
+        self,
+        key: str,  # noqa: ARG002
+        load: Callable[[], Awaitable[Any]],
+        *,
+        fresh_for: float,  # noqa: ARG002
+        stale_for: float,  # noqa: ARG002
+    ) -> Any:
+        return await load()
+
+    def forget(self, key: str) -> None:
+        pass
+
+
 class FanOut(Protocol):
     """Hands the push of one post to the queue, once for each post; returns the batch's id."""
 
@@ -101,7 +119,5 @@ class FanOut(Protocol):
 
 def slot_of(user: str) -> int:
     """Users of one slot are pushed to together."""
-    from hashlib import blake2b
-
     digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
     return int.from_bytes(digest, "big") % HOME_SLOTS

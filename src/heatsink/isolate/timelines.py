@@ -213,8 +213,7 @@ class Timelines:
         await self._homes.fill(user, entries, built=True)
 
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
-        page = await self._log.page(POSTS + author, limit=limit)
-        entries = (HomeEntry(entry.raw, author) for entry in page.entries)
+        entries = await self._load_posts(author, None, limit)
         return [entry for entry in entries if self._mode_of(entry) == PUSHED]
 
     async def _pulled(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
@@ -228,23 +227,23 @@ class Timelines:
         return found[:limit]
 
     async def _author_page(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
-        """The newest page of a celebrity is what everybody asks for: it comes from the cache."""
-
-        async def load() -> list[HomeEntry]:
-            before = None if below is None else self._scheme.value(below)
-            page = await self._log.page(POSTS + author, limit=limit, before=before)
-            return [HomeEntry(entry.raw, author) for entry in page.entries]
-
-        if below is not None:
-            return await load()
+        """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
         settings = self._settings
-        found: list[HomeEntry] = await self._cache.get(
-            f"{POSTS}{author}",
-            load,
+        newest: list[HomeEntry] = await self._cache.get(
+            POSTS + author,
+            lambda: self._load_posts(author, None, LIMIT_MAX),
             fresh_for=settings.fresh_for,
             stale_for=settings.stale_for,
         )
-        return found
+        found = [entry for entry in newest if below is None or entry.raw < below][:limit]
+        if len(found) == limit or len(newest) < LIMIT_MAX:
+            return found
+        return await self._load_posts(author, below, limit)
+
+    async def _load_posts(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+        before = None if below is None else self._scheme.value(below)
+        page = await self._log.page(POSTS + author, limit=limit, before=before)
+        return [HomeEntry(entry.raw, author) for entry in page.entries]
 
     def _mode_of(self, entry: HomeEntry) -> str:
         return self._modes.at(entry.author, self._scheme.time_ms(entry.raw))
