@@ -139,6 +139,17 @@ async def test_refusals_lower_the_rate_and_time_raises_it(
     assert await stores.limits.rate_of("mail") == pytest.approx(50 * 1.25**2 * 0.94)
 
 
+async def test_a_lane_that_was_refused_long_ago_is_as_good_as_unlimited(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    await stores.limits.refused("mail", 100.0, 0)
+    await clock.advance(100_000.0)
+    assert await stores.limits.rate_of("mail") == 10_000_000
+    await stores.limits.refused("mail", 100.0, 0)
+    await clock.advance(100_000.0)
+    assert (await stores.limits.reserve("mail", 5, 0)).wait_ms == [0.0]
+
+
 # -- the bell ----------------------------------------------------------------------------------
 
 

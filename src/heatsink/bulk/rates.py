@@ -12,7 +12,7 @@ from math import ceil
 
 import msgspec
 
-from .batch import Rate
+from .batch import RATE_MAX, Rate
 from .store import Grants
 
 LATE_MS = 20.0
@@ -29,6 +29,7 @@ SEARCH_GROWTH_PER_S = 0.25
 PROBE_GROWTH_PER_S = 0.01
 GUARD_MS = 500.0
 SLOWEST_PER_S = 0.1
+GROWTH_S_MAX = 1_000.0  # no power of it overflows, and by then the rate is as good as none
 
 
 class Explored(msgspec.Struct, frozen=True):
@@ -55,12 +56,16 @@ def pace(explored: Explored, now_ms: float) -> float:
     if past_s <= 0:
         return explored.floor
     if not explored.ceiling:
-        return explored.floor * float((1 + SEARCH_GROWTH_PER_S) ** past_s)
+        return _grown(explored.floor, SEARCH_GROWTH_PER_S, past_s)
     near = explored.ceiling * NEAR
     if past_s < CLIMB_S:
         return explored.floor + (near - explored.floor) * past_s / CLIMB_S
-    beyond_s = max(past_s - PROBE_S, 0.0)
-    return near * float((1 + PROBE_GROWTH_PER_S) ** beyond_s)
+    return _grown(near, PROBE_GROWTH_PER_S, max(past_s - PROBE_S, 0.0))
+
+
+def _grown(rate: float, growth_per_s: float, seconds: float) -> float:
+    grown = rate * float((1 + growth_per_s) ** min(seconds, GROWTH_S_MAX))
+    return min(grown, float(RATE_MAX))
 
 
 def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
