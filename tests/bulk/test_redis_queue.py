@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -67,7 +68,7 @@ async def test_nothing_that_users_write_is_in_a_name(
     redis: Connection, stores: QueueStores, clock: ManualClock
 ) -> None:
     driver, text = Driver(stores, clock), "{u}ser text"
-    about = {"tenant": text, "batch": text, "action": text}
+    about: Any = {"tenant": text, "batch": text, "action": text}
     await driver.submit(f"{text} 1", [2, 2], lane=text, **about)
     await driver.submit(f"{text} 2", [2, 2], **about)
     for item in await driver.slices(**{text: 3}):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 from heatsink.bulk.store import QueueStores
 from heatsink.checks import check_number
 from heatsink.clock import Clock
+from heatsink.stores.embedded import join
 from heatsink.stores.redis.keys import Keys
 from heatsink.stores.redis.soft import RedisSoft
 
@@ -23,7 +26,7 @@ from .scripts import Now, server_time
 
 KEEP_S = 7 * 24 * 3600.0
 
-__all__ = ["KEEP_S", "open_queue"]
+__all__ = ["KEEP_S", "open_embedded", "open_queue"]
 
 
 def open_queue(
@@ -63,3 +66,28 @@ def open_queue(
         open=syncer.verify,
         close=close,
     )
+
+
+def open_embedded(
+    folder: Path,
+    clock: Clock,
+    rng: Random,
+    *,
+    stage: str = STAGE,
+    durability: Durability = "fsync",
+    keep_s: float = KEEP_S,
+) -> QueueStores:
+    """The queue in a folder, on a server of its own that all processes of this machine share.
+
+    Blocks until the server listens. See `heatsink.stores.embedded.server` for how long it lives.
+    """
+    membership = join(folder)
+    stores = open_queue(
+        membership.url, clock, rng, stage=stage, durability=durability, keep_s=keep_s
+    )
+
+    async def close() -> None:
+        await stores.close()
+        membership.leave()
+
+    return replace(stores, close=close)
