@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
 from os import getpid
 from pathlib import Path
@@ -21,6 +22,7 @@ from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
 from heatsink.isolate.fanout import FAN_OUT, push_handler
 from heatsink.isolate.store import HomeStore
 from heatsink.spread.log import Log
+from heatsink.stores.embedded import join
 from heatsink.stores.memory.homes import MemoryHomes
 from heatsink.stores.memory.queue import MemoryQueueServer
 
@@ -100,14 +102,15 @@ def _open_stores(
     if scheme == "memory":
         return MemoryQueueServer(clock).stores(), MemoryHomes()
     try:
-        from heatsink.stores.redis.embedded import open_embedded
+        from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
         raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+    membership = None
     if scheme == "embedded":
-        folder = Path(urlsplit(url).path[1:])
-        return open_embedded(folder, clock, rng, stage=settings.stage)
-    return open_queue(
+        membership = join(Path(urlsplit(url).path[1:]))
+        url = membership.url
+    stores = open_queue(
         url,
         clock,
         rng,
@@ -115,6 +118,15 @@ def _open_stores(
         durability=settings.durability,
         places=settings.places,
     )
+    homes = RedisHomes(url, settings.stage, clock, rng)
+
+    async def close() -> None:
+        await homes.close()
+        await stores.close()
+        if membership is not None:
+            membership.leave()
+
+    return replace(stores, close=close), homes
 
 
 def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
