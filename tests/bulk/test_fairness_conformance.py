@@ -103,7 +103,7 @@ async def test_a_quantum_is_shorter_for_expensive_actions(driver: Driver) -> Non
 
 
 async def test_a_lane_needs_grants_and_takes_no_more(driver: Driver) -> None:
-    await driver.submit("a", [10], lane="slow")
+    await driver.submit("a", [10], lane="slow", limited=True)
     nothing = await driver.claim()
     assert (nothing.slices, nothing.lanes) == ([], [LaneDepth("slow", 10)])
     assert not nothing.more
@@ -113,8 +113,8 @@ async def test_a_lane_needs_grants_and_takes_no_more(driver: Driver) -> None:
 
 
 async def test_a_lane_that_sleeps_or_is_paused_is_not_deep(driver: Driver) -> None:
-    await driver.submit("a", [2], lane="slow")
-    await driver.submit("b", [3], lane="slow")
+    await driver.submit("a", [2], lane="slow", limited=True)
+    await driver.submit("b", [3], lane="slow", limited=True)
     await driver.steer("b", "pause")
     (item,) = await driver.slices(0, slow=2)
     await driver.settle(item, "r")
@@ -127,7 +127,7 @@ async def test_a_lane_that_sleeps_or_is_paused_is_not_deep(driver: Driver) -> No
 
 
 async def test_items_of_a_lane_are_paid_for_too(driver: Driver) -> None:
-    await driver.submit("limited", [100], tenant="ada", lane="slow")
+    await driver.submit("limited", [100], tenant="ada", lane="slow", limited=True)
     await driver.submit("a", [100], tenant="ada")
     await driver.submit("b", [100], tenant="bob")
     for item in await driver.slices(0, slow=10):

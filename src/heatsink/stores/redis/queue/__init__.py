@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 from heatsink.bulk.store import QueueStores
 from heatsink.checks import check_number
 from heatsink.clock import Clock
-from heatsink.stores.embedded import join
 from heatsink.stores.redis.keys import Keys
 from heatsink.stores.redis.soft import RedisSoft
 

@@ -54,7 +54,12 @@ local function rate()
   return declared or explored
 end
 
-local function grant_size(per_s) return math.max(1, math.floor(per_s / GRANTS_PER_S_MAX)) end
+-- As Python divides: exact where a quotient that was rounded first would be one too many.
+local function whole_times(number, unit)
+  return math.floor((number - math.fmod(number, unit)) / unit + 0.5)
+end
+
+local function grant_size(per_s) return math.max(1, whole_times(per_s, GRANTS_PER_S_MAX)) end
 
 -- How many starts a grant holds, and how far apart grants are.
 local function calendar()
