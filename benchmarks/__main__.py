@@ -30,6 +30,7 @@ NAMES = (
     "dynamodb",
     "registry_reads",
     "fleet",
+    "queue_store",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 

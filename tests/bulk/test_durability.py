@@ -124,6 +124,17 @@ async def test_a_server_that_does_not_know_waitaof_must_fsync_always(
             await stores.sync()
 
 
+async def test_a_server_that_evicts_is_refused() -> None:
+    full = {"appendonly": "yes", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+    with real(lambda: RedisServer(options=full)) as server:
+        with pytest.raises(InvalidSetting, match="maxmemory-policy noeviction"):
+            async with opened(server.url):
+                pass
+        server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        async with opened(server.url):
+            pass
+
+
 async def test_every_master_of_a_cluster_is_asked(cluster: RedisCluster) -> None:
     for master in cluster.masters:
         master.command("CONFIG", "SET", "appendonly", "yes")

@@ -61,6 +61,20 @@ class Syncer:
         for connection in self._places.connections:
             for node in await connection.nodes():
                 await self._verify(node)
+                await self._verify_room(node)
+
+    async def _verify_room(self, node: Address) -> None:
+        """A server that drops keys when it is full would drop what was accepted."""
+        try:
+            about = await self._driver(node).info("memory")
+        except exceptions.ResponseError:
+            return  # its user may not ask
+        except TROUBLE as error:
+            raise _unsure(node, error) from None
+        if about.get("maxmemory") and about.get("maxmemory_policy") != "noeviction":
+            raise InvalidSetting(
+                f"Redis at {node} may evict what was accepted: set maxmemory-policy noeviction"
+            )
 
     async def _verify(self, node: Address) -> None:
         try:
