@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from random import Random
 
 from heatsink.bulk.actions import Actions, Once
@@ -13,11 +14,12 @@ from heatsink.errors import HeatsinkError
 
 from .lanes import Lanes
 from .ledger import Held, Ledger
+from .meter import WorkMeter
 from .nudge import Nudge
 from .pool import WorkerPool
 
 logger = logging.getLogger("heatsink")
-AHEAD_S = 0.02  # work to have ready, so that workers do not wait for claims
+AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims
 CLAIM_MAX = 1_000
 FLUSH_S = 0.005
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
@@ -27,31 +29,40 @@ PACE_S = 0.05
 PACE_WEIGHT = 0.5
 
 
+@dataclass(frozen=True)
+class Terms:
+    """For whom a pump claims, for how long, and where effects are kept."""
+
+    owner: str
+    lease_s: float
+    once: Once
+
+
 class Pump:
     def __init__(
         self,
         partition: int,
         stores: QueueStores,
         actions: Actions,
-        owner: str,
-        lease_s: float,
-        once: Once,
+        terms: Terms,
+        meter: WorkMeter,
         clock: Clock,
         rng: Random,
     ) -> None:
         self.partition = partition
         self.owned = True
         self._stores = stores
-        self._owner = owner
-        self._lease_s = lease_s
+        self._owner = terms.owner
+        self._lease_s = terms.lease_s
         self._clock = clock
         self._rng = rng
         self._ledger = Ledger()
         self._lanes = Lanes(stores.limits, clock)
         self._nudge, self._news = Nudge(), Nudge()
         self._pace = Pace()
+        self.meter = meter
         self.pool = WorkerPool(
-            actions, self._ledger, self._on_change, self._on_refused, once, clock, rng
+            actions, self._ledger, self._on_change, self._on_refused, terms.once, clock, rng
         )
         self._refusals: set[asyncio.Task[None]] = set()
         self._attempt = ""
@@ -93,6 +104,7 @@ class Pump:
             logger.info("partition %s: a claim failed: %s", self.partition, error)
             return PAUSE_S
         self.owned = claimed.owned
+        self.meter.claimed(claimed.slices, self._clock.now_s())
         self._start(claimed, start_by_s)
         await self._lanes.book(claimed.lanes)
         if claimed.more and self._want() > 0 and claimed.slices:
@@ -154,7 +166,10 @@ class Pump:
             self._ledger.put_back(news)
             return False
         if count := self._ledger.lose(lost):
+            self.meter.fenced += count
             logger.warning("partition %s: %s leases were lost to others", self.partition, count)
+        for held, outcome in news:
+            self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
         return True
 

@@ -2,6 +2,6 @@
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], 'count', 'period_s')
 else
-  keep('count', ARGV[2], 'period_s', ARGV[3])
+  keep({ count = ARGV[2], period_s = ARGV[3] })
 end
 return 1

@@ -15,6 +15,6 @@ local function load()
   return { meta.waiting - delayed - limited, limited, delayed, meta.in_flight,
     redis.call('HLEN', CENSUS),
     string.format('%.17g', meta.waiting > 0 and cost_us / meta.waiting or 0),
-    oldest and math.floor(now - oldest) or 0,
-    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.lost }
+    oldest and math.max(math.floor(now - oldest), 0) or 0,
+    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.lost, meta.workers }
 end
