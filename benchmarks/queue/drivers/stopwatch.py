@@ -1,8 +1,8 @@
 """What every driver shares: orders come on its input, answers go out in JSON, a line each.
 
-`with_X.py enqueue` reads lines of `group size pause_ms` and enqueues so many items; `with_X.py work`
-runs items and tells of each group when its last item has ended. Times are of the system's monotonic
-clock, which all processes share.
+`with_X.py enqueue` reads lines of `group size pause_ms` and enqueues so many items; `with_X.py
+work` runs items and tells of each group when its last item has ended. Times are of the system's
+monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
