@@ -87,13 +87,14 @@ def _open_stores(url: str, settings: BulkSettings, clock: Clock, rng: Random) ->
     if scheme == "memory":
         return MemoryQueueServer(clock).stores()
     try:
-        from heatsink.stores.redis.embedded import open_embedded
+        if scheme == "embedded":
+            from heatsink.stores.redis.embedded import open_embedded
+
+            folder = Path(urlsplit(url).path[1:])
+            return open_embedded(folder, clock, rng, stage=settings.stage)
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
         raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
-    if scheme == "embedded":
-        folder = Path(urlsplit(url).path[1:])
-        return open_embedded(folder, clock, rng, stage=settings.stage)
     return open_queue(
         url,
         clock,
