@@ -32,6 +32,7 @@ class Driver:
     def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
         self._process = process
         self._said = said
+        self._ended: dict[int, Answer] = {}
 
     async def order(self, group: int, size: int, pause_ms: int = 0) -> Answer:
         """Enqueue so many items; returns when that is done."""
@@ -42,10 +43,14 @@ class Driver:
 
     async def ended(self, group: int) -> Answer:
         """Wait until the last item of a group has ended."""
-        while True:
+        while group not in self._ended:
             answer = await self._answer()
-            if answer.group == group:
-                return answer
+            self._ended[answer.group] = answer
+        return self._ended[group]
+
+    def has_ended(self, group: int) -> bool:
+        """As far as answers were read."""
+        return group in self._ended
 
     async def _answer(self) -> Answer:
         assert self._process.stdout is not None

@@ -46,6 +46,8 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 OURS = Peer("Heatsink", "ours.py", 200_000)
+OURS_TOGETHER = Peer("Heatsink", "ours_together.py", 0)
+OURS_RATED = Peer("Heatsink", "ours_rated.py", 0)
 LOOP = Peer("hand-written loop", "loop.py", 200_000)
 BULLMQ = Peer("BullMQ", "with_bullmq.js", 30_000, "package-lock.json")
 SAQ = Peer("SAQ", "with_saq.py", 4_000, "saq.txt")

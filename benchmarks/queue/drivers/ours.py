@@ -14,7 +14,6 @@ from heatsink.bulk.bulk import BulkSettings
 from heatsink.client.queue import connect_queue
 
 SETTINGS = BulkSettings(durability="relaxed")
-queue = connect_queue(URL, SETTINGS)
 actions = Actions()
 
 
@@ -23,14 +22,18 @@ async def item(payload: list[int], _: Any) -> None:
     await run_item(*payload)
 
 
-async def enqueue(group: int, size: int, pause_ms: int) -> None:
-    items = ([group, size, pause_ms] for _ in range(size))
-    await queue.bulk.submit("item", items, tenant=f"tenant-{group}")
+def run(settings: BulkSettings, **workers: int) -> None:
+    queue = connect_queue(URL, settings)
 
+    async def enqueue(group: int, size: int, pause_ms: int) -> None:
+        items = ([group, size, pause_ms] for _ in range(size))
+        await queue.bulk.submit("item", items, tenant=f"tenant-{group}")
 
-async def work() -> None:
-    await queue.worker(actions).run()
+    async def work() -> None:
+        await queue.worker(actions, **workers).run()
+
+    main(enqueue, work)
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    run(SETTINGS)
