@@ -35,8 +35,7 @@ from heatsink.stores.dynamodb.address import LOCAL_REGION, Address, parse
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.items import binary, row_item
-from heatsink.testing.servers.process import end, start_tied
-from heatsink.testing.servers.redis import free_port
+from heatsink.stores.embedded import end, free_port, start_tied
 
 from .append import BUCKETS, HOT_PARTITIONS, Plan, Work, append_each, names, nothing, timed
 from .clients import BODY, CLOCK, client, pin

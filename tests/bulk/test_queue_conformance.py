@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from heatsink.bulk.store import LEGACY, Chunk, ClaimRequest, Outcome, Part, QueueStores, Setback
-from heatsink.testing import ManualClock
 
 from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, places
 
@@ -373,7 +372,7 @@ async def test_partitions_know_nothing_of_each_other(driver: Driver, stores: Que
 
 
 async def test_parts_of_one_settle_call_are_all_settled(
-    driver: Driver, stores: QueueStores, clock: ManualClock
+    driver: Driver, stores: QueueStores
 ) -> None:
     await driver.submit("a", [2, 2, 2])
     outcomes = [Outcome(found.attempt, "dd", 10) for found in await driver.slices()]

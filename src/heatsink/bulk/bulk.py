@@ -14,7 +14,7 @@ from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded
 
 from . import changes
-from .actions import WEBHOOK, check_action
+from .actions import BUILT_IN, WEBHOOK, check_action
 from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
 from .items import unpacked
 from .patience import Opening, Patience
@@ -143,6 +143,8 @@ class Bulk:
 
     async def _check_known(self, action: str) -> None:
         """Workers announce what they can do. Before the first of them came, anything may be."""
+        if action.startswith(BUILT_IN):
+            return
         known = await self._patience.call(self._stores.fleet.actions)
         if known and action not in known:
             raise InvalidSetting(

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from heatsink.bulk.actions import WEBHOOK, Actions, Once, no_store
+from heatsink.bulk.actions import BUILT_IN, Actions, Once, no_store
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import LEGACY, QueueStores
 from heatsink.checks import check_kind, check_number, check_whole
@@ -127,7 +127,7 @@ class Consumer:
 
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
-        names = [name for name in self._actions if name != WEBHOOK]
+        names = [name for name in self._actions if not name.startswith(BUILT_IN)]
         members = await self._stores.fleet.join(self.name, names, ttl_ms)
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)
