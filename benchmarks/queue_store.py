@@ -42,7 +42,7 @@ async def queue(url: str) -> AsyncIterator[QueueStores]:
 
 async def fill(stores: QueueStores, items: int) -> float:
     """Items a second, without the wait for the disk."""
-    part = Part("part", "batch", "ada", "mail", now_ms(SystemClock()))
+    part = Part("part", "batch", "ada", "mail", now_ms(SystemClock()), "mail/ada")
     body = b",".join([ITEM] * CHUNK)
     started_s = perf_counter()
     for first in range(0, items // CHUNK, CHUNKS_A_CALL):
