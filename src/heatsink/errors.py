@@ -7,6 +7,7 @@ HeatsinkError                   catch this to catch them all
 │   ├── InvalidCursor           made up, damaged, or of another key
 │   ├── InvalidBody             not bytes, or too large
 │   └── InvalidSetting          names the setting and what it accepts
+│       └── NotFound            names something that is not there
 ├── Conflict                    the id is taken by another body
 │   └── Deleted                 the id was used and deleted
 ├── TokenExpired                too old to tell whether it was counted already
@@ -49,6 +50,10 @@ class InvalidBody(InvalidInput):
 
 class InvalidSetting(InvalidInput):
     """A setting, limit or amount is out of its range."""
+
+
+class NotFound(InvalidSetting):
+    """What was named is not there: it never was, or it is gone."""
 
 
 class Conflict(HeatsinkError):

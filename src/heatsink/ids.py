@@ -20,6 +20,7 @@ TAIL_BITS = 32
 UUID_VARIANT = 0b10 << 62
 pack_halves = Struct(">QQ").pack
 TWITTER_EPOCH_MS = 1_288_834_974_657
+SNOWFLAKE_DIGITS_MAX = 19
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
 
@@ -34,6 +35,9 @@ class IdScheme(Protocol):
     def raw(self, value: object) -> bytes: ...
 
     def value(self, raw: bytes) -> Any: ...
+
+    def from_text(self, text: str) -> Any:
+        """The value whose `str` this is: for ids that come as text, in a URL or in JSON."""
 
     def time_ms(self, raw: bytes) -> int: ...
 
@@ -59,6 +63,12 @@ class Uuid7:
 
     def value(self, raw: bytes) -> UUID:
         return UUID(bytes=raw)
+
+    def from_text(self, text: str) -> UUID:
+        try:
+            return UUID(text)
+        except ValueError:
+            raise InvalidId(f"id {text[:40]!r} is not a UUID: expected version 7") from None
 
     def time_ms(self, raw: bytes) -> int:
         return int.from_bytes(raw[:6], "big")
@@ -94,6 +104,9 @@ class Ulid:
     def value(self, raw: bytes) -> str:
         number = int.from_bytes(raw, "big")
         return "".join(CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+    def from_text(self, text: str) -> str:
+        return text
 
     def time_ms(self, raw: bytes) -> int:
         return int.from_bytes(raw[:6], "big")
@@ -132,6 +145,11 @@ class Snowflake:
 
     def value(self, raw: bytes) -> int:
         return int.from_bytes(raw, "big")
+
+    def from_text(self, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= SNOWFLAKE_DIGITS_MAX):
+            raise InvalidId(f"id {text[:40]!r} is not a Snowflake: expected 0 to 2**63 - 1")
+        return int(text)
 
     def time_ms(self, raw: bytes) -> int:
         return (int.from_bytes(raw, "big") >> 22) + self.epoch_ms

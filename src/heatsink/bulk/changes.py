@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from heatsink.errors import Conflict, InvalidSetting
+from heatsink.errors import Conflict, NotFound
 
 from .batch import Batch, PartEnd, PartPlace, State
 
@@ -80,5 +80,5 @@ def check_same(known: Batch, wanted: Batch) -> None:
 
 def check_found(batch: Batch | None, id: str) -> Batch:
     if batch is None:
-        raise InvalidSetting(f"there is no batch {id!r}: it never was, or is long finished")
+        raise NotFound(f"there is no batch {id!r}: it never was, or is long finished")
     return batch

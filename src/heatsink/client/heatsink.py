@@ -14,16 +14,16 @@ from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.work.consumer import Consumer
-from heatsink.checks import check_text, check_whole
+from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed, InvalidSetting
+from heatsink.errors import Closed, InvalidSetting, NotFound
 from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.store import NoCache
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, Meta, for_key
+from heatsink.registry.decision import PIN, LogEntry, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
@@ -33,9 +33,9 @@ from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
-from .key_watch import Coordination, coordinate_keys
+from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
-from .queue_watch import QueueWatch
+from .queue_watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, worker_pin
 from .settings import Settings
 from .status import Status
 from .timelines import make_timelines
@@ -45,6 +45,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
+HOTTEST_MAX = 1_000
+DECISIONS_MAX = 1_000
 
 
 class Heatsink:
@@ -193,7 +195,9 @@ class Heatsink:
         assert self._coordination is not None
         coordinator = self._coordination.coordinator
         policy = POLICIES[self._settings.scaling](self._settings.workers)
-        self.queue_watch = QueueWatch(queue.stores, queue.bulk, policy, coordinator, self._clock)
+        self.queue_watch = QueueWatch(
+            queue.stores, queue.bulk, policy, coordinator, self._registry, self._clock
+        )
         coordinator.loops.append(self.queue_watch)
 
     @property
@@ -233,6 +237,40 @@ class Heatsink:
             extra_buckets=sum(spread) - len(spread),
             pinned_keys=len(view.pins),
         )
+
+    def hottest(self, limit: int = 20) -> Hottest:
+        """The fleet's hottest keys, with bounds on what is not known. Only the leader knows."""
+        self._check_open()
+        assert self._coordination is not None
+        return self._coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
+
+    async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
+        """What was decided and why, the newest first; `before` is a version to go on below."""
+        self._check_open()
+        check_whole("limit", limit, 1, DECISIONS_MAX)
+        if before is not None:
+            check_whole("before", before, 1, HEAT_MAX)
+        return await self._registry.history(limit, before)
+
+    async def queue_partitions(self) -> list[PartitionStatus]:
+        """The queue's partitions as they are now, what is decided for each, and pins."""
+        queue, pins = self._the_queue(), self._registry.view.pins
+        loads = await read_loads(queue.stores, queue.bulk)
+        target = self.queue_watch.target if self.queue_watch else lambda _: None
+        return [
+            PartitionStatus(number, load, target(number), pins.get(f"{PIN_PREFIX}{number}"))
+            for number, load in loads.items()
+        ]
+
+    async def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:
+        """Give a queue partition a fixed number of workers; None lets the policy decide again."""
+        partitions = (await self._the_queue().bulk.plan()).high_water
+        if not isinstance(partition, int) or not 0 <= partition < partitions:
+            raise NotFound(f"there is no partition {shown(partition)}: there are {partitions}")
+        if workers is not None:
+            check_whole("workers", workers, 1, self._settings.workers.workers_max)
+        check_text("reason", reason, REASON_MAX)
+        await self._registry.publish([worker_pin(partition, workers, reason)], term=None)
 
     async def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""

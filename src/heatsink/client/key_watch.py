@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+import msgspec
+
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
@@ -17,10 +19,34 @@ from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
+from .queue_watch import is_worker_pin
 from .settings import Settings
 
 logger = logging.getLogger("heatsink")
 SILENT_WINDOWS = 3
+
+
+class HotKey(msgspec.Struct, frozen=True):
+    """`buckets` are those of rows written now."""
+
+    key: str
+    buckets: int
+    heat: KeyHeat
+
+
+class Hottest(msgspec.Struct, frozen=True):
+    """The fleet's hottest keys in its last complete window, which only the leader knows.
+
+    No key that is not listed had more than `unreported_s` a second. `start_s` is None before the
+    first window is complete, and where this process does not lead.
+    """
+
+    leads: bool
+    leader: str
+    window_s: float
+    start_s: float | None = None
+    unreported_s: float = 0.0
+    keys: tuple[HotKey, ...] = ()
 
 
 class KeyWatch:
@@ -50,11 +76,35 @@ class KeyWatch:
         self._lease.servers = self._aggregator.servers
         self._latest = next((w for w in reversed(windows) if w.complete), self._latest)
         view = self._registry.view
-        return Observation(windows, view.layouts, view.pins, view.version)
+        pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
+        return Observation(windows, view.layouts, pins, view.version)
 
     def heat_of(self, key: str) -> KeyHeat | None:
         """The key's heat in the last complete window, if it was reported."""
         return self._latest.keys.get(key) if self._latest else None
+
+    def hottest(self, limit: int, leads: bool) -> Hottest:
+        leader, window = self._registry.meta.leader, self._latest
+        if not leads or window is None:
+            return Hottest(leads, leader, self._window_s)
+        ranked = sorted(window.keys.items(), key=lambda item: -_cost_s(item[1]))
+        unlisted = [_cost_s(heat) + heat.bound_s for _, heat in ranked[limit:]]
+        return Hottest(
+            leads=True,
+            leader=leader,
+            window_s=self._window_s,
+            start_s=window.start_s,
+            unreported_s=max([window.unreported_s, *unlisted]),
+            keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in ranked[:limit]),
+        )
+
+    def _buckets(self, key: str) -> int:
+        layout = self._registry.view.layout(key)
+        return layout.epoch_at(self._registry.now_ms()).buckets
+
+
+def _cost_s(heat: KeyHeat) -> float:
+    return heat.write_units_s + heat.reads_s + heat.throttles_s
 
 
 @dataclass(frozen=True)
@@ -65,6 +115,9 @@ class Coordination:
     def heat_of(self, key: str) -> KeyHeat | None:
         """Only the leader hears of heat; what it heard before it lost the lead is stale."""
         return self.watch.heat_of(key) if self.coordinator.leads else None
+
+    def hottest(self, limit: int) -> Hottest:
+        return self.watch.hottest(limit, self.coordinator.leads)
 
 
 def coordinate_keys(

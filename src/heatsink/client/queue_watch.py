@@ -4,21 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+
+import msgspec
 
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.advice import Advisor
 from heatsink.bulk.scaling.load import Observation, PartitionReading
-from heatsink.bulk.scaling.policy import WorkerPolicy
-from heatsink.bulk.store import QueueStores
+from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
+from heatsink.bulk.store import PartitionLoad, QueueStores
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.loop import ControlLoop
-from heatsink.registry.decision import Decision
+from heatsink.registry.decision import PIN, Decision, for_key
+from heatsink.registry.registry import Registry
 
 logger = logging.getLogger("heatsink")
 TURN_S = 1.0
 HEALTH_S = 10.0
 REPEAT_S = 30.0
+PIN_PREFIX = "~workers/"  # pins of partitions, among those of keys
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """A queue partition now. `target` is what was decided, as far as this process knows."""
+
+    number: int
+    load: PartitionLoad
+    target: Decision | None
+    pin: Decision | None
+
+
+def is_worker_pin(key: str) -> bool:
+    return key.startswith(PIN_PREFIX)
+
+
+def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
+    """As a decision of the registry: it outlives leaders and the queue's own memory."""
+    return for_key(f"{PIN_PREFIX}{partition}", PIN, workers, reason)
+
+
+async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad]:
+    await bulk.open()
+    numbers = range((await bulk.plan()).high_water)
+    loads = await asyncio.gather(*(stores.queue.load(number) for number in numbers))
+    return dict(zip(numbers, loads, strict=True))
 
 
 class QueueWatch:
@@ -33,15 +63,19 @@ class QueueWatch:
         bulk: Bulk,
         policy: WorkerPolicy,
         coordinator: Coordinator,
+        registry: Registry,
         clock: Clock,
     ) -> None:
         self._stores = stores
         self._bulk = bulk
         self._coordinator = coordinator
+        self._registry = registry
         self._clock = clock
-        self._loop = ControlLoop(self.observe, policy, self._publish)
+        self._loop = ControlLoop(self.observe, policy, self._wish)
         self._advisor = Advisor()
         self._targets: dict[tuple[str, str], Decision] = {}
+        self._wishes: dict[str, Decision] = {}
+        self._pinned: set[str] = set()
         self._turned_s = self._examined_s = self._repeated_s = float("-inf")
         self.latest: Observation | None = None
 
@@ -49,13 +83,16 @@ class QueueWatch:
     def targets(self) -> list[Decision]:
         return list(self._targets.values())
 
+    def target(self, partition: int) -> Decision | None:
+        return self._targets.get((f"partition:{partition}", WORKERS))
+
     async def run_once(self) -> list[Decision]:
         """One turn a second, however often the coordinator comes round."""
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s < TURN_S:
             return []
         self._turned_s = now_s
-        decided = await self._loop.run_once()
+        decided = await self._loop.run_once() + await self._follow_pins()
         if now_s - self._examined_s >= HEALTH_S:
             self._examined_s = now_s
             decided += await self._publish(await self._advice(now_s))
@@ -65,12 +102,10 @@ class QueueWatch:
         return decided
 
     async def observe(self) -> Observation:
-        await self._bulk.open()
-        numbers = range((await self._bulk.plan()).high_water)
-        loads = await asyncio.gather(*(self._stores.queue.load(number) for number in numbers))
+        loads = await read_loads(self._stores, self._bulk)
         readings = {
             number: PartitionReading(load, load.workers)
-            for number, load in zip(numbers, loads, strict=True)
+            for number, load in loads.items()
             if load.workers
         }
         self.latest = Observation(self._clock.monotonic_s(), readings)
@@ -82,6 +117,31 @@ class QueueWatch:
         for decision in advice:
             logger.warning("%s: %s", decision.subject, decision.reason)
         return advice
+
+    async def _wish(self, decisions: list[Decision]) -> list[Decision]:
+        """What the policy wants holds where nobody has pinned anything."""
+        self._wishes |= {decision.subject: decision for decision in decisions}
+        return await self._publish([d for d in decisions if d.subject not in self._pins()])
+
+    def _pins(self) -> Mapping[str, Decision]:
+        return {
+            f"partition:{key.removeprefix(PIN_PREFIX)}": pin
+            for key, pin in self._registry.view.pins.items()
+            if is_worker_pin(key)
+        }
+
+    async def _follow_pins(self) -> list[Decision]:
+        """Pins that are not in force yet; and where one is gone, the policy's last wish again."""
+        pins, news = self._pins(), []
+        for subject, pin in pins.items():
+            wanted = Decision(subject, WORKERS, pin.value, f"pinned: {pin.reason}")
+            if self._targets.get((subject, WORKERS)) != wanted:
+                news.append(wanted)
+        for subject in self._pinned - set(pins):
+            free = Decision(subject, WORKERS, None, "unpinned")
+            news.append(self._wishes.get(subject, free))
+        self._pinned = set(pins)
+        return await self._publish(news) if news else []
 
     async def _publish(self, decisions: list[Decision]) -> list[Decision]:
         for decision in decisions:

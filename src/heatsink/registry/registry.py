@@ -203,6 +203,12 @@ class Registry:
         """The key's layout as the store has it now: for reads that reach past the horizon."""
         return await self._store.layout(key)
 
+    async def history(self, limit: int, before: int | None = None) -> list[LogEntry]:
+        """The newest entries first, from below a version; very old ones are trimmed away."""
+        newest = self.view.version if before is None else min(before - 1, self.view.version)
+        entries = await self._store.log(max(newest - limit, 0), newest) if newest > 0 else []
+        return entries[::-1]
+
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         """Commit decisions, many as one version. Returns those that were news, possibly none."""
         published: list[Decision] = []

@@ -21,6 +21,7 @@ from heatsink.errors import HeatsinkError
 from .bulk import bulk
 from .configuration import PREFIX, config_option
 from .demo.traffic import SHAPES, Plan
+from .serve.command import config_command, serve_command
 from .worker import worker
 
 INTERRUPTED = 130
@@ -235,3 +236,5 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
 
 main.add_command(bulk)
 main.add_command(worker)
+main.add_command(serve_command)
+main.add_command(config_command)

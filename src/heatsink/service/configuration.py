@@ -9,23 +9,36 @@ from typing import Any
 import click
 
 PREFIX = "HEATSINK"
+DEFAULT_FILE = "heatsink.toml"
 
 
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Make a TOML file's values the defaults of the command's flags; unknown names are refused."""
-    if value is None:
+    """Make a TOML file's values the defaults of the command's flags; unknown names are refused.
+
+    Without --config, `heatsink.toml` in the working directory is read if there is one. It is for
+    all commands: each has a table of its own there.
+    """
+    file = value or (DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None)
+    if file is None:
         return None
     try:
-        values: dict[str, Any] = tomllib.loads(Path(value).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise click.BadParameter(f"{value} cannot be read: {error}") from None
+        values: dict[str, Any] = tomllib.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{file} cannot be read: {error}") from None
     known = {parameter.name for parameter in ctx.command.params}
-    named = {name.replace("-", "_"): each for name, each in values.items()}
+    named = {name.replace("-", "_"): each for name, each in _of_command(ctx, values).items()}
     unknown = sorted(set(named) - known)
     if unknown:
-        raise click.BadParameter(f"{value} has unknown settings: {', '.join(unknown)}")
+        raise click.BadParameter(f"{file} has unknown settings: {', '.join(unknown)}")
     ctx.default_map = {**(ctx.default_map or {}), **named}
     return value
+
+
+def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """The table of the command, and what stands outside of tables."""
+    plain = {name: each for name, each in values.items() if not isinstance(each, dict)}
+    table = values.get(ctx.info_name or "", {})
+    return {**plain, **table} if isinstance(table, dict) else plain
 
 
 config_option = click.option(
@@ -34,5 +47,5 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=load_file,
-    help="A TOML file with the names of these flags.",
+    help="A TOML file with the names of these flags; else ./heatsink.toml, if there is one.",
 )

@@ -70,7 +70,7 @@ class Log:
             taken_by = await self._backoff.after(refusal, put_again, key)
         if taken_by is not None:
             _check_same(row, taken_by, self._scheme)
-        return Receipt(raw, self._scheme, key)
+        return Receipt(raw, self._scheme, key, taken_by is None)
 
     async def page(
         self,

@@ -36,9 +36,13 @@ class Identified(msgspec.Struct, frozen=True):
 
 
 class Receipt(Identified, frozen=True):
-    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append."""
+    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append.
+
+    It is not new if the entry was there already.
+    """
 
     key: str
+    is_new: bool = True
 
     def __repr__(self) -> str:
         return f"Receipt(key={self.key!r}, id={self.id})"

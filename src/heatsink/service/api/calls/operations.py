@@ -1,0 +1,160 @@
+"""What operators ask and decide: heat, keys, pins, decisions, the queue's partitions."""
+
+from __future__ import annotations
+
+from heatsink.client.explanation import Explanation
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.queue_watch import PartitionStatus
+from heatsink.detect.heat import KeyHeat
+from heatsink.errors import NotFound
+from heatsink.registry.decision import Decision, LogEntry
+from heatsink.service.api.routes import Call, Reply
+from heatsink.service.api.shapes import (
+    DecisionLine,
+    Decisions,
+    DecisionsQuery,
+    Done,
+    EpochLine,
+    HeatAnswer,
+    HotKeyLine,
+    KeyAnswer,
+    LimitQuery,
+    NoQuery,
+    PartitionLine,
+    Partitions,
+    Pin,
+    PinLine,
+    WorkerPin,
+)
+from heatsink.service.api.values import from_ms, to_key
+
+PARTITION_DIGITS_MAX = 6
+
+
+async def heat(call: Call[LimitQuery, None]) -> Reply:
+    return Reply(heat_of(call.service.hs, call.query.limit))
+
+
+def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
+    hottest = hs.hottest(limit)
+    return HeatAnswer(
+        leads=hottest.leads,
+        leader=hottest.leader,
+        window=None if hottest.start_s is None else from_ms(int(hottest.start_s * 1000)),
+        window_s=hottest.window_s,
+        unreported_s=hottest.unreported_s,
+        keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
+    )
+
+
+def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
+    return HotKeyLine(
+        key=key,
+        buckets=buckets,
+        write_units_s=round(heat.write_units_s, 1),
+        writes_s=round(heat.writes_s, 1),
+        reads_s=round(heat.reads_s, 1),
+        throttles_s=round(heat.throttles_s, 1),
+        bound_s=round(heat.bound_s, 1),
+    )
+
+
+async def explain(call: Call[NoQuery, None]) -> Reply:
+    hs = call.service.hs
+    return Reply(_explained(await hs.explain(call.path["key"]), hs.status().leads))
+
+
+def _explained(found: Explanation, leads: bool) -> KeyAnswer:
+    heat = found.heat
+    return KeyAnswer(
+        key=found.key,
+        buckets=found.buckets,
+        reason=found.reason,
+        pin=_pin(found.pin),
+        heat=None if heat is None else _hot_key(found.key, found.buckets, heat),
+        leads=leads,
+        queries_per_page=found.queries_per_page,
+        partitions=found.partitions,
+        epochs=[
+            EpochLine(from_ms(epoch.start_ms) if epoch.start_ms else None, epoch.buckets)
+            for epoch in found.epochs
+        ],
+        table_refusal=found.table_refusal,
+    )
+
+
+def _pin(pin: Decision | None) -> PinLine | None:
+    return None if pin is None or pin.value is None else PinLine(pin.value, pin.reason)
+
+
+async def pin(call: Call[NoQuery, Pin]) -> Reply:
+    key, wish = to_key(call.path["key"]), call.body
+    await call.service.hs.pin(key, buckets=wish.buckets, reason=wish.reason)
+    return Reply(Done(f"key:{key}", wish.buckets))
+
+
+async def unpin(call: Call[NoQuery, None]) -> Reply:
+    key = to_key(call.path["key"])
+    await call.service.hs.unpin(key)
+    return Reply(Done(f"key:{key}", None))
+
+
+async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
+    entries = await call.service.hs.decisions(call.query.limit, call.query.before)
+    more = bool(entries) and entries[-1].version > 1
+    lines = [line for entry in entries for line in lines_of(entry)]
+    return Reply(Decisions(lines, entries[-1].version if more else None))
+
+
+def lines_of(entry: LogEntry) -> list[DecisionLine]:
+    return [
+        DecisionLine(
+            version=entry.version,
+            time=from_ms(entry.decided_ms),
+            effective=from_ms(entry.start_ms),
+            subject=decision.subject,
+            setting=decision.setting,
+            value=decision.value,
+            reason=decision.reason,
+        )
+        for decision in entry.decisions
+    ]
+
+
+async def partitions(call: Call[NoQuery, None]) -> Reply:
+    return Reply(await partitions_of(call.service.hs))
+
+
+async def partitions_of(hs: Heatsink) -> Partitions:
+    lines = [_partition(status) for status in await hs.queue_partitions()]
+    return Partitions(hs.status().leads, lines)
+
+
+def _partition(status: PartitionStatus) -> PartitionLine:
+    load, target = status.load, status.target
+    return PartitionLine(
+        partition=status.number,
+        workers=load.workers,
+        runnable=load.runnable,
+        limited=load.limited,
+        delayed=load.delayed,
+        in_flight=load.in_flight,
+        tenants=load.tenants,
+        oldest_s=load.oldest_ms / 1000,
+        service_s=load.service_us / 1e6,
+        claimed=load.claimed,
+        done=load.done,
+        failed=load.failed,
+        retried=load.retried,
+        target=target.value if target else None,
+        reason=target.reason if target else "",
+        pin=_pin(status.pin),
+    )
+
+
+async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
+    text, wish = call.path["partition"], call.body
+    if not (text.isascii() and text.isdigit() and len(text) <= PARTITION_DIGITS_MAX):
+        raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
+    await call.service.hs.pin_workers(int(text), wish.workers, reason=wish.reason)
+    return Reply(Done(f"partition:{int(text)}", wish.workers))

@@ -1,0 +1,87 @@
+"""The server itself: health, metrics, events."""
+
+from __future__ import annotations
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.status import Status
+from heatsink.clock import Clock
+from heatsink.service.api.feed import Feed
+from heatsink.service.api.problems import Refusal
+from heatsink.service.api.routes import Call, Reply
+from heatsink.service.api.shapes import (
+    Batches,
+    DecisionLine,
+    HeatAnswer,
+    NoQuery,
+    Partitions,
+    Ready,
+    Underway,
+)
+
+from .bulk import line_of
+from .operations import heat_of, lines_of, partitions_of
+
+SHOWN = 50
+FOLLOWED_MAX = 10
+MISSED_MAX = 1_000
+EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+async def healthz(_: Call[NoQuery, None]) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+async def readyz(call: Call[NoQuery, None]) -> Reply:
+    status = call.service.hs.status()
+    answer = Ready(status.ready, status.leads, status.version)
+    return Reply(answer, 200 if status.ready else 503)
+
+
+async def metrics(call: Call[NoQuery, None]) -> Response:
+    return Response(call.service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def events(call: Call[NoQuery, None]) -> Response:
+    service = call.service
+    last = call.headers.get(b"last-event-id", b"").decode("latin-1")
+    if last and not (last.isascii() and last.isdigit() and len(last) < 16):
+        raise Refusal(400, "last-event-id must be the id of a decision")
+    chunks = service.feed.listen(int(last) if last else None)
+    return StreamingResponse(chunks, media_type="text/event-stream", headers=EVENT_HEADERS)
+
+
+def make_feed(hs: Heatsink, clock: Clock) -> Feed:
+    async def status() -> Status:
+        return hs.status()
+
+    async def heat() -> HeatAnswer:
+        return heat_of(hs, SHOWN)
+
+    async def partitions() -> Partitions:
+        return await partitions_of(hs)
+
+    async def batches() -> Batches:
+        return Batches([line_of(batch) for batch in await hs.bulk.list(SHOWN)])
+
+    async def progress() -> Underway:
+        running = [b.id for b in await hs.bulk.list(SHOWN) if not b.is_final]
+        return Underway([await hs.bulk.status(id) for id in running[:FOLLOWED_MAX]])
+
+    async def decided(after: int) -> list[DecisionLine]:
+        entries = await hs.decisions(min(max(version() - after, 1), MISSED_MAX))
+        newer = [entry for entry in reversed(entries) if entry.version > after]
+        return [line for entry in newer for line in lines_of(entry)]
+
+    def version() -> int:
+        return hs.status().version
+
+    looks = {
+        "status": status,
+        "heat": heat,
+        "partitions": partitions,
+        "batches": batches,
+        "progress": progress,
+    }
+    return Feed(looks, version, decided, clock)

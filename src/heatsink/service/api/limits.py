@@ -1,0 +1,88 @@
+"""What one process takes: sizes, times, and how much at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.types import Receive
+
+from heatsink.checks import check_number, check_whole
+
+from .problems import Refusal
+
+KIB, MIB = 1_024, 1_024 * 1_024
+CLOSE = ((b"connection", b"close"),)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`request_s` is for a whole call; streams may go on, but not pause for longer than `idle_s`.
+
+    `body_bytes` is for a JSON body, `stream_bytes` for a streamed one.
+    """
+
+    body_bytes: int = MIB
+    array_bytes: int = 8 * MIB
+    stream_bytes: int = 1_024 * MIB
+    header_bytes: int = 16 * KIB
+    requests: int = 1_000
+    streams: int = 100
+    connections: int = 10_000
+    request_s: float = 30.0
+    header_s: float = 10.0
+    idle_s: float = 30.0
+    grace_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes", "array_bytes", "stream_bytes", "header_bytes"):
+            check_whole(name, getattr(self, name), 1, 2**50)
+        for name in ("requests", "streams", "connections"):
+            check_whole(name, getattr(self, name), 1, 10**7)
+        for name in ("request_s", "header_s", "idle_s", "grace_s"):
+            check_number(name, getattr(self, name), 0.01, 86_400)
+
+
+class Gone(Exception):
+    """The client went away before it had said everything."""
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        check_size(len(body), limit)
+        return body
+    parts, size = [], 0
+    while message["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        check_size(size, limit)
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+    raise Gone
+
+
+async def stream_body(receive: Receive, limits: Limits) -> AsyncIterator[bytes]:
+    size, more = 0, True
+    while more:
+        try:
+            async with asyncio.timeout(limits.idle_s):
+                message = await receive()
+        except TimeoutError:
+            raise Refusal(
+                408, f"nothing came for {limits.idle_s:g} s: the batch is not accepted"
+            ) from None
+        if message["type"] != "http.request":
+            raise Gone
+        body = message.get("body", b"")
+        size += len(body)
+        check_size(size, limits.stream_bytes)
+        more = bool(message.get("more_body"))
+        yield body
+
+
+def check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise Refusal(413, f"the body is larger than {limit:,} bytes", "body", CLOSE)

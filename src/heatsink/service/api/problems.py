@@ -1,0 +1,115 @@
+"""Every error as problem+json (RFC 9457): the one place where errors meet HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+import msgspec
+
+from heatsink import errors
+
+from .shapes import Problem
+
+MEDIA_TYPE = b"application/problem+json"
+RETRY_AFTER_S = 1
+DETAIL_MAX = 500
+STATUSES: dict[type[Exception], int] = {
+    errors.NotFound: 404,
+    errors.InvalidInput: 400,
+    errors.Conflict: 409,
+    errors.TokenExpired: 410,
+    errors.Throttled: 429,
+    errors.HeatsinkError: 503,
+}
+TITLES = {
+    400: "Bad request",
+    401: "A token is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Too slow",
+    413: "Too large",
+    415: "Unsupported media type",
+    421: "Misdirected request",
+    431: "Header too large",
+    500: "A mistake of ours",
+    503: "Unavailable",
+}
+FIELDS: dict[type[Exception], str] = {
+    errors.InvalidKey: "key",
+    errors.InvalidId: "id",
+    errors.InvalidCursor: "cursor",
+    errors.InvalidBody: "body",
+}
+RETRYABLE = (429, 503)
+NOTHING = "there is nothing at this path: see /docs"
+_encode = msgspec.json.Encoder().encode
+_place = re.compile(r" - at `\$?\.?(.*)`$")
+
+
+class Refusal(Exception):
+    """What HTTP itself refuses, before the library is asked."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        field: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.field = field
+        self.headers = headers
+
+
+def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
+    """`fields` are those of the request: an error's first word names one of them, or none."""
+    if isinstance(error, Refusal):
+        return _made(error.status, TITLES[error.status], str(error), error.field)
+    if isinstance(error, msgspec.MsgspecError):
+        return _malformed(error)
+    for kind, status in STATUSES.items():
+        if isinstance(error, kind):
+            title = _words(type(error).__name__)
+            return _made(status, title, str(error), _field_of(error, fields))
+    return _made(500, TITLES[500], "see the server's log", None)
+
+
+def _malformed(error: msgspec.MsgspecError) -> Problem:
+    text = str(error)
+    place = _place.search(text)
+    if not isinstance(error, msgspec.ValidationError):
+        return _made(400, "Not JSON", f"the body is not JSON: {text}", None)
+    return _made(400, "Not as expected", text, place[1] if place else None)
+
+
+def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
+    kind = title.lower().replace(" ", "-")
+    return Problem(f"/docs#{kind}", title, status, detail[:DETAIL_MAX], field)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
+
+
+def _field_of(error: Exception, fields: Container[str]) -> str | None:
+    for kind, field in FIELDS.items():
+        if isinstance(error, kind):
+            return field
+    first = str(error).split(" ", 1)[0]
+    return first if first in fields else None
+
+
+def encoded(problem: Problem) -> bytes:
+    return _encode(problem)
+
+
+def headers_of(problem: Problem, error: Exception | None = None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", MEDIA_TYPE), (b"cache-control", b"no-store")]
+    if problem.status in RETRYABLE:
+        headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
+    if isinstance(error, Refusal):
+        headers += error.headers
+    return headers

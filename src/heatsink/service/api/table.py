@@ -1,0 +1,257 @@
+"""Every route of the API: what it takes, what it answers, who may call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatsink.bulk.batch import Failure, Progress
+from heatsink.bulk.bulk import Bulk
+
+from . import shapes
+from .calls import bulk, conversations, counters, operations, system, timelines
+from .routes import Route
+
+MESSAGES = "/v1/conversations/{key}/messages"
+COUNTER = "/v1/counters/{key}"
+TIMELINE = "/v1/timelines/{user}"
+BATCH = "/v1/bulk/{name}"
+PIN = "/v1/keys/{key}/pin"
+
+DATA = (
+    Route(
+        "POST",
+        MESSAGES,
+        conversations.append,
+        "Add a message. 200: it was there already; 409: with another body.",
+        shapes.Appended,
+        scope="operate",
+        body=shapes.NewMessage,
+        statuses=(201, 200),
+        problems=(409,),
+    ),
+    Route(
+        "GET",
+        MESSAGES,
+        conversations.page,
+        "Messages in order of their ids, the newest first.",
+        shapes.Messages,
+        query=shapes.PageQuery,
+        absorbed=True,
+    ),
+    Route(
+        "GET",
+        MESSAGES + "/{id}",
+        conversations.get,
+        "One message.",
+        shapes.Message,
+        problems=(404,),
+        absorbed=True,
+    ),
+    Route(
+        "POST",
+        COUNTER,
+        counters.add,
+        "Add to a counter, once per token.",
+        shapes.Added,
+        scope="operate",
+        body=shapes.Add,
+        problems=(409, 410),
+    ),
+    Route(
+        "GET",
+        COUNTER,
+        counters.value,
+        "The sum of all acknowledged adds.",
+        shapes.CounterValue,
+        absorbed=True,
+    ),
+    Route(
+        "POST",
+        TIMELINE + "/follows",
+        timelines.follow,
+        "Follow an author, or stop following.",
+        shapes.Followed,
+        scope="operate",
+        body=shapes.Follow,
+        statuses=(201, 200),
+    ),
+    Route(
+        "POST",
+        TIMELINE + "/posts",
+        timelines.post,
+        "Post as this user. With the same id it is the same post.",
+        shapes.Posted,
+        scope="operate",
+        body=shapes.NewMessage,
+        statuses=(201,),
+        problems=(409,),
+    ),
+    Route(
+        "GET",
+        TIMELINE + "/home",
+        timelines.home,
+        "The newest posts of everybody this user follows.",
+        shapes.Home,
+        query=shapes.HomeQuery,
+        absorbed=True,
+    ),
+)
+
+
+def _steering(verb: str, summary: str, change: Any) -> Route:
+    return Route(
+        "POST",
+        f"{BATCH}/{verb}",
+        bulk.steer(change),
+        summary,
+        Progress,
+        scope="operate",
+        problems=(404, 409),
+        audited=True,
+    )
+
+
+BULK = (
+    Route(
+        "POST",
+        BATCH,
+        bulk.submit,
+        "Submit a batch of an action: an array of items, or a streamed line for each. "
+        "Idempotency-Key makes submitting again safe.",
+        shapes.Accepted,
+        scope="operate",
+        query=shapes.BulkQuery,
+        body_types=(bulk.ARRAY, bulk.LINES),
+        statuses=(202,),
+        problems=(408, 409),
+        stream=True,
+        audited=True,
+    ),
+    Route(
+        "GET",
+        "/v1/bulk",
+        bulk.show_all,
+        "The newest batches.",
+        shapes.Batches,
+        query=shapes.BatchesQuery,
+    ),
+    Route("GET", BATCH, bulk.show, "How far a batch is.", Progress, problems=(404,)),
+    Route(
+        "GET",
+        BATCH + "/failures",
+        bulk.failures,
+        "The items that failed for good, one a line.",
+        Failure,
+        query=shapes.FailuresQuery,
+        problems=(404,),
+        media_type=bulk.LINES,
+        stream=True,
+    ),
+    _steering("cancel", "What waits will not run; what runs may finish.", Bulk.cancel),
+    _steering("pause", "Stop handing out items.", Bulk.pause),
+    _steering("resume", "Go on with a paused batch.", Bulk.resume),
+    _steering("retry-failed", "Run what failed once more.", Bulk.retry_failed),
+)
+
+OPERATIONS = (
+    Route(
+        "GET",
+        "/v1/heat",
+        operations.heat,
+        "The hottest keys of the whole fleet, with bounds on what is not known.",
+        shapes.HeatAnswer,
+        query=shapes.LimitQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/keys/{key}",
+        operations.explain,
+        "Why a key is laid out as it is, and what reading it costs.",
+        shapes.KeyAnswer,
+    ),
+    Route(
+        "PUT",
+        PIN,
+        operations.pin,
+        "Give a key a fixed number of buckets.",
+        shapes.Done,
+        scope="admin",
+        body=shapes.Pin,
+        audited=True,
+    ),
+    Route(
+        "DELETE",
+        PIN,
+        operations.unpin,
+        "Let the policy decide again.",
+        shapes.Done,
+        scope="admin",
+        audited=True,
+    ),
+    Route(
+        "GET",
+        "/v1/decisions",
+        operations.decisions,
+        "What was decided and why, the newest first.",
+        shapes.Decisions,
+        query=shapes.DecisionsQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/queue-partitions",
+        operations.partitions,
+        "The partitions of the queue as they are now.",
+        shapes.Partitions,
+    ),
+    Route(
+        "PUT",
+        "/v1/queue-partitions/{partition}/pin",
+        operations.pin_partition,
+        "Give a partition a fixed number of workers, or (null) none.",
+        shapes.Done,
+        scope="admin",
+        body=shapes.WorkerPin,
+        problems=(404,),
+        audited=True,
+    ),
+)
+
+SYSTEM = (
+    Route(
+        "GET",
+        "/v1/events",
+        system.events,
+        "Server-Sent Events: status, heat, partitions, batches, progress, decision.",
+        str,
+        media_type="text/event-stream",
+        stream=True,
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        system.metrics,
+        "For Prometheus.",
+        str,
+        media_type="text/plain",
+    ),
+    Route(
+        "GET",
+        "/healthz",
+        system.healthz,
+        "The process answers.",
+        str,
+        scope=None,
+        media_type="text/plain",
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        system.readyz,
+        "Its view of the registry is fresh: send it traffic.",
+        shapes.Ready,
+        scope=None,
+        statuses=(200, 503),
+    ),
+)
+
+ROUTES = (*DATA, *BULK, *OPERATIONS, *SYSTEM)

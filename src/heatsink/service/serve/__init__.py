@@ -1,0 +1,1 @@
+"""`heatsink serve`: the whole system in one process."""

@@ -1,0 +1,145 @@
+"""`heatsink serve` and `heatsink config`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+from rich.console import Console
+from rich.table import Table
+
+from heatsink.bulk.actions import Actions
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidSetting
+from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
+from heatsink.service.api.guard import parse_token
+from heatsink.service.api.limits import Limits
+from heatsink.service.api.service import CacheRules
+from heatsink.service.configuration import config_option
+from heatsink.service.worker import find_actions
+
+from .logs import set_up
+from .server import ServeSettings, listen, serve
+
+IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
+SOURCES = {
+    ParameterSource.COMMANDLINE: "flag",
+    ParameterSource.ENVIRONMENT: "environment",
+    ParameterSource.DEFAULT_MAP: "file",
+    ParameterSource.DEFAULT: "default",
+}
+OPTIONS = (
+    config_option,
+    click.option(
+        "--data",
+        default="heatsink-data",
+        show_default=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder of the embedded store and queue.",
+    ),
+    click.option("--store", help="URL of a data store, instead of the embedded one."),
+    click.option("--queue", help="URL of the queue's Redis, instead of the embedded one."),
+    click.option("--news", help="URL of the Redis that carries heat and news."),
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65_535)),
+    click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
+    click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
+    click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
+    click.option("--token", multiple=True, help="SCOPE:TOKEN; scopes: read, operate, admin."),
+    click.option("--allow-host", multiple=True, help="A name it answers to, behind a proxy."),
+    click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
+    click.option("--name", default="", help="What this process is called in the registry."),
+    click.option("--fresh-for", default=1, show_default=True, help="Caches keep reads, seconds."),
+    click.option("--stale-for", default=5, show_default=True, help="… and stale ones, meanwhile."),
+    click.option("--limit", multiple=True, help="NAME=NUMBER, of those in the reference."),
+    click.option("--log-json", is_flag=True, help="One JSON object a line."),
+)
+
+
+def serve_options(command: Any) -> Any:
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_of(options: dict[str, Any]) -> ServeSettings:
+    return ServeSettings(
+        data=options["data"],
+        store=options["store"],
+        queue=options["queue"],
+        news=options["news"],
+        host=options["host"],
+        port=options["port"],
+        coordinate=options["coordinator"],
+        work=options["worker"],
+        name=options["name"],
+        ids=IDS[options["ids"]],
+        tokens=tuple(map(parse_token, options["token"])),
+        allow_hosts=options["allow_host"],
+        cache=CacheRules(options["fresh_for"], options["stale_for"]),
+        limits=limits_of(options["limit"]),
+    )
+
+
+def limits_of(texts: tuple[str, ...]) -> Limits:
+    values: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in Limits.__struct_fields__:
+            raise InvalidSetting(f"limit {name!r} is none of {', '.join(Limits.__struct_fields__)}")
+        try:
+            values[name] = float(number) if name.endswith("_s") else int(number)
+        except ValueError:
+            raise InvalidSetting(f"limit {name} must be a number, not {number!r}") from None
+    return Limits(**values)  # type: ignore[arg-type]
+
+
+@click.command("serve")
+@serve_options
+def serve_command(actions: str | None, log_json: bool, **options: Any) -> None:
+    """The whole system in one process, with an HTTP API: see http://127.0.0.1:8321/docs."""
+    set_up(log_json)
+    settings = settings_of(options)
+    table = find_actions(actions) if actions else Actions()
+    listener = listen(settings.host, settings.port)
+    asyncio.run(serve(settings, listener, table, SystemClock(), Random()))
+
+
+@click.command("config", context_settings={"ignore_unknown_options": True})
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS OF SERVE]...")
+@click.pass_context
+def config_command(context: click.Context, as_json: bool, flags: tuple[str, ...]) -> None:
+    """What `heatsink serve` would run with, and where each value came from."""
+    lines = _in_force(serve_command.make_context("serve", list(flags), parent=context.parent))
+    if as_json:
+        click.echo(msgspec.json.encode(lines).decode())
+        return
+    table = Table("setting", "value", "from", box=None)
+    for line in lines:
+        table.add_row(line["setting"], str(line["value"]), line["from"])
+    Console().print(table)
+
+
+def _in_force(context: click.Context) -> list[dict[str, Any]]:
+    return [
+        {
+            "setting": name.replace("_", "-"),
+            "value": _shown(name, value),
+            "from": SOURCES.get(context.get_parameter_source(name) or ParameterSource.DEFAULT),
+        }
+        for name, value in sorted(context.params.items())
+    ]
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Tokens are nobody's business, not even on a screen."""
+    if name == "token":
+        return [f"{token.partition(':')[0]}:…" for token in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,127 @@
+"""HTTP connections with bounds: the head of a request in size and time, and how many there are.
+
+uvicorn bounds neither for the faster of its parsers. Of too many connections those that idle the
+longest have to go, so that a crowd of silent ones cannot keep the others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from heatsink.service.api.limits import Limits
+from heatsink.service.api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
+
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+
+
+class _HeadTooLarge(Exception):
+    """Ends the parser's work."""
+
+
+class Connection(HttpToolsProtocol):
+    limits: Limits
+    idle: dict[Connection, None]
+    """Without a request under way; the longest idle first."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_bytes = 0
+        self._in_head = True
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin_head()
+        if len(self.connections) > self.limits.connections:
+            next(iter(self.idle), self).transport.close()
+        self.idle[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > self.limits.header_bytes:
+            self._refuse(431)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._url_and_headers = 0
+        if not self._in_head:
+            self._begin_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._url_and_headers += size
+        if self._url_and_headers > self.limits.header_bytes:
+            raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        self.idle.pop(self, None)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and not self.transport.is_closing():
+            self.idle[self] = None
+
+    def _begin_head(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._deadline = self.loop.call_later(self.limits.header_s, self._too_slow)
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if self._head_bytes:
+            self._refuse(408)
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        too_large = self._url_and_headers > self.limits.header_bytes
+        self._refuse(431 if too_large else 400)
+
+    _url_and_headers = 0
+
+    def _refuse(self, status: int) -> None:
+        if self.transport.is_closing():
+            return
+        details = {
+            400: "this is not HTTP",
+            408: f"the request's head took longer than {self.limits.header_s:g} s",
+            431: f"the request's head is larger than {self.limits.header_bytes:,} bytes",
+        }
+        body = encoded(problem_of(Refusal(status, details[status])))
+        head = (
+            f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: {MEDIA_TYPE.decode()}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def connections_within(limits: Limits) -> type[Connection]:
+    """The class of connections for one server."""
+    return type("BoundedConnection", (Connection,), {"limits": limits, "idle": {}})

@@ -1,0 +1,204 @@
+"""The server from start to farewell."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.connect import connect
+from heatsink.client.heatsink import Heatsink
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
+from heatsink.ids import IdScheme, Uuid7
+from heatsink.service.api.app import App
+from heatsink.service.api.calls.system import make_feed
+from heatsink.service.api.guard import LOOPBACK_NAMES, Guard, Token
+from heatsink.service.api.limits import Limits
+from heatsink.service.api.metrics import Metrics
+from heatsink.service.api.service import CacheRules, Service
+from heatsink.service.queue_metrics import WorkCollector
+
+from .connections import connections_within
+from .logs import tell
+
+DATABASE, QUEUE = "heatsink.db", "queue"
+BACKLOG = 2_048
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`data` is where everything is kept unless `store` and `queue` name something else."""
+
+    data: Path
+    store: str | None = None
+    queue: str | None = None
+    news: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8321
+    coordinate: bool = True
+    work: bool = True
+    name: str = ""
+    ids: IdScheme = msgspec.field(default_factory=Uuid7)
+    tokens: tuple[Token, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    cache: CacheRules = CacheRules()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not self.is_local and not self.tokens:
+            raise InvalidSetting(
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOOPBACK_NAMES
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The names it answers to: any, where tokens keep strangers out."""
+        if not self.is_local and not self.allow_hosts:
+            return None
+        return frozenset([*LOOPBACK_NAMES, *map(str.lower, self.allow_hosts)])
+
+    @property
+    def has_queue(self) -> bool:
+        return self.queue is not None or not (self.store or "").startswith("dynamodb:")
+
+
+def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
+    store, queue = settings.store, settings.queue
+    if store is None:
+        try:
+            settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidSetting(f"--data must be a folder of yours: {error}") from None
+        folder = settings.data.resolve()
+        store, queue = f"sqlite:///{folder}/{DATABASE}", queue or f"embedded:///{folder}/{QUEUE}"
+    return connect(
+        store,
+        news=settings.news,
+        queue=queue,
+        clock=clock,
+        rng=rng,
+        coordinate=settings.coordinate,
+        name=settings.name,
+        ids=settings.ids,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bound before anything else is started, so that a port in use is one line and no harm."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        cure = "choose another --port" if error.errno == errno.EADDRINUSE else "check --host"
+        raise InvalidSetting(f"cannot listen on {host}:{port} ({error.strerror}): {cure}") from None
+
+
+@asynccontextmanager
+async def running_app(
+    hs: Heatsink,
+    settings: ServeSettings,
+    clock: Clock,
+    consumer: Consumer | None = None,
+    pages: Mapping[str, ASGIApp] | None = None,
+) -> AsyncIterator[App]:
+    metrics, feed = Metrics(hs), make_feed(hs, clock)
+    if consumer is not None:
+        metrics.add(WorkCollector(consumer))
+    service = Service(hs, clock, settings.limits, settings.cache, feed, metrics)
+    try:
+        yield App(service, Guard(settings.tokens, settings.hosts), pages)
+    finally:
+        await feed.close()
+
+
+async def serve(
+    settings: ServeSettings,
+    listener: socket.socket,
+    actions: Actions,
+    clock: Clock,
+    rng: Random,
+    pages: Mapping[str, ASGIApp] | None = None,
+) -> None:
+    """Until a signal says stop: then requests end, items go back, the lease is given up."""
+    async with AsyncExitStack() as farewell:
+        hs = await farewell.enter_async_context(make_client(settings, clock, rng))
+        consumer = await _open_queue(hs, settings, actions)
+        if consumer is not None:
+            farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
+        app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
+        server = _Server(_configured(app, settings), app)
+        server.end_on_signals()
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        tell("started", f"Heatsink serves http://{shown}:{port} (API: /docs)", port=port)
+        await server.serve(sockets=[listener])
+    tell("stopped", "stopped; the lease is given back")
+
+
+async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
+    tell("worker-stops", "the worker finishes or gives back what it has")
+    consumer.stop()
+    await working
+
+
+async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -> Consumer | None:
+    if not settings.has_queue:
+        tell("no-queue", "no --queue: bulk actions and timelines are refused")
+        return None
+    await hs.bulk.open()
+    return hs.worker(actions) if settings.work else None
+
+
+def _configured(app: App, settings: ServeSettings) -> uvicorn.Config:
+    limits = settings.limits
+    return uvicorn.Config(
+        app,
+        http=connections_within(limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=max(int(limits.idle_s), 1),
+        timeout_graceful_shutdown=max(int(limits.grace_s), 1),
+    )
+
+
+class _Server(uvicorn.Server):
+    """The first signal asks for a graceful end, the second for one at once."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end_on_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._end)
+
+    def _end(self) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        else:
+            tell("stopping", "stopping: no new requests, those under way finish")
+        self.should_exit = True
+        self._app.end_streams()
