@@ -1,0 +1,79 @@
+"""`heatsink serve` as a real process, for what only a real one shows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any
+
+START_S = 30
+END_S = 30
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    port: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def names(self) -> list[str]:
+        return [event["event"] for event in self.events]
+
+    def ask_to_stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        return self.process.wait(END_S)
+
+
+@contextmanager
+def serving(folder: Path, *flags: str) -> Iterator[Served]:
+    """Started and ready; ended at the end, with its log read to the last line."""
+    command = [sys.executable, "-m", "heatsink.service", "serve", "--port", "0", "--log-json"]
+    process = subprocess.Popen(
+        [*command, *flags], cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    served, started = Served(process), Queue[int | None]()
+    reader = Thread(target=_read, args=(served, started))
+    reader.start()
+    try:
+        port = started.get(timeout=START_S)
+        assert port is not None, served.events
+        served.port = port
+        yield served
+    finally:
+        served.ask_to_stop()
+        try:
+            served.wait()
+        finally:
+            process.kill()
+            reader.join()
+            assert process.stderr is not None
+            process.stderr.close()
+            process.wait()
+
+
+def _read(served: Served, started: Queue[int | None]) -> None:
+    assert served.process.stderr is not None
+    for line in served.process.stderr:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = {"event": "text", "message": line}
+        served.events.append(event)
+        if event["event"] == "started":
+            started.put(event["port"])
+    started.put(None)
