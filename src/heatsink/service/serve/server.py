@@ -161,7 +161,9 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
         tell("no-queue", "no --queue: bulk actions and timelines are refused")
         return None
     await hs.bulk.open()
-    return hs.worker(actions) if settings.work else None
+    if not settings.work:
+        return None
+    return hs.worker(actions, grace_s=settings.limits.grace_s)
 
 
 def _configured(app: App, settings: ServeSettings) -> uvicorn.Config:
