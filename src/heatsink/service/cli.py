@@ -16,13 +16,15 @@ except ImportError as missing:
 
 from heatsink import __version__
 from heatsink.clock import SystemClock
+from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
 from heatsink.errors import HeatsinkError
 
-from .configuration import PREFIX, config_option
+from .configuration import PORTS, PREFIX, Number, config_option
 from .demo.traffic import SHAPES, Plan
 
 INTERRUPTED = 130
 PORT = 8321
+PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
 class Commands(click.Group):
@@ -74,7 +76,7 @@ def main() -> None:
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=PORTS,
     default=PORT,
     show_default=True,
     help="Port of the page; 0 takes any that is free.",
@@ -101,10 +103,11 @@ def _demo_in_terminal(plan: Plan, as_json: bool) -> None:
 
 
 def _demo_on_page(plan: Plan, port: int) -> None:
-    from .demo.page import listen, serve
+    from .demo.page import HOST, serve
     from .demo.stage import Stage
+    from .listening import listen
 
-    listener = listen(port)
+    (listener,) = listen(HOST, port)
     host, actual_port = listener.getsockname()
     click.echo(f"Open http://{host}:{actual_port} to watch. The run starts with the first look.")
     click.echo("Ctrl-C stops the demo.")
@@ -134,11 +137,25 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 @click.option("--store", required=True, help="URL of the data store.")
 @click.option("--news", help="URL of the Redis that carries heat and news.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the endpoints.")
-@click.option("--port", default=8323, show_default=True, help="Port of /healthz and /metrics.")
+@click.option(
+    "--port", type=PORTS, default=8323, show_default=True, help="Port of /healthz and /metrics."
+)
 @click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
 @click.option("--name", default="", help="What this coordinator is called in the registry.")
-@click.option("--bucket-units", default=800, show_default=True, help="Write units/s of a bucket.")
-@click.option("--cool-down", default=300.0, show_default=True, help="Calm before N comes down, s.")
+@click.option(
+    "--bucket-units",
+    type=click.IntRange(1, 10**9),
+    default=800,
+    show_default=True,
+    help="Write units/s of a bucket.",
+)
+@click.option(
+    "--cool-down",
+    type=Number(0, 1e9),
+    default=300.0,
+    show_default=True,
+    help="Calm before N comes down, s.",
+)
 def coordinator(
     store: str,
     news: str | None,
@@ -150,26 +167,58 @@ def coordinator(
     cool_down: float,
 ) -> None:
     """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
-    from heatsink import BucketRules, connect
+    from heatsink import BucketRules
 
-    from .coordinator import check_address, run_coordinator
+    from .coordinator import Endpoints, check_store, coordinate
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    check_address(host, token)
+    check_store(store)
+    endpoints = Endpoints(host, port, token)
     rules = BucketRules(bucket_units_s=bucket_units, cool_down_s=cool_down)
-    client = connect(store, news=news, name=name, rules=rules)
-    asyncio.run(run_coordinator(client, host, port, token))
+    asyncio.run(coordinate(store, endpoints, news=news, name=name, rules=rules))
+
+
+UNITS = Number(UNITS_MIN, UNITS_MAX)
+SECONDS = Number(0, SECONDS_MAX)
 
 
 @main.command()
 @config_option
-@click.option("--port", default=8322, show_default=True, help="Port on this machine.")
-@click.option("--write-limit", default=1_000.0, show_default=True, help="Units/s of a partition.")
-@click.option("--read-limit", default=3_000.0, show_default=True, help="Units/s of a partition.")
-@click.option("--burst-seconds", default=300.0, show_default=True, help="What may be saved up.")
-@click.option("--partitions", default=4, show_default=True, help="Partitions of a table.")
-@click.option("--replica-lag", default=0.0, show_default=True, help="Staleness of weak reads, s.")
-@click.option("--latency", default=0.0, show_default=True, help="Added to every answer, ms.")
+@click.option("--port", type=PORTS, default=8322, show_default=True, help="Port on this machine.")
+@click.option(
+    "--write-limit", type=UNITS, default=1e3, show_default=True, help="Units/s of a partition."
+)
+@click.option(
+    "--read-limit", type=UNITS, default=3e3, show_default=True, help="Units/s of a partition."
+)
+@click.option(
+    "--burst-seconds",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    help="What may be saved up.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, PARTITIONS_MAX),
+    default=4,
+    show_default=True,
+    help="Partitions of a table on demand.",
+)
+@click.option(
+    "--replica-lag",
+    type=SECONDS,
+    default=0.0,
+    show_default=True,
+    help="Staleness of weak reads, s.",
+)
+@click.option(
+    "--latency",
+    type=Number(0, SECONDS_MAX * 1000),
+    default=0.0,
+    show_default=True,
+    help="Added to every answer, ms.",
+)
 def dynamo(
     port: int,
     write_limit: float,
@@ -192,8 +241,11 @@ def dynamo(
         replica_lag_s=replica_lag,
         latency_s=latency / 1000,
     )
-    click.echo(f"DynamoDB-compatible engine on http://127.0.0.1:{port} (Ctrl-C stops it)")
-    asyncio.run(serve(settings, SystemClock(), Random()))
+
+    def announce(url: str) -> None:
+        click.echo(f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)")
+
+    asyncio.run(serve(settings, SystemClock(), Random(), announce))
 
 
 @main.group()
@@ -203,7 +255,11 @@ def table() -> None:
 
 @table.command("create")
 @click.argument("url")
-@click.option("--write-units", type=click.IntRange(1), help="Provision so many; else on demand.")
+@click.option(
+    "--write-units",
+    type=click.IntRange(1, PROVISIONED_MAX),
+    help="Provision so many; else on demand.",
+)
 def create_table(url: str, write_units: int | None) -> None:
     """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
     from .tables import create
@@ -219,13 +275,20 @@ def create_table(url: str, write_units: int | None) -> None:
 def adopt(url: str, table_name: str, complete: bool) -> None:
     """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
 
-    URL names the store of Heatsink's registry. Say --complete when the last program that writes
-    the table without Heatsink is gone; rows that it wrote stay readable.
+    URL names the store of Heatsink's registry. TABLE is beside it, or a URL says where:
+    dynamodb://chat?region=eu-west-1. Say --complete when the last program that writes the table
+    without Heatsink is gone; rows that it wrote stay readable.
     """
     from heatsink.boto.adoption import adopt as adopt_table
 
-    since_ms = asyncio.run(adopt_table(url, table_name, complete, SystemClock()))
+    from .tables import name_of_existing
+
+    async def run() -> tuple[str, float]:
+        name = await name_of_existing(table_name, url, SystemClock())
+        return name, await adopt_table(url, name, complete, SystemClock())
+
+    name, since_ms = asyncio.run(run())
     if since_ms == float("inf"):
-        click.echo(f"{table_name}: adoption is not complete; reads ask the bare keys too.")
+        click.echo(f"{name}: adoption is not complete; reads ask the bare keys too.")
     else:
-        click.echo(f"{table_name}: adoption is complete for rows from {int(since_ms)} ms on.")
+        click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")

@@ -7,6 +7,9 @@ import hmac
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -15,9 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
-from heatsink.errors import InvalidSetting
+from heatsink.client.urls import open_stores
+from heatsink.clock import Clock, SystemClock
+from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.ids import IdScheme, Uuid7, scheme_named
+
+from .listening import listen
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 METRICS = {
@@ -32,10 +41,28 @@ METRICS = {
 }
 
 
-def check_address(host: str, token: str | None) -> None:
-    """Beyond this machine nothing is served without a token."""
-    if host not in LOOPBACK and not token:
-        raise InvalidSetting(f"host {host!r} is reachable from outside: set --token, or 127.0.0.1")
+@dataclass(frozen=True)
+class Endpoints:
+    """Where /healthz and the others are. Beyond this machine nothing is served without a token."""
+
+    host: str
+    port: int
+    token: str | None
+
+    def __post_init__(self) -> None:
+        if self.host not in LOOPBACK and not self.token:
+            raise InvalidSetting(
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+            )
+
+
+def check_store(url: str) -> None:
+    """A coordinator alone on its store would decide for nobody."""
+    if url.startswith("memory:"):
+        raise InvalidSetting(
+            "memory:// is private to its process: give --store the sqlite:// or dynamodb:// "
+            "store of your app servers"
+        )
 
 
 class Metrics:
@@ -82,15 +109,37 @@ def _is_allowed(request: Request, token: str) -> bool:
     return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
-async def run_coordinator(client: Heatsink, host: str, port: int, token: str | None) -> None:
+async def coordinate(store: str, endpoints: Endpoints, **settings: Any) -> None:
+    """`settings` are those of `connect`. Whether the port is free shows before all else."""
+    listeners = listen(endpoints.host, endpoints.port)
+    try:
+        ids = await ids_of(store, SystemClock())
+        await run_coordinator(connect(store, ids=ids, **settings), listeners, endpoints.token)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+async def ids_of(url: str, clock: Clock) -> IdScheme:
+    """The kind of ids that a store holds; of a new one, the default."""
+    stores = open_stores(url, clock)
+    try:
+        await stores.open()
+        return scheme_named((await stores.registry.meta()).meta.id_scheme)
+    except Unavailable:  # no registry yet; if it is anything else, `connect` will say so
+        return Uuid7()
+    finally:
+        await stores.close()
+
+
+async def run_coordinator(client: Heatsink, listeners: list[socket], token: str | None) -> None:
     """Until it is told to stop; then the lease is given back, so that a standby leads at once."""
-    check_address(host, token)
     async with client as heatsink:
         app = health_app(heatsink.status, token)
-        server = _Server(uvicorn.Config(app, host, port, log_level="warning"))
+        server = _Server(uvicorn.Config(app, log_level="warning"))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, server.end)
-        await server.serve()
+        await server.serve(listeners)
 
 
 class _Server(uvicorn.Server):
