@@ -152,10 +152,9 @@ class Table:
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
         """The requests that write an item, by place: one for a put, maybe two for a delete."""
         key, sort = self._key_of(item, exactly=deleted)
-        label = self._places.registry_key(key)
-        buckets = [self._places.bucket(key, sort)]
-        if deleted:
-            buckets = self._places.candidates(key, sort)
+        places = self._places
+        label = places.registry_key(key)
+        buckets = places.candidates(key, sort) if deleted else [places.bucket(key, sort)]
         requests: dict[Place, Any] = {}
         for bucket in buckets:
             named = self._named(item, physical(key, bucket))
