@@ -360,8 +360,8 @@ def test_a_busy_port_names_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["demo", "--headless", "--peak", "7"], 1, "heatsink: peak must be"),
-        (["demo", "--headless", "--limit", "0"], 1, "heatsink: limit must be"),
+        (["demo", "--headless", "--peak", "7"], 2, "Invalid value for '--peak'"),
+        (["demo", "--headless", "--limit", "0"], 2, "Invalid value for '--limit'"),
         (["demo", "--headless", "--shape", "zigzag"], 2, "'zigzag' is not one of"),
         (["demo", "--port", "70000"], 2, "--port"),
         (["melt"], 2, "No such command 'melt'"),

@@ -20,7 +20,7 @@ from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNI
 from heatsink.errors import HeatsinkError
 
 from .configuration import PORTS, PREFIX, Number, config_option
-from .demo.traffic import SHAPES, Plan
+from .demo.traffic import LIMIT, PEAK, SHAPES, Plan
 
 INTERRUPTED = 130
 PORT = 8321
@@ -70,9 +70,19 @@ def main() -> None:
     show_default=True,
     help="How the traffic grows: slowly, or all at once.",
 )
-@click.option("--peak", default=4_000, show_default=True, help="Writes a second at the top.")
 @click.option(
-    "--limit", default=1_000, show_default=True, help="Writes a second a partition takes."
+    "--peak",
+    type=click.IntRange(*PEAK),
+    default=4_000,
+    show_default=True,
+    help="Writes a second at the top.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(*LIMIT),
+    default=1_000,
+    show_default=True,
+    help="Writes a second a partition takes.",
 )
 @click.option(
     "--port",
