@@ -51,7 +51,11 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
     ctx.exit(1)
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX}
+CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": PREFIX,
+    "show_default": True,
+}
 
 
 @click.group(cls=Commands, context_settings=CONTEXT)
@@ -67,29 +71,16 @@ def main() -> None:
     "--shape",
     type=click.Choice(list(SHAPES)),
     default="ramp",
-    show_default=True,
     help="How the traffic grows: slowly, or all at once.",
 )
 @click.option(
-    "--peak",
-    type=click.IntRange(*PEAK),
-    default=4_000,
-    show_default=True,
-    help="Writes a second at the top.",
+    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Writes a second at the top."
 )
 @click.option(
-    "--limit",
-    type=click.IntRange(*LIMIT),
-    default=1_000,
-    show_default=True,
-    help="Writes a second a partition takes.",
+    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes a second a partition takes."
 )
 @click.option(
-    "--port",
-    type=PORTS,
-    default=PORT,
-    show_default=True,
-    help="Port of the page; 0 takes any that is free.",
+    "--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any that is free."
 )
 def demo(headless: bool, as_json: bool, shape: str, peak: int, limit: int, port: int) -> None:
     """Watch one conversation get hot, on a plain store and on Heatsink side by side."""
@@ -146,25 +137,20 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 @config_option
 @click.option("--store", required=True, help="URL of the data store.")
 @click.option("--news", help="URL of the Redis that carries heat and news.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the endpoints.")
-@click.option(
-    "--port", type=PORTS, default=8323, show_default=True, help="Port of /healthz and /metrics."
-)
+@click.option("--host", default="127.0.0.1", help="Address of the endpoints.")
+@click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
 @click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
-@click.option("--name", default="", help="What this coordinator is called in the registry.")
 @click.option(
-    "--bucket-units",
-    type=click.IntRange(1, 10**9),
-    default=800,
-    show_default=True,
-    help="Write units/s of a bucket.",
+    "--name",
+    default="",
+    show_default="the host's",
+    help="What this coordinator is called in the registry.",
 )
 @click.option(
-    "--cool-down",
-    type=Number(0, 1e9),
-    default=300.0,
-    show_default=True,
-    help="Calm before N comes down, s.",
+    "--bucket-units", type=click.IntRange(1, 10**9), default=800, help="Write units/s of a bucket."
+)
+@click.option(
+    "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
 )
 def coordinator(
     store: str,
@@ -194,40 +180,19 @@ SECONDS = Number(0, SECONDS_MAX)
 
 @main.command()
 @config_option
-@click.option("--port", type=PORTS, default=8322, show_default=True, help="Port on this machine.")
-@click.option(
-    "--write-limit", type=UNITS, default=1e3, show_default=True, help="Units/s of a partition."
-)
-@click.option(
-    "--read-limit", type=UNITS, default=3e3, show_default=True, help="Units/s of a partition."
-)
-@click.option(
-    "--burst-seconds",
-    type=SECONDS,
-    default=300.0,
-    show_default=True,
-    help="What may be saved up.",
-)
+@click.option("--port", type=PORTS, default=8322, help="Port on this machine.")
+@click.option("--write-limit", type=UNITS, default=1e3, help="Units/s of a partition.")
+@click.option("--read-limit", type=UNITS, default=3e3, help="Units/s of a partition.")
+@click.option("--burst-seconds", type=SECONDS, default=300.0, help="What may be saved up.")
 @click.option(
     "--partitions",
     type=click.IntRange(1, PARTITIONS_MAX),
     default=4,
-    show_default=True,
     help="Partitions of a table on demand.",
 )
+@click.option("--replica-lag", type=SECONDS, default=0.0, help="Staleness of weak reads, s.")
 @click.option(
-    "--replica-lag",
-    type=SECONDS,
-    default=0.0,
-    show_default=True,
-    help="Staleness of weak reads, s.",
-)
-@click.option(
-    "--latency",
-    type=Number(0, SECONDS_MAX * 1000),
-    default=0.0,
-    show_default=True,
-    help="Added to every answer, ms.",
+    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
 )
 def dynamo(
     port: int,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from heatsink.dynamo.capacity import Limits, Rates
 from heatsink.dynamo.database import Database, Json
-from heatsink.dynamo.errors import Refused, ValidationFailed, not_found
+from heatsink.dynamo.errors import Refused, ValidationFailed, constraint_failed, not_found
 from heatsink.dynamo.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
 from heatsink.dynamo.schema import KeyPart, Schema
 from heatsink.dynamo.settings import EngineSettings
@@ -27,11 +27,11 @@ INVALID = "One or more parameter values were invalid: "
 def create_table(database: Database, request: CreateTable) -> Json:
     name = request.table_name
     if not NAME.fullmatch(name):
+        if 3 <= len(name) <= 255:
+            pattern = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
+            raise constraint_failed(f"Value '{name}' at 'tableName'", pattern)
         raise ValidationFailed(
             "TableName must be at least 3 characters long and at most 255 characters long"
-            if not 3 <= len(name) <= 255
-            else f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy "
-            f"constraint: Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
         )
     if request.global_secondary_indexes or request.local_secondary_indexes:
         raise ValidationFailed(
@@ -115,10 +115,8 @@ def _units(field: str, units: int) -> float:
     """Checked before partitions are made of them: one for a thousand written."""
     if units < 1:
         name = field[0].lower() + field[1:]
-        raise ValidationFailed(
-            f"1 validation error detected: Value '{units}' at 'provisionedThroughput.{name}' "
-            f"failed to satisfy constraint: Member must have value greater than or equal to 1"
-        )
+        member = f"Value '{units}' at 'provisionedThroughput.{name}'"
+        raise constraint_failed(member, "have value greater than or equal to 1")
     if units > UNITS_MAX:
         raise ValidationFailed(f"Given value {units} for {field} is out of bounds")
     if units > TABLE_UNITS_MAX:
