@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import heatsink
 from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting
+from heatsink.ids import IdScheme, Ulid, Uuid7
 from heatsink.service import coordinator
 from heatsink.service.cli import main
 from heatsink.service.coordinator import Endpoints, health_app, run_coordinator
@@ -214,12 +215,14 @@ async def test_it_gives_the_lead_back_when_it_ends(
         assert (await other._stores.registry.meta()).meta.leader == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "ids"), [(signal.SIGTERM, Uuid7()), (signal.SIGINT, Ulid())], ids=str
+)
 async def test_a_signal_ends_it_and_gives_the_lead_back(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, ids: IdScheme
 ) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
-    async with heatsink.connect(url, coordinate=False) as hs:
+    async with heatsink.connect(url, coordinate=False, ids=ids) as hs:
         command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
         process = await asyncio.create_subprocess_exec(*command, "--port", "0")
         while not (await hs._stores.registry.meta()).meta.leader:
@@ -235,6 +238,7 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
     [
         ("sqlite:///chat.db", "names no table"),
         ("messages", "names no table"),
+        ("dynamodb://[messages", "cannot be read"),
         ("dynamodb://messages", "needs a region"),
         ("dynamodb://x?region=eu-west-1", "names no DynamoDB table"),
         ("dynamodb://messages?regoin=eu-west-1", "no option 'regoin'"),

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from heatsink.checks import shown
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
 
@@ -16,11 +17,13 @@ try:
 except ImportError:
     raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
 
+EXAMPLE = "dynamodb://messages?region=eu-west-1"
+
 
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
     address = _address(url)
     if address is None:
-        raise InvalidSetting(f"url {url[:80]!r} names no table: use dynamodb://messages?region=…")
+        raise InvalidSetting(f"url {shown(url)} names no table: use {EXAMPLE}")
     try:
         await make_table(address, clock, write_units)
     except TableExists:
@@ -66,7 +69,10 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
 
 
 def _address(url: str) -> Address | None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLE}") from None
     if parts.scheme != "dynamodb":
         return None
-    return parse(parts.netloc, dict(parse_qsl(parts.query)))
+    return parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
