@@ -176,7 +176,8 @@ def test_homes_that_were_lost_are_made_anew() -> None:
 
 
 @on_virtual_time
-async def test_wrong_input_is_refused_by_name(timelines: Timelines, _: SkewedClock) -> None:
+async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: SkewedClock) -> None:
+    assert clock.now_s() > 0
     with pytest.raises(InvalidSetting, match="somebody else"):
         await timelines.follow("ada", "ada")
     with pytest.raises(InvalidSetting, match="mode must be"):
