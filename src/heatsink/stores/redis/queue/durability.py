@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.checks import shown
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
 from heatsink.stores.redis.address import Address
 from heatsink.stores.redis.connection import open_driver
 
@@ -140,6 +140,14 @@ class Syncer:
             await driver.aclose()
 
 
-def _unsure(node: Address, error: Exception) -> Unavailable:
+def _unsure(node: Address, error: Exception) -> HeatsinkError:
+    if isinstance(error, exceptions.AuthenticationError):
+        return InvalidSetting(
+            f"Redis at {node} refuses the user or the password: check the URL of the queue"
+        )
+    if isinstance(error, exceptions.ConnectionError | OSError):
+        return Unavailable(
+            f"Redis at {node} cannot be reached: start it, or check the URL of the queue"
+        )
     reason = type(error).__name__
     return Unavailable(f"Redis at {node} did not confirm its fsync ({reason}): retry later")
