@@ -20,7 +20,7 @@ from tests.servers import real
 
 from .driver import NOW_MS, PARTITION
 
-SECRET = "xyzzy"
+SECRET = "x" * 8
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the command
 

@@ -16,7 +16,8 @@ local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
 local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
 local OUTBOX, ENDS, STAGED = root .. 'outbox', root .. 'ends', root .. 'staged'
 local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'depths'
-local CENSUS, AGES, LATE = root .. 'census', root .. 'ages', root .. 'late'
+local CENSUS, AGES = root .. 'census', root .. 'ages'
+local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 
 local NUMBERS = { 'lap', 'staged_ms', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects' }
@@ -28,7 +29,7 @@ local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, WEIGHT, PRIORITY, PURSE, LINE 
 
 local meta, meta_was = {}, {}
 for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'claimed', 'done', 'failed', 'retried', 'fenced', 'lost' }) do
+  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'lost' }) do
   meta[name] = 0
 end
 do
@@ -89,6 +90,15 @@ local function count_in(key, field, change)
   end
 end
 
+local function keep_late(p, before, after)
+  local gauge, parts_late = 'delayed', LATE
+  if p.info[LANE] ~= '' then gauge, parts_late = 'delayed_limited', LATE_LIMITED end
+  meta[gauge] = meta[gauge] + after - before
+  if (before > 0) ~= (after > 0) then
+    redis.call(after > 0 and 'SADD' or 'SREM', parts_late, p.handle)
+  end
+end
+
 local function keep_gauges(p)
   local was = p.was
   local left = waiting(p)
@@ -102,8 +112,7 @@ local function keep_gauges(p)
     if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
     else redis.call('ZREM', AGES, p.handle) end
   end
-  local was_late, is_late = was_ready and was.delayed > 0, is_ready and p.delayed > 0
-  if was_late ~= is_late then redis.call(is_late and 'SADD' or 'SREM', LATE, p.handle) end
+  keep_late(p, was_ready and was.delayed or 0, is_ready and p.delayed or 0)
   if p.info[LANE] ~= '' then
     meta.limited = meta.limited + after - before
     count_in(LANES, p.info[LANE],
