@@ -50,38 +50,49 @@ local function again(place, suspect)
   return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false, tries = 0 }
 end
 
--- How many of the next `most` places behind a slice are due too, and like it.
-local function riders(p, found, most)
-  local places, notes = {}, {}
-  for i = 0, most - 1 do
-    places[i + 1] = place_of(found.chunk, found.start + found.count + i)
-    notes[2 * i + 1], notes[2 * i + 2] = 't' .. places[i + 1], 'l' .. places[i + 1]
+-- Which of these places have the same tries as the first of a slice, and never lost a worker.
+local function alike(p, found, places)
+  local same, words = {}, {}
+  for i, place in ipairs(places) do
+    words[2 * i - 1], words[2 * i] = 't' .. place, 'l' .. place
   end
+  local notes = redis.call('HMGET', p.key .. '/notes', unpack(words))
+  for i = 1, #places do
+    same[i] = tonumber(notes[2 * i - 1] or 0) == found.tries and not notes[2 * i]
+  end
+  return same
+end
+
+-- Adds what is due of the next `most` places behind a slice, as long as it is like the slice.
+local function add_riders(p, found, most)
+  local places = {}
+  for i = 1, most do places[i] = place_of(found.chunk, found.start + found.count + i - 1) end
   local dues = redis.call('ZMSCORE', p.key .. '/delayed', unpack(places))
-  local noted = dues[1] and redis.call('HMGET', p.key .. '/notes', unpack(notes))
+  if not dues[1] then return false end
+  local same = found.noted and alike(p, found, places)
   for i = 1, most do
-    local alike = dues[i] and tonumber(dues[i]) <= now
-      and tonumber(noted[2 * i - 1] or 0) == found.tries and not noted[2 * i]
-    if not alike then return i - 1 end
+    local rides = dues[i] and tonumber(dues[i]) <= now and (not same or same[i])
+    if not rides then return false end
+    found.count = found.count + 1
+    found.places[found.count] = places[i]
   end
-  return most
+  return true
 end
 
 -- Neighbours ride along, unless they once lost their worker. Most have none: look for few first.
 local function take_due(p, first, most)
-  local found = again(first, false)
-  local notes = redis.call('HMGET', p.key .. '/notes', 't' .. first, 'l' .. first)
-  found.tries = tonumber(notes[1] or 0)
-  local step = notes[2] and 0 or 1
-  while step > 0 and found.count < most do
-    local looked = math.min(step, most - found.count)
-    local riding = riders(p, found, looked)
-    found.count = found.count + riding
-    step = riding == looked and math.min(step * 4, 256) or 0
+  local found, step, alone = again(first, false), 1, false
+  found.places = { first }
+  found.noted = redis.call('EXISTS', p.key .. '/notes') == 1
+  if found.noted then
+    local notes = redis.call('HMGET', p.key .. '/notes', 't' .. first, 'l' .. first)
+    found.tries, alone = tonumber(notes[1] or 0), notes[2]
   end
-  local places = {}
-  for i = 0, found.count - 1 do places[i + 1] = place_of(found.chunk, found.start + i) end
-  call_many('ZREM', p.key .. '/delayed', places)
+  while not alone and found.count < most do
+    alone = not add_riders(p, found, math.min(step, most - found.count))
+    step = math.min(step * 4, 256)
+  end
+  call_many('ZREM', p.key .. '/delayed', found.places)
   p.delayed = p.delayed - found.count
   return found
 end
