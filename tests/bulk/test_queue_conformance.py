@@ -154,8 +154,8 @@ async def test_the_same_claim_again_gives_back_what_the_first_took(driver: Drive
     lost = (await driver.claim(3, attempt="x")).slices
     again = (await driver.claim(3, attempt="x")).slices
     assert places(lost) == [("a/0", 0, 3)]
-    assert places(again) == [("a/0", 0, 1), ("a/0", 1, 1), ("a/0", 2, 1)]
-    assert [found.tries for found in again] == [0, 0, 0]
+    assert places(again) == [("a/0", 0, 3)]
+    assert [found.tries for found in again] == [0]
     assert (await driver.counts("a")).running == 3
 
 
@@ -281,8 +281,32 @@ async def test_what_is_given_back_unstarted_is_not_a_try(
     await driver.submit("a", [2])
     (found,) = await driver.slices()
     await driver.settle(found, "b")
-    assert [again.tries for again in await driver.slices()] == [0, 0]
+    assert [again.tries for again in await driver.slices()] == [0]
     assert (await stores.queue.load(PARTITION)).retried == 0
+
+
+async def test_neighbours_that_are_due_again_come_in_one_slice_if_they_are_alike(
+    driver: Driver,
+) -> None:
+    await driver.submit("a", [6, 6])
+    first, second = await driver.slices()
+    await driver.settle(first, "rrbrrd", Setback(4, delay_ms=900))
+    await driver.settle(second, "r")
+    again = await driver.slices()
+    assert places(again) == [("a/0", 0, 2), ("a/0", 2, 1), ("a/0", 3, 1), ("a/1", 0, 6)]
+    assert [found.tries for found in again] == [1, 0, 1, 1]
+    for found in again:
+        await driver.settle(found, "d")
+    await driver.wait(900)
+    assert places(await driver.slices()) == [("a/0", 4, 1)]
+
+
+async def test_what_once_lost_its_worker_never_shares_a_slice(driver: Driver) -> None:
+    await driver.submit("a", [4])
+    await driver.lose(2)
+    for found in await driver.slices():
+        await driver.settle(found, "r")
+    assert places(await driver.slices()) == [("a/0", 0, 1), ("a/0", 1, 1), ("a/0", 2, 2)]
 
 
 async def test_failures_come_in_pages_ordered_by_place(driver: Driver, stores: QueueStores) -> None:
