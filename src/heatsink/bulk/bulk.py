@@ -117,15 +117,21 @@ class Bulk:
     ) -> Batch:
         known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
-        if known.state not in ("open", "aborted"):
-            return known
-        batch = msgspec.structs.replace(wanted, submitted_ms=known.submitted_ms)
-        partitions = await self._hand(batch.id, spread)
-        submission = Submission(
-            batch, partitions, self._stores, self._patience, self._clock, self._rng
+        accepted = known
+        batch = msgspec.structs.replace(
+            wanted, submitted_ms=known.submitted_ms, version=known.version
         )
-        accepted = await submission.run(items)
-        if accepted.is_final:
+        if known.state in ("open", "aborted"):
+            partitions = await self._hand(batch.id, spread)
+            submission = Submission(
+                batch, partitions, self._stores, self._patience, self._clock, self._rng
+            )
+            accepted = await submission.run(items)
+        calls = [self._stores.sync()]
+        if accepted.state == "running":
+            calls.append(self._tell_parts(accepted, "release"))
+        await asyncio.gather(*calls)
+        if not accepted.items:
             await self.tell_done(accepted)
         return accepted
 
@@ -257,10 +263,14 @@ class Bulk:
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
+        if (batch := await self._get(id)).lap:  # whoever began that lap may not have told all parts
+            await self._tell_parts(batch, "retry")
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
             await self._clock.sleep(LOOK_S)
+        if (batch := await self._get(id)).is_final:
+            await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")
 
@@ -271,7 +281,7 @@ class Bulk:
     async def _tell_parts(self, batch: Batch, verb: Verb) -> None:
         steer = self._stores.queue.steer
         calls = (
-            self._patience.call(steer, part.partition, part.id, verb, batch.lap)
+            self._patience.call(steer, part.partition, part.id, verb, batch.lap, batch.version)
             for part in batch.parts
         )
         await asyncio.gather(*calls)
