@@ -159,20 +159,20 @@ class WorkerPool:
         except asyncio.CancelledError as cancelled:
             if not worker.timed_out and worker.task is not None and worker.task.cancelling():
                 raise
-            results = [self._cut_short(worker, action, cancelled)] * job.count
+            late = TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+            results = [late if worker.timed_out else cancelled] * job.count
         except BaseException as error:  # whatever a handler raises is the item's, not ours
             results = [error] * job.count
         finally:
             worker.job = None
+        self._forgive(worker)
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
-    def _cut_short(self, worker: Worker, action: Action, cancelled: BaseException) -> BaseException:
-        if not worker.timed_out:
-            return cancelled
-        worker.timed_out = False
-        if worker.task is not None:
+    def _forgive(self, worker: Worker) -> None:
+        """The next job starts afresh, whatever this handler did with its cancellation."""
+        if worker.timed_out and worker.task is not None:
+            worker.timed_out = False
             worker.task.uncancel()
-        return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
 
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
         held, offset = job.held, job.offset
