@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -54,12 +53,13 @@ class World:
         self.clock = SkewedClock()
         self.server = MemoryQueueServer(self.clock)
         self.partitions = partitions
-        self.bulk = self.producer(**settings)
+        producer = self.process("producer")
+        self.link_of_producer = producer.link
+        self.bulk = self.bulk_of(producer, **settings)
         self.actions = Actions()
         self.actions.action("note", max_attempts=3)(self.note)
         self.ran: list[tuple[str, Any, int]] = []
         self.starts_s: list[float] = []
-        self._started = 0
 
     async def note(self, item: Any, context: Context) -> None:
         self.starts_s.append(self.clock.monotonic_s())
@@ -77,16 +77,13 @@ class World:
     def process(self, name: str) -> Process:
         return Process(name, Random(f"{name}"), LATENCY_S)
 
-    def producer(self, **settings: Any) -> Bulk:
-        return self._bulk(self.process("producer"), **settings)
-
-    def _bulk(self, process: Process, **settings: Any) -> Bulk:
+    def bulk_of(self, process: Process, **settings: Any) -> Bulk:
         chosen = BulkSettings(**{"partitions": self.partitions, **settings})
         return Bulk(process.stores(self.server), chosen, process.clock, process.rng)
 
     def start(self, name: str = "one", **settings: Any) -> Running:
         process, chosen = self.process(name), ConsumerSettings(**settings)
-        bulk = self._bulk(process, partitioned=chosen.partitioned)
+        bulk = self.bulk_of(process, partitioned=chosen.partitioned)
         return Running(
             process,
             Consumer(

@@ -109,7 +109,7 @@ class Bulk:
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
         )
-        await self._check_known(action)
+        await self._check_known(wanted)
         return await self._accept(wanted, items, spread)
 
     async def _accept(
@@ -147,13 +147,15 @@ class Bulk:
             )
         return on_done
 
-    async def _check_known(self, action: str) -> None:
+    async def _check_known(self, wanted: Batch) -> None:
         """Workers announce what they can do. Before the first of them came, anything may be."""
         known = await self._patience.call(self._stores.fleet.actions)
-        if known and action not in known:
-            raise InvalidSetting(
-                f"action {action!r} is unknown: workers announced {', '.join(known[:20])}"
-            )
+        callback = "" if "://" in wanted.on_done else wanted.on_done
+        for field, name in (("action", wanted.action), ("on_done", callback)):
+            if known and name and name not in known:
+                raise InvalidSetting(
+                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
+                )
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:

@@ -8,8 +8,8 @@ from typing import Any
 
 from heatsink.bulk import Actions, Context, Fail, Retry
 from heatsink.stores.memory.queue import MemoryQueueServer
+from tests.bulk.process import Process
 
-from ..process import Process
 from .audit import Audit
 
 TIMEOUT_S = 2.5

@@ -17,15 +17,15 @@ from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.errors import HeatsinkError
 from heatsink.stores.memory.queue import MemoryQueueServer, partition
 from heatsink.testing import SkewedClock, run_on_virtual_time
+from tests.bulk.process import Process
 
-from ..process import Process
 from . import checks
 from .audit import Audit
 from .handlers import CALM, Handlers
 from .history import History, Submitted, Violation
 
 TROUBLE_S = 12.0
-PATIENCE_S = 300.0
+PATIENCE_S = 90.0
 STALE_S = 5.0
 LATE_S = (0.5, 8.0)
 LATENCY_S = (0.0005, 0.003)

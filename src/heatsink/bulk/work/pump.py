@@ -67,6 +67,7 @@ class Pump:
         )
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
+        self._together = 1  # items that a free worker takes, by what came last
         self._stopping = False
 
     def ring(self) -> None:
@@ -124,7 +125,8 @@ class Pump:
     def _want(self) -> int:
         if self._stopping or self.pool.backlog > self._ahead // 2:
             return 0
-        return min(self.pool.free + self._ahead - self.pool.backlog, CLAIM_MAX)
+        room = self.pool.free * self._together + self._ahead - self.pool.backlog
+        return min(room, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
         """No claim has the name of another: one that lands late must not take what runs."""
@@ -140,6 +142,8 @@ class Pump:
         return claimed
 
     def _start(self, claimed: Claimed, start_by_s: float) -> None:
+        takes = [self.pool.together(each.action) for each in claimed.slices]
+        self._together = min(takes, default=self._together)
         for held in self._ledger.take(claimed.slices):
             if held.slice.limited:
                 self.pool.put(held, start_by_s, first=True)
@@ -177,6 +181,8 @@ class Pump:
         for held, outcome in news:
             self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
+        if any(outcome.setbacks for outcome in outcomes):
+            self._nudge()  # to learn when the first of them is due again
         return True
 
     async def _mind(self) -> None:
