@@ -30,6 +30,7 @@ NAMES = (
     "dynamodb",
     "registry_reads",
     "fleet",
+    "queue_store",
     "queue",
     "head_of_line",
     "rates",

@@ -17,7 +17,7 @@ local function take_back()
 end
 
 local function expire()
-  local late = redis.call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, AT_ONCE_MAX)
+  local late = redis.call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, EXPIRE_MAX)
   for _, name in ipairs(late) do
     local lease = find_lease(name)
     local p, places = find_part(lease.handle), {}
@@ -28,13 +28,13 @@ local function expire()
       end
     end
     meta.lost = meta.lost + #places
-    lose(p, places)
+    lose(p, places, lease.fresh)
     put(p)
   end
 end
 
 local function wake()
-  local due = redis.call('ZRANGEBYSCORE', SLEEPING, '-inf', now, 'LIMIT', 0, AT_ONCE_MAX)
+  local due = redis.call('ZRANGEBYSCORE', SLEEPING, '-inf', now, 'LIMIT', 0, WAKE_MAX)
   for _, handle in ipairs(due) do put(find_part(handle)) end
 end
 

@@ -40,11 +40,18 @@ local function delay(p, places, tried)
   for _, place in ipairs(tried) do redis.call('HINCRBY', p.key .. '/notes', 't' .. place, 1) end
 end
 
-local function lose(p, places)
-  if p.state == 'cancelled' then
-    p.running, p.cancelled = p.running - #places, p.cancelled + #places
-    return
+-- Items of a fresh slice were never lost before: noted all at once.
+local function lose_fresh(p, places)
+  local notes = {}
+  for _, place in ipairs(places) do
+    notes[#notes + 1] = 'l' .. place
+    notes[#notes + 1] = 1
   end
+  call_many('HSET', p.key .. '/notes', notes)
+  return places
+end
+
+local function lose_again(p, places)
   local suspects = {}
   for _, place in ipairs(places) do
     local losses = redis.call('HINCRBY', p.key .. '/notes', 'l' .. place, 1)
@@ -54,6 +61,15 @@ local function lose(p, places)
       suspects[#suspects + 1] = place
     end
   end
+  return suspects
+end
+
+local function lose(p, places, fresh)
+  if p.state == 'cancelled' then
+    p.running, p.cancelled = p.running - #places, p.cancelled + #places
+    return
+  end
+  local suspects = (fresh and lose_fresh or lose_again)(p, places)
   p.running, p.suspects = p.running - #suspects, p.suspects + #suspects
   call_many('RPUSH', p.key .. '/suspects', suspects)
 end

@@ -10,7 +10,7 @@ local LOSSES_MAX = 3
 local SERVICE_US = 1000
 local SERVICE_WEIGHT = 0.1
 local QUANTUM_US = 20000
-local AT_ONCE_MAX = 500 -- of leases to expire and parts to wake: the rest waits for the next call
+local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases at once: the rest waits for the next call
 
 local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
 local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
