@@ -77,7 +77,7 @@ class Workers:
         self.redis = redis
         self.lease_s = lease_s
         self.killed_s: dict[int, float] = {}
-        self._folder = folder
+        self.folder = folder
         self._logs: dict[Process, Path] = {}
         (folder / "myapp.py").write_text(APP)
         (folder / "journal").touch()
@@ -85,9 +85,9 @@ class Workers:
     def start(self, workers: int = 4) -> Process:
         options = ["--queue", self.redis.url, "--lease", str(self.lease_s)]
         command = [*HEATSINK, "worker", "myapp:actions", *options, "--workers", str(workers)]
-        log = self._folder / f"worker-{len(self._logs)}.log"
+        log = self.folder / f"worker-{len(self._logs)}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(command, cwd=self._folder, stdout=output, stderr=output)
+            process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
         self._logs[process] = log
         return process
 
@@ -110,7 +110,7 @@ class Workers:
                 process.wait()
 
     def journal(self) -> list[Start]:
-        lines = (self._folder / "journal").read_text().splitlines()
+        lines = (self.folder / "journal").read_text().splitlines()
         words = (line.split() for line in lines)
         return [Start(batch, int(index), int(pid), float(at)) for batch, index, pid, at in words]
 
