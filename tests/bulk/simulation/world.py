@@ -158,26 +158,26 @@ class World:
         """Tries again with the same id, here or elsewhere, unless it gives up half way."""
         for _ in range(self.rng.choice((1, 2, 3, 6))):
             if node := self._up(self.producers):
-                breaks = self.rng.random() < 0.15
-                result = await self._on(node, lambda bulk: self._submit_once(bulk, batch, breaks))
+                result = await self._on(node, lambda bulk: self._submit_once(bulk, batch))
                 if not isinstance(result, BaseException):
                     batch.accepted = True
                     self.history.events["accepted"] += 1
                     return
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
 
-    async def _submit_once(self, bulk: Bulk, batch: Submitted, breaks: bool) -> Any:
+    async def _submit_once(self, bulk: Bulk, batch: Submitted) -> Any:
         rate = RATES[batch.tenant] if batch.action == "limited" else None
         return await bulk.submit(
             batch.action,
-            self._stream(batch, breaks),
+            self._stream(batch),
             tenant=batch.tenant,
             rate=rate,
             id=batch.id,
             on_done=batch.on_done,
         )
 
-    async def _stream(self, batch: Submitted, breaks: bool) -> AsyncIterator[list[Any]]:
+    async def _stream(self, batch: Submitted) -> AsyncIterator[list[Any]]:
+        breaks = self.rng.random() < 0.15
         pause_s = self.rng.choice((0.0, 0.0, 0.01, 0.3))
         for index in range(batch.size):
             await asyncio.sleep(pause_s)
