@@ -30,9 +30,9 @@ STALE_S = 5.0
 LATE_S = (0.5, 8.0)
 LATENCY_S = (0.0005, 0.003)
 PARTITIONS = 4
-ACTIONS = ("work", "work", "limited", "together")
+ACTIONS = ("work", "limited", "limited", "together")
 TENANTS = ("ann", "bob", "cleo")
-RATES = {"ann": "5/s", "bob": "20/s", "cleo": "300/min"}
+RATES = {"ann": "8/s", "bob": "25/s", "cleo": "300/min"}
 
 
 class Node:
@@ -186,10 +186,14 @@ class World:
             yield [batch.id, index]
 
     async def _operate(self) -> None:
-        node, known = self._up(self.producers), list(self.history.submitted)
+        node, verb = self._up(self.producers), self.rng.choice(list(VERBS))
+        all_known = self.server.batches._batches.values()
+        records = [batch for batch in all_known if batch.id in self.history.submitted]
+        sensible = [b.id for b in records if b.state in VERBS[verb]][-4:]
+        known = sensible or [b.id for b in records][-6:]
         if node is None or not known:
             return
-        id, verb = self.rng.choice(known[-6:]), self.rng.choice(VERBS)
+        id = self.rng.choice(known)
         result = await self._on(node, lambda bulk: verb(bulk, id))
         if not isinstance(result, BaseException):
             self.history.events[verb.__name__] += 1
@@ -301,7 +305,13 @@ async def _status(bulk: Bulk, id: str) -> None:
         raise Violation(f"{id} shows {total} of {progress.accepted} items")
 
 
-VERBS = (_pause, _pause, _resume, _resume, _cancel, _retry_failed, _retry_failed, _status)
+VERBS = {
+    _pause: ("running",),
+    _resume: ("paused",),
+    _cancel: ("running", "paused"),
+    _retry_failed: ("failed",),
+    _status: ("running",),
+}
 
 
 @contextmanager
