@@ -31,7 +31,7 @@ class Process:
         return linked_queue(server.stores(), self.link)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        asyncio.get_running_loop().set_task_factory(_owned_task)
+        asyncio.get_running_loop().set_task_factory(_owned_task)  # type: ignore[arg-type]
         context = copy_context()
         context.run(_process.set, self)
         return asyncio.get_running_loop().create_task(work, context=context)

@@ -13,6 +13,7 @@ from typing import Protocol
 from heatsink.bulk.rates import Limit, refused, reserve
 
 BEGIN_MS = 1_800_000_000_000.0
+TICK_MS = 5.0
 
 
 class Strict(Protocol):
@@ -82,7 +83,7 @@ class Fleet:
     chance: Random
     late_ms: float = 5.0
     answer_ms: float = 80.0
-    ahead_ms: float = 50.0
+    ahead_ms: float = 1_000.0
     now_ms: float = BEGIN_MS
     done: int = 0
     refusals: int = 0
@@ -93,9 +94,9 @@ class Fleet:
         """What was done a second, and the share of starts that was refused."""
         done, refusals, until_ms = self.done, self.refusals, self.now_ms + seconds * 1000
         while self.now_ms < until_ms:
-            if self._booked_ms - self.now_ms < self.ahead_ms:
+            if self._booked_ms <= self.now_ms:
                 self._book()
-            self.now_ms += self.ahead_ms / 2
+            self.now_ms += TICK_MS
             self._live_until(self.now_ms)
         done, refusals = self.done - done, self.refusals - refusals
         return done / seconds, refusals / (done + refusals)
@@ -103,7 +104,7 @@ class Fleet:
     def _book(self) -> None:
         asked = 10_000
         if self.limit.declared is None and self.limit.explored is None:
-            asked = int(self.unlimited_per_s * self.ahead_ms / 2000)
+            asked = int(self.unlimited_per_s * TICK_MS / 1000)
         self.limit, grants = reserve(self.limit, self.now_ms, asked, self.ahead_ms)
         for i, wait_ms in enumerate(grants.wait_ms):
             self._booked_ms = self.now_ms + wait_ms

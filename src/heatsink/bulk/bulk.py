@@ -14,7 +14,7 @@ from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded
 
 from . import changes
-from .actions import WEBHOOK, check_action
+from .actions import BUILT_IN, WEBHOOK, check_action
 from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
 from .items import unpacked
 from .patience import Opening, Patience
@@ -152,7 +152,7 @@ class Bulk:
         known = await self._patience.call(self._stores.fleet.actions)
         callback = "" if "://" in wanted.on_done else wanted.on_done
         for field, name in (("action", wanted.action), ("on_done", callback)):
-            if known and name and name not in known:
+            if known and name and name not in known and not name.startswith(BUILT_IN):
                 raise InvalidSetting(
                     f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
                 )

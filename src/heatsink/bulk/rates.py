@@ -17,7 +17,7 @@ from math import ceil, log
 
 import msgspec
 
-from .batch import Rate
+from .batch import RATE_MAX, Rate
 from .store import Grants
 
 LATE_MS = 20.0
@@ -39,6 +39,7 @@ TRUST_NEAR, TRUST_FAR = 0.1, 0.75
 GUARD_MS = 500.0
 QUICK_MS = 2_000.0
 QUICK_DROP = 0.85
+AHEAD_MS_MAX = 100.0  # what is booked is no longer steered by what is refused
 IDLE_COST = 4.0  # the pace grows only while more than 3/4 of it is used
 
 
@@ -63,8 +64,10 @@ def pace(explored: Explored, now_ms: float) -> float:
     """Items a second."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
     if not explored.found:
-        return explored.level * float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
-    return explored.level * (1 + CURVE * (age_s - LINGER_S) ** 3)
+        growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
+    else:
+        growth = 1 + CURVE * (age_s - LINGER_S) ** 3
+    return min(explored.level * growth, float(RATE_MAX))
 
 
 def _mean_pace(explored: Explored, now_ms: float) -> float:
@@ -140,6 +143,8 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
     limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
     wanted = min(ceil(starts / size), GRANTS_MAX)
+    if limit.explored is not None:
+        ahead_ms = min(ahead_ms, AHEAD_MS_MAX)
     if step_ms > 0:
         in_time = int(max(now_ms + ahead_ms - limit.next_ms, 0.0) // step_ms) + 1
         wanted = min(wanted, in_time)

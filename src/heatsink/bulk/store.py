@@ -169,6 +169,7 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     retried: int = 0
     fenced: int = 0
     lost: int = 0
+    workers: int = 0
 
 
 class QueueStore(Protocol):
@@ -269,8 +270,11 @@ class FleetStore(Protocol):
     async def actions(self) -> list[str]:
         """Every action that a worker ever announced."""
 
-    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
-        """Take the partition or stay its owner; False if somebody else is."""
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
+        """Take the partition or stay its owner, and tell how many workers it has there.
+
+        False if somebody else owns it.
+        """
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
@@ -288,8 +292,23 @@ class Bell(Protocol):
         """The partitions that rang since this process last asked; waits if none did."""
 
 
+class ServerHealth(msgspec.Struct, frozen=True):
+    """One server of the queue. `cpu_used_s` only grows; a `memory_max` of 0 means no bound."""
+
+    place: str
+    cpu_used_s: float
+    memory: int
+    memory_max: int
+    latency_ms: float
+    partitions: tuple[int, ...] = ()
+
+
 async def _nothing() -> None:
     pass
+
+
+async def _no_servers(_: int) -> list[ServerHealth]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -307,5 +326,6 @@ class QueueStores:
     soft: SoftStore
     scattered: bool = False
     sync: Callable[[], Awaitable[None]] = _nothing
+    health: Callable[[int], Awaitable[list[ServerHealth]]] = _no_servers
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

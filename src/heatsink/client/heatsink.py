@@ -12,6 +12,7 @@ from typing import Any
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
@@ -19,6 +20,8 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.hashing import SEED_BYTES
+from heatsink.isolate.store import NoCache
+from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
 from heatsink.registry.registry import Registry
@@ -32,8 +35,10 @@ from heatsink.stores.stores import Stores
 from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
 from .queue import Queue, once_in
+from .queue_watch import QueueWatch
 from .settings import Settings
 from .status import Status
+from .timelines import make_timelines
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -56,6 +61,8 @@ class Heatsink:
         self._stores = stores
         self._make_queue = queue
         self._queue: Queue | None = None
+        self._timelines: Timelines | None = None
+        self.queue_watch: QueueWatch | None = None
         self._settings = settings
         self._clock = clock
         self._rng = rng
@@ -155,6 +162,17 @@ class Heatsink:
         """Bulk actions. The queue is opened with the first call."""
         return self._the_queue().bulk
 
+    @property
+    def timelines(self) -> Timelines:
+        """Who follows whom, and what they see."""
+        queue = self._the_queue()
+        if self._timelines is None:
+            settings = self._settings.timelines
+            self._timelines = make_timelines(
+                self.log, self.counters, self._registry, queue, NoCache(), settings
+            )
+        return self._timelines
+
     def worker(self, actions: Actions, **settings: Any) -> Consumer:
         """A consumer of bulk actions in this process: `await hs.worker(actions).run()`."""
         once = once_in(self.log, self._settings.ids)
@@ -166,7 +184,17 @@ class Heatsink:
             if self._make_queue is None:
                 raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
             self._queue = self._make_queue()
+            if self._settings.coordinate:
+                self._coordinate_queue(self._queue)
         return self._queue
+
+    def _coordinate_queue(self, queue: Queue) -> None:
+        """While this process leads, it scales the queue's workers too."""
+        assert self._coordination is not None
+        coordinator = self._coordination.coordinator
+        policy = POLICIES[self._settings.scaling](self._settings.workers)
+        self.queue_watch = QueueWatch(queue.stores, queue.bulk, policy, coordinator, self._clock)
+        coordinator.loops.append(self.queue_watch)
 
     @property
     def log(self) -> Log:

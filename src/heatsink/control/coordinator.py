@@ -27,17 +27,22 @@ class Coordinator:
         registry: Registry,
         lease: Lease,
         clock: Clock,
-        on_error: Callable[[HeatsinkError], None] = lambda _: None,
+        on_turn: Callable[[HeatsinkError | None], None] = lambda _: None,
     ) -> None:
         self.loops: list[Turn] = []
         self._registry = registry
         self._lease = lease
         self._clock = clock
-        self._on_error = on_error
+        self._on_turn = on_turn
 
     @property
     def leads(self) -> bool:
         return self._lease.term is not None
+
+    @property
+    def term(self) -> int | None:
+        """Under which decisions are published; None while another leads."""
+        return self._lease.term
 
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish under the present term; losing it ends the reign."""
@@ -61,14 +66,15 @@ class Coordinator:
 
     async def run(self) -> None:
         while True:
-            await self._safely(self.run_once)
+            self._on_turn(await self._failure_of(self.run_once))
             await self._clock.sleep(TURN_S if self.leads else self._registry.standby_s(TURN_S))
 
-    async def _safely(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _failure_of(self, turn: Callable[[], Awaitable[None]]) -> HeatsinkError | None:
         try:
             await turn()
         except HeatsinkError as error:
-            self._on_error(error)
+            return error
+        return None
 
     async def close(self) -> None:
-        await self._safely(self._lease.resign)
+        await self._failure_of(self._lease.resign)

@@ -22,6 +22,7 @@ from heatsink.bulk.work import lanes
 from heatsink.bulk.work.chores import Housekeeping
 from heatsink.bulk.work.lanes import Booked, Lanes, Start
 from heatsink.bulk.work.pump import Pump
+from heatsink.errors import Conflict
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
 from heatsink.stores.memory.queue.parts import Share
@@ -236,7 +237,7 @@ def a_retry_that_is_told_only_once() -> Iterator[None]:
 
     def strict(batch: Batch) -> Batch:
         if batch.state != "failed":
-            raise changes.Conflict("only a failed one")
+            raise Conflict("only a failed one")
         return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
 
     with patch.object(Bulk, "retry_failed", once), patch.object(changes, "tried_again", strict):

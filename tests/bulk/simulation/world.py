@@ -127,7 +127,7 @@ class World:
     # -- what the application does ---------------------------------------------------------
 
     def _up(self, nodes: list[Node]) -> Node | None:
-        return self.rng.choice([node for node in nodes if node.is_up] or [None])  # type: ignore[list-item]
+        return self.rng.choice([node for node in nodes if node.is_up] or [None])
 
     async def _on(self, node: Node, act: Callable[[Bulk], Awaitable[Any]]) -> Any:
         """Errors of ours, or a crash, are returned: the caller does not know what happened."""

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from heatsink.bulk.actions import WEBHOOK, Actions, Once, no_store
+from heatsink.bulk.actions import BUILT_IN, Actions, Once, no_store
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import LEGACY, QueueStores
 from heatsink.checks import check_kind, check_number, check_whole
@@ -129,7 +129,7 @@ class Consumer:
 
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
-        names = [name for name in self._actions if name != WEBHOOK]
+        names = [name for name in self._actions if not name.startswith(BUILT_IN)]
         everybody = await self._stores.fleet.join(self.name, names, ttl_ms)
         members = [name for name in everybody if self._is_of_my_kind(name)]
         partitions = await self._all_partitions()
@@ -153,7 +153,8 @@ class Consumer:
         return list(range((await self._bulk.plan()).high_water))
 
     async def _own(self, partition: int, ttl_ms: int) -> bool:
-        return await self._stores.fleet.own(partition, self.name, ttl_ms)
+        workers = self._target(partition)
+        return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
 
     async def _renew(self, ttl_ms: int) -> None:
         owned = await asyncio.gather(*(self._own(p, ttl_ms) for p in self.partitions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
@@ -111,11 +112,29 @@ class Share:
         """(chunk, start, count, suspect): what waited longest first, then what is fresh."""
         due = min(self.delayed, key=lambda place: (self.delayed[place], place), default=None)
         if due is not None and self.delayed[due] <= now_ms:
-            del self.delayed[due]
-            return self._run(due, 1, suspect=False)
+            return self._take_due(due, most, now_ms)
         if self.suspects and suspects_may:
             return self._run(self.suspects.pop(0), 1, suspect=True)
         return self._take_fresh(most) if self.fresh else None
+
+    def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
+        """With the neighbours behind it that are due too, as far as they are alike."""
+        chunk, start = first
+        count = 1
+        while count < most and self._rides_along(first, (chunk, start + count), now_ms):
+            count += 1
+        for offset in range(start, start + count):
+            del self.delayed[chunk, offset]
+        return self._run(first, count, suspect=False)
+
+    def _rides_along(self, first: Place, place: Place, now_ms: float) -> bool:
+        """What once lost its worker never shares a slice: it may have been the reason."""
+        return (
+            self.delayed.get(place, inf) <= now_ms
+            and self.tries.get(place, 0) == self.tries.get(first, 0)
+            and first not in self.losses
+            and place not in self.losses
+        )
 
     def _take_fresh(self, most: int) -> tuple[int, int, int, bool]:
         chunk = self.chunks[self.next_chunk]
@@ -178,16 +197,19 @@ class Share:
             self.tries[place] = self.tries.get(place, 0) + 1
         self.delayed[place] = due_ms
 
-    def lose(self, place: Place) -> None:
+    def lose(self, place: Place) -> bool:
+        """Whether that was once too often."""
         losses = self.losses[place] = self.losses.get(place, 0) + 1
         if self.state == "cancelled":
             self.running -= 1
             self.cancelled += 1
         elif losses >= LOSSES_MAX:
             self.fail(place, LOST.format(losses))
+            return True
         else:
             self.running -= 1
             self.suspects.append(place)
+        return False
 
     # -- looking ---------------------------------------------------------------------------
 

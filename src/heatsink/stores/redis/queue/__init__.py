@@ -15,6 +15,7 @@ from .batches import RedisBatches
 from .bell import RedisBell
 from .durability import Durability, Syncer
 from .fleet import RedisFleet
+from .health import Doctor
 from .keys import STAGE, QueueKeys
 from .limits import RedisLimits
 from .places import Places
@@ -59,7 +60,9 @@ def open_queue(
         fleet=RedisFleet(homes.home, keys, queue, now_ms),
         bell=bell,
         soft=RedisSoft(homes.home, Keys(keys.soft)),
+        scattered=len(homes.addresses) > 1,
         sync=syncer.sync,
+        health=Doctor(homes, clock).examine,
         open=syncer.verify,
         close=close,
     )
