@@ -177,10 +177,10 @@ def a_dead_producers_parts_left_alone() -> Iterator[None]:
 def a_callback_without_an_id_of_its_own() -> Iterator[None]:
     tell = Bulk._accept
 
-    async def anew(self: Bulk, wanted: Batch, *rest: Any) -> Batch:
+    async def anew(self: Bulk, wanted: Batch, *rest: Any, **named: Any) -> Batch:
         if ":done:" in wanted.id:
             wanted = replace(wanted, id=f"{wanted.id}:{self._new_id()}")
-        return await tell(self, wanted, *rest)
+        return await tell(self, wanted, *rest, **named)
 
     with patch.object(Bulk, "_accept", anew):
         yield

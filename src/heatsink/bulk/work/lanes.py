@@ -79,16 +79,20 @@ class Lanes:
         start_by_s = float("inf")
         for lane, booked in self._lanes.items():
             while booked.starts and booked.starts[0].from_s <= now_s:
-                start = booked.starts.popleft()
-                if now_s <= start.by_s and room > 0:
+                start = booked.starts[0]
+                if now_s < start.by_s:
+                    if room <= 0:
+                        break  # a worker may become free in time
                     granted[lane] = granted.get(lane, 0) + min(start.size, room)
                     room -= min(start.size, room)
                     start_by_s = min(start_by_s, start.by_s)
+                booked.starts.popleft()
         return granted, start_by_s
 
     def next_s(self) -> float:
-        """When to claim for a lane, or to ask again. A lane without starts waits for a worker."""
+        """When to claim for a lane, or to ask again. What is due or unbooked waits for a worker."""
         now_s = self._clock.monotonic_s()
-        starts_s = [b.starts[0].from_s for b in self._lanes.values() if b.starts]
+        firsts = [b.starts[0] for b in self._lanes.values() if b.starts]
+        starts_s = [s.from_s if s.from_s > now_s else s.by_s for s in firsts]
         retries_s = [b.retry_s for b in self._lanes.values() if b.retry_s > now_s]
         return min([*starts_s, *retries_s], default=float("inf"))
