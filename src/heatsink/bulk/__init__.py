@@ -1,1 +1,19 @@
 """Bulk actions: millions of items on partitioned queues, fair, rate-limited and crash-safe."""
+
+from .actions import Actions, Context, Fail, RateLimited, Retry
+from .batch import Batch, Failure, Progress, Rate
+from .bulk import Bulk, BulkSettings
+
+__all__ = [
+    "Actions",
+    "Batch",
+    "Bulk",
+    "BulkSettings",
+    "Context",
+    "Fail",
+    "Failure",
+    "Progress",
+    "Rate",
+    "RateLimited",
+    "Retry",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from . import changes
 from .actions import WEBHOOK, check_action
 from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
 from .items import unpacked
-from .patience import Patience
+from .patience import Opening, Patience
 from .placement import hand
 from .store import LEGACY, PartCounts, Plan, QueueStores, Verb
 from .submit import Submission, lane_of
@@ -33,15 +33,23 @@ LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
 
 
+Durability = Literal["fsync", "relaxed"]
+
+
 class BulkSettings(msgspec.Struct, frozen=True):
     """`partitioned=False` is the path from before partitions, for a rollout without a stop.
 
     `partitions` counts for the first process that ever opens the queue; later it is changed with
-    `repartition`. `weights` gives tenants more than one share.
+    `repartition`. `stage` keeps deployments on one Redis apart; `places` puts partitions on a Redis
+    of their own. `durability="relaxed"` accepts what is not on disk yet. `weights` gives tenants
+    more than one share; `webhooks` are the URL prefixes that may be called when a batch is done.
     """
 
     partitions: int = PARTITIONS
     partitioned: bool = True
+    stage: str = "default"
+    durability: Durability = "fsync"
+    places: Mapping[int, str] = {}
     deadline_s: float = 30.0
     weights: Mapping[str, float] = {}
     webhooks: tuple[str, ...] = ()
@@ -50,6 +58,10 @@ class BulkSettings(msgspec.Struct, frozen=True):
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
         check_kind("partitioned", self.partitioned, bool)
         check_number("deadline_s", self.deadline_s, 0.1, 3_600)
+        if self.durability not in get_args(Durability):
+            raise InvalidSetting(
+                f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
+            )
         for tenant, weight in self.weights.items():
             check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
 
@@ -62,7 +74,11 @@ class Bulk:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._patience = Patience(settings.deadline_s, clock, rng)
+        self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
+
+    async def open(self) -> None:
+        """Connect now, to hear of trouble early. Else the first call does it."""
+        await self._patience.open()
 
     async def submit(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
@@ -14,19 +15,40 @@ PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 
 
+class Opening:
+    """Opens the queue with the first call that needs it, once."""
+
+    def __init__(self, open_queue: Callable[[], Awaitable[None]]) -> None:
+        self._open = open_queue
+        self._turn = asyncio.Lock()
+        self.is_open = False
+
+    async def __call__(self) -> None:
+        async with self._turn:
+            if not self.is_open:
+                await self._open()
+                self.is_open = True
+
+
 class Patience:
     """Repeats a call of the queue store until it works or the time is up: they are all safe to."""
 
-    def __init__(self, deadline_s: float, clock: Clock, rng: Random) -> None:
+    def __init__(self, deadline_s: float, clock: Clock, rng: Random, opening: Opening) -> None:
         self._deadline_s = deadline_s
         self._clock = clock
         self._rng = rng
+        self._opening = opening
+
+    async def open(self) -> None:
+        await self._opening()
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         give_up_s = self._clock.monotonic_s() + self._deadline_s
         pause_s = PAUSE_S
         while True:
             try:
+                if not self._opening.is_open:
+                    await self._opening()
                 return await method(*arguments)
             except Retryable as error:
                 wait_s = pause_s * self._rng.uniform(0.5, 1.0)

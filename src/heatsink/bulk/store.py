@@ -271,8 +271,23 @@ class Bell(Protocol):
         """The partitions that rang since this process last asked; waits if none did."""
 
 
+class ServerHealth(msgspec.Struct, frozen=True):
+    """One server of the queue. `cpu_used_s` only grows; a `memory_max` of 0 means no bound."""
+
+    place: str
+    cpu_used_s: float
+    memory: int
+    memory_max: int
+    latency_ms: float
+    partitions: tuple[int, ...] = ()
+
+
 async def _nothing() -> None:
     pass
+
+
+async def _no_servers(_: int) -> list[ServerHealth]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -290,5 +305,6 @@ class QueueStores:
     soft: SoftStore
     scattered: bool = False
     sync: Callable[[], Awaitable[None]] = _nothing
+    health: Callable[[int], Awaitable[list[ServerHealth]]] = _no_servers
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -13,6 +13,7 @@ from heatsink.stores.throttled import PartitionLimit, throttled
 
 from .chance import fresh_random
 from .heatsink import Heatsink
+from .queue import Queue, connect_queue, default_queue
 from .settings import Settings
 from .urls import open_stores
 
@@ -21,6 +22,7 @@ def connect(
     url: str,
     *,
     news: str | None = None,
+    queue: str | None = None,
     limit: PartitionLimit | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
@@ -30,7 +32,8 @@ def connect(
 
     `settings` are the fields of `Settings`. `limit` puts a limit on every partition key, as
     DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
-    carries heat and news between many processes; the store stays the only truth.
+    carries heat and news between many processes; the store stays the only truth. `queue` is the URL
+    of the Redis that holds bulk actions; without it they go to a private server beside the store.
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
     chosen = _settings(settings)
@@ -40,7 +43,11 @@ def connect(
         stores = _with_news(stores, news, name, clock, rng)
     if limit is not None:
         stores = throttled(stores, limit, clock)
-    return Heatsink(stores, chosen, clock, rng)
+
+    def make_queue() -> Queue:
+        return connect_queue(queue or default_queue(url), chosen.bulk, clock, rng)
+
+    return Heatsink(stores, chosen, clock, rng, make_queue)
 
 
 def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:

@@ -10,11 +10,14 @@ from random import Random
 from socket import gethostname
 from typing import Any
 
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed
+from heatsink.errors import Closed, InvalidSetting
 from heatsink.hashing import SEED_BYTES
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
@@ -28,6 +31,7 @@ from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
+from .queue import Queue, once_in
 from .settings import Settings
 from .status import Status
 
@@ -41,8 +45,17 @@ HEAT_MAX = 10**12
 class Heatsink:
     """Use it as `async with heatsink.connect(url) as hs`; outside, every call raises `Closed`."""
 
-    def __init__(self, stores: Stores, settings: Settings, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        settings: Settings,
+        clock: Clock,
+        rng: Random,
+        queue: Callable[[], Queue] | None = None,
+    ) -> None:
         self._stores = stores
+        self._make_queue = queue
+        self._queue: Queue | None = None
         self._settings = settings
         self._clock = clock
         self._rng = rng
@@ -133,7 +146,27 @@ class Heatsink:
         if self._coordination is not None:
             await self._coordination.coordinator.close()
         await self._registry.close()
+        if self._queue is not None:
+            await self._queue.close()
         await self._stores.close()
+
+    @property
+    def bulk(self) -> Bulk:
+        """Bulk actions. The queue is opened with the first call."""
+        return self._the_queue().bulk
+
+    def worker(self, actions: Actions, **settings: Any) -> Consumer:
+        """A consumer of bulk actions in this process: `await hs.worker(actions).run()`."""
+        once = once_in(self.log, self._settings.ids)
+        return self._the_queue().worker(actions, once=once, name=self._settings.name, **settings)
+
+    def _the_queue(self) -> Queue:
+        self._check_open()
+        if self._queue is None:
+            if self._make_queue is None:
+                raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
+            self._queue = self._make_queue()
+        return self._queue
 
     @property
     def log(self) -> Log:

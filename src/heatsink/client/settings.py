@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.checks import check_kind, check_number, check_text
 from heatsink.ids import IdScheme, Uuid7
 from heatsink.spread.backoff import Retries
@@ -24,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
     coordinate: bool = True
     lease_s: float = 3.0
     name: str = ""
+    bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
 
     @property
     def alarm_units(self) -> int:
@@ -34,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("ids", self.ids, IdScheme)
         check_kind("rules", self.rules, BucketRules)
         check_kind("retries", self.retries, Retries)
+        check_kind("bulk", self.bulk, BulkSettings)
         check_kind("coordinate", self.coordinate, bool)
         check_number("window_s", self.window_s, 0.1, 60)
         check_number("token_ttl_s", self.token_ttl_s, 60)

@@ -18,8 +18,10 @@ from heatsink import __version__
 from heatsink.clock import SystemClock
 from heatsink.errors import HeatsinkError
 
+from .bulk import bulk
 from .configuration import PREFIX, config_option
 from .demo.traffic import SHAPES, Plan
+from .worker import worker
 
 INTERRUPTED = 130
 PORT = 8321
@@ -229,3 +231,7 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
         click.echo(f"{table_name}: adoption is not complete; reads ask the bare keys too.")
     else:
         click.echo(f"{table_name}: adoption is complete for rows from {int(since_ms)} ms on.")
+
+
+main.add_command(bulk)
+main.add_command(worker)

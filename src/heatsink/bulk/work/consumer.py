@@ -23,7 +23,8 @@ from heatsink.errors import HeatsinkError
 from heatsink.registry.soft import Targets
 
 from .chores import Housekeeping
-from .pump import Pump
+from .meter import WorkMeter
+from .pump import Pump, Terms
 from .sharing import quota, wanted_first
 from .webhook import webhook_action
 
@@ -68,6 +69,7 @@ class Consumer:
         once: Once = no_store,
     ) -> None:
         self.name = name
+        self.meter = WorkMeter()
         self._stores = stores
         self._bulk = bulk
         self._actions = actions.and_also(webhook_action(actions.webhooks))
@@ -158,9 +160,8 @@ class Consumer:
             partition,
             self._stores,
             self._actions,
-            self.name,
-            self._settings.lease_s,
-            self._once,
+            Terms(self.name, self._settings.lease_s, self._once),
+            self.meter,
             self._clock,
             self._rng,
         )

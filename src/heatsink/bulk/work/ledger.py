@@ -14,7 +14,7 @@ _RUNNING, _BACK = ord(RUNNING), ord(BACK)
 class Held:
     """One slice under its lease."""
 
-    __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "used_s")
+    __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "told", "used_s")
 
     def __init__(self, claimed: Slice) -> None:
         first, items = unpacked(claimed.body)
@@ -25,6 +25,7 @@ class Held:
         self.lost = False
         self.used_s = 0.0
         self.setbacks: list[Setback] = []
+        self.told: Outcome | None = None
         self._marks = bytearray(RUNNING * claimed.count, "ascii")
 
     def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
@@ -93,6 +94,7 @@ class Ledger:
 
     def told(self, news: Iterable[tuple[Held, Outcome]]) -> None:
         for held, outcome in news:
+            held.told = outcome
             if RUNNING not in outcome.marks:
                 self._held.pop(held.slice.attempt, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from random import Random
 
 from heatsink.bulk.actions import Actions, Once
@@ -13,17 +14,28 @@ from heatsink.errors import HeatsinkError
 
 from .lanes import Lanes
 from .ledger import Held, Ledger
+from .meter import WorkMeter
 from .nudge import Nudge
 from .pool import WorkerPool
 
 logger = logging.getLogger("heatsink")
-AHEAD_S = 0.02  # work to have ready, so that workers do not wait for claims
+AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims
 CLAIM_MAX = 1_000
 FLUSH_S = 0.005
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a call that failed
-PACE_WEIGHT = 0.3
+PACE_S = 0.05
+PACE_WEIGHT = 0.5
+
+
+@dataclass(frozen=True)
+class Terms:
+    """For whom a pump claims, for how long, and where effects are kept."""
+
+    owner: str
+    lease_s: float
+    once: Once
 
 
 class Pump:
@@ -32,25 +44,25 @@ class Pump:
         partition: int,
         stores: QueueStores,
         actions: Actions,
-        owner: str,
-        lease_s: float,
-        once: Once,
+        terms: Terms,
+        meter: WorkMeter,
         clock: Clock,
         rng: Random,
     ) -> None:
         self.partition = partition
         self.owned = True
         self._stores = stores
-        self._owner = owner
-        self._lease_s = lease_s
+        self._owner = terms.owner
+        self._lease_s = terms.lease_s
         self._clock = clock
         self._rng = rng
         self._ledger = Ledger()
         self._lanes = Lanes(stores.limits, clock)
         self._nudge, self._news = Nudge(), Nudge()
         self._pace = Pace()
+        self.meter = meter
         self.pool = WorkerPool(
-            actions, self._ledger, self._on_change, self._on_refused, once, clock, rng
+            actions, self._ledger, self._on_change, self._on_refused, terms.once, clock, rng
         )
         self._refusals: set[asyncio.Task[None]] = set()
         self._attempt = ""
@@ -81,6 +93,7 @@ class Pump:
 
     async def _turn(self) -> float:
         """One claim if there is room; how long to wait before the next unless nudged."""
+        self._pace.learn(self.pool.finished, self._clock.monotonic_s())
         granted, start_by_s = self._lanes.due(self.pool.free)
         want = self._want()
         if want <= 0 and not granted:
@@ -91,6 +104,7 @@ class Pump:
             logger.info("partition %s: a claim failed: %s", self.partition, error)
             return PAUSE_S
         self.owned = claimed.owned
+        self.meter.claimed(claimed.slices, self._clock.now_s())
         self._start(claimed, start_by_s)
         await self._lanes.book(claimed.lanes)
         if claimed.more and self._want() > 0 and claimed.slices:
@@ -152,19 +166,21 @@ class Pump:
             self._ledger.put_back(news)
             return False
         if count := self._ledger.lose(lost):
+            self.meter.fenced += count
             logger.warning("partition %s: %s leases were lost to others", self.partition, count)
+        for held, outcome in news:
+            self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
         return True
 
     async def _mind(self) -> None:
-        """Keep leases, watch the clock, learn the pace."""
+        """Keep leases and watch the clock."""
         beat_s = self._clock.monotonic_s()
         while True:
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
             now_s = self._clock.monotonic_s()
             self._warn_if_blocked(now_s - slept_s - MIND_S)
-            self._pace.learn(self.pool.finished, now_s)
             self.pool.check_times()
             if now_s - beat_s >= self._lease_s / 3 and len(self._ledger):
                 beat_s = now_s if await self.flush(self._ledger.attempts) else beat_s
@@ -213,15 +229,18 @@ class Pump:
 
 
 class Pace:
-    """Items a second that this partition's workers get through, smoothed."""
+    """Items a second that this partition's workers get through, of late."""
 
     def __init__(self) -> None:
         self.per_s = 0.0
-        self._seen: tuple[int, float] | None = None
+        self._seen = 0
+        self._seen_s = float("-inf")
 
     def learn(self, finished: int, now_s: float) -> None:
-        if self._seen is not None and now_s > self._seen[1]:
-            latest = (finished - self._seen[0]) / (now_s - self._seen[1])
-            weight = PACE_WEIGHT if latest < self.per_s else 1.0
-            self.per_s += weight * (latest - self.per_s)
-        self._seen = finished, now_s
+        passed_s = now_s - self._seen_s
+        if passed_s < PACE_S:
+            return
+        latest = (finished - self._seen) / passed_s
+        weight = 1.0 if latest > self.per_s else PACE_WEIGHT
+        self.per_s += weight * (latest - self.per_s)
+        self._seen, self._seen_s = finished, now_s

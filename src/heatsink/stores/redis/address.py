@@ -55,53 +55,64 @@ class Address(msgspec.Struct, frozen=True):
         """For messages: without user and password."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
+    def node(self, host: str, port: int) -> Address:
+        """One server of it, on its own."""
+        return msgspec.structs.replace(self, kind="standalone", hosts=((host, port),), database=0)
 
-def parse(url: str) -> Address:
+    def patient(self, timeout_s: float) -> Address:
+        options = msgspec.structs.replace(self.options, timeout_s=timeout_s)
+        return msgspec.structs.replace(self, options=options)
+
+
+def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> Address:
+    """`name` is the setting that the URL came from, `timeout_s` what it may say otherwise."""
     if not isinstance(url, str):
-        raise InvalidSetting(f"news must be a URL like {EXAMPLES}, not {type(url).__name__}")
+        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}")
     parts = urlsplit(url)
     scheme, _, variant = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
-        raise InvalidSetting(f"news must be a URL like {EXAMPLES}")
+        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}")
     kind = KINDS[variant]
     secret, _, hosts = parts.netloc.rpartition("@")
     user, _, password = secret.partition(":")
-    database, service = _path(parts, kind)
+    database, service = _path(parts, kind, name)
     return Address(
         kind=kind,
         tls=scheme == "rediss",
-        hosts=tuple(_host(host, PORTS[kind]) for host in hosts.split(",")),
+        hosts=tuple(_host(host, PORTS[kind], name) for host in hosts.split(",")),
         user=unquote(user),
         password=unquote(password),
         database=database,
         service=service,
-        options=_options(parts.query),
+        options=_options(parts.query, name, timeout_s),
     )
 
 
-def _host(text: str, port: int) -> tuple[str, int]:
+def _host(text: str, port: int, name: str) -> tuple[str, int]:
     host, colon, number = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
         host, number = text, str(port)
     if not host or not number.isdecimal() or not 0 < int(number) < 65_536:
-        raise InvalidSetting(f"news names no host and port: use {EXAMPLES}")
+        raise InvalidSetting(f"{name} names no host and port: use {EXAMPLES}")
     return host.strip("[]"), int(number)
 
 
-def _path(parts: SplitResult, kind: Kind) -> tuple[int, str]:
+def _path(parts: SplitResult, kind: Kind, name: str) -> tuple[int, str]:
     path = parts.path.strip("/")
     if kind == "sentinel":
         if not path or "/" in path:
             raise InvalidSetting("redis+sentinel:// needs a service: redis+sentinel://host/service")
         return 0, unquote(path)
     if path and (kind == "cluster" or not path.isdecimal()):
-        raise InvalidSetting(f"the path of news must be a database number: use {EXAMPLES}")
+        raise InvalidSetting(f"the path of {name} must be a database number: use {EXAMPLES}")
     return int(path or 0), ""
 
 
-def _options(query: str) -> Options:
+def _options(query: str, name: str, timeout_s: float) -> Options:
     try:
-        return msgspec.convert(dict(parse_qsl(query)), Options, strict=False)
+        return msgspec.convert(
+            {"timeout_s": timeout_s, **dict(parse_qsl(query))}, Options, strict=False
+        )
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
-        raise InvalidSetting(f"news takes {takes} after the ?: {error}") from None
+        raise InvalidSetting(f"{name} takes {takes} after the ?: {error}") from None

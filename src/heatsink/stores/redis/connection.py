@@ -36,6 +36,7 @@ MOMENTARY = (
     exceptions.TryAgainError,
 )
 RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP", "XREVRANGE")
+NAMED = {exceptions.NoPermissionError: "NOPERM", exceptions.NoScriptError: "NOSCRIPT"}
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
@@ -135,6 +136,14 @@ class Connection:
             logger.info("Redis at %s answers again", self._address)
         self._failures = 0
 
+    async def nodes(self, key: str = "") -> list[Address]:
+        """The servers that take writes, or the one that takes them for a key."""
+        if self._address.kind != "cluster":
+            return [self._address]
+        cluster: Any = self._driver or await self._open()
+        nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
+        return [self._address.node(node.host, node.port) for node in nodes]
+
     async def close(self) -> None:
         driver, self._driver = self._driver, None
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -143,7 +152,8 @@ class Connection:
 
 
 def _refusal(error: Exception, where: str, command: str) -> Exception:
-    code = "NOPERM" if isinstance(error, exceptions.NoPermissionError) else str(error).split(" ")[0]
+    named = (code for kind, code in NAMED.items() if isinstance(error, kind))
+    code = next(named, str(error).split(" ")[0])
     if code == "NOPERM":
         hint = "its user may not: see the ACL lines in docs/redis.md"
         return Refused(f"{where} refuses {command}: {hint}", code)

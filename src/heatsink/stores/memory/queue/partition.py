@@ -82,16 +82,18 @@ class Partition:
             if share.state == "staged":
                 del self.shares[part]
             return True
-        if verb == "limit":
-            self._limit(share)
-        if verb == "limit" or share.steer(verb, lap):
+        changed = self._limit(share) if verb == "limit" else share.steer(verb, lap)
+        if changed:
             self._put(share, now_ms)
         return True
 
-    def _limit(self, share: Share) -> None:
+    def _limit(self, share: Share) -> bool:
         """From now on it waits for its lane's grants."""
+        if share.part.limited:
+            return False
         self.rotation.remove(share.part)
         share.part = msgspec.structs.replace(share.part, limited=True)
+        return True
 
     def _put(self, share: Share, now_ms: float) -> None:
         """Where a part belongs after it changed: in the rotation, asleep, ended, or nowhere."""
@@ -149,9 +151,10 @@ class Partition:
             number += 1
 
     def _expire(self, now_ms: float) -> None:
-        for attempt, lease in list(self.leases.items()):
-            if lease.until_ms <= now_ms:
-                self._lose(attempt, lease, now_ms)
+        dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
+        for until_ms, attempt in sorted(dues):
+            if until_ms <= now_ms:
+                self._lose(attempt, self.leases[attempt], now_ms)
 
     def _lose(self, attempt: str, lease: Lease, now_ms: float) -> None:
         """Its worker died, or is as good as dead: what it had not settled runs again."""
@@ -160,7 +163,7 @@ class Partition:
         for offset, mark in enumerate(lease.marks):
             if mark == RUNNING:
                 self.tally["lost"] += 1
-                share.lose((lease.chunk, lease.start + offset))
+                self.tally["failed"] += share.lose((lease.chunk, lease.start + offset))
         self._put(share, now_ms)
 
     def _forget(self, attempt: str, lease: Lease) -> None:
@@ -295,6 +298,7 @@ class Partition:
         for end in reported:
             if self.outbox.get(end.part) == end:
                 del self.outbox[end.part]
+        self.rotation.forget_all_savings()
         stale = [
             (share.part.id, share.part.batch)
             for share in self.shares.values()
@@ -317,7 +321,7 @@ class Partition:
             in_flight=sum(share.running for share in self.shares.values()),
             tenants=len({share.part.tenant for share in ready}),
             service_us=cost_us / waiting if waiting else 0.0,
-            oldest_ms=int(now_ms - oldest_ms) if oldest_ms else 0,
+            oldest_ms=max(int(now_ms - oldest_ms), 0) if oldest_ms else 0,
             **self.tally,
         )
 

@@ -168,16 +168,19 @@ class Share:
             self.tries[place] = self.tries.get(place, 0) + 1
         self.delayed[place] = due_ms
 
-    def lose(self, place: Place) -> None:
+    def lose(self, place: Place) -> bool:
+        """Whether that was once too often."""
         losses = self.losses[place] = self.losses.get(place, 0) + 1
         if self.state == "cancelled":
             self.running -= 1
             self.cancelled += 1
         elif losses >= LOSSES_MAX:
             self.fail(place, LOST.format(losses))
+            return True
         else:
             self.running -= 1
             self.suspects.append(place)
+        return False
 
     # -- looking ---------------------------------------------------------------------------
 

@@ -43,6 +43,11 @@ class Rotation:
         if tenant not in self._tenants and self._times.get(tenant, 0.0) <= self._now:
             self._times.pop(tenant, None)
 
+    def forget_all_savings(self) -> None:
+        """Tenants that may never come back."""
+        for tenant in [name for name in self._times if name not in self._tenants]:
+            self._forget_savings(tenant)
+
     def next(self) -> str | None:
         """The part to serve: of the tenant that has had least, the one with least to go."""
         if not self._tenants:

@@ -1,0 +1,128 @@
+"""The queue of bulk actions, put together: for applications, workers and the command line."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from os import getpid
+from pathlib import Path
+from random import Random
+from socket import gethostname
+from typing import Any
+from urllib.parse import urlsplit
+
+from heatsink.bulk.actions import Actions, Context, Once, no_store
+from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.store import QueueStores
+from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.checks import check_kind, shown
+from heatsink.clock import Clock, SystemClock
+from heatsink.errors import Conflict, InvalidSetting
+from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
+from heatsink.spread.log import Log
+from heatsink.stores.memory.queue import MemoryQueueServer
+
+from .chance import fresh_random
+
+EXAMPLES = "redis://host:6379, embedded:///folder or memory://"
+
+
+class Queue:
+    """`async with connect_queue(url) as queue`: `queue.bulk` submits, `queue.worker` runs."""
+
+    def __init__(
+        self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
+    ) -> None:
+        self.bulk = Bulk(stores, settings, clock, rng)
+        self.stores = stores
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+
+    def worker(
+        self, actions: Actions, *, name: str = "", once: Once = no_store, **settings: Any
+    ) -> Consumer:
+        """Runs these actions: `await worker.run()`. `settings` are those of `ConsumerSettings`."""
+        check_kind("actions", actions, Actions)
+        who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
+        chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
+        return Consumer(self.stores, self.bulk, actions, chosen, who, self._clock, self._rng, once)
+
+    async def __aenter__(self) -> Queue:
+        await self.bulk.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.stores.close()
+
+
+def connect_queue(
+    url: str,
+    settings: BulkSettings | None = None,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+) -> Queue:
+    """Bulk actions without a data store beside them."""
+    settings, clock = settings or BulkSettings(), clock or SystemClock()
+    rng = rng or fresh_random()
+    return Queue(_open_stores(url, settings, clock, rng), settings, clock, rng)
+
+
+def default_queue(store_url: str) -> str:
+    """What `queue` is when it is not named: as lasting and as private as the data store."""
+    parts = urlsplit(store_url)
+    if parts.scheme == "memory":
+        return "memory://"
+    if parts.scheme == "sqlite":
+        return f"embedded:///{parts.path[1:]}-queue"
+    raise InvalidSetting("bulk actions need queue=: name a Redis, queue='redis://host:6379'")
+
+
+def _open_stores(url: str, settings: BulkSettings, clock: Clock, rng: Random) -> QueueStores:
+    if not isinstance(url, str):
+        raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryQueueServer(clock).stores()
+    try:
+        from heatsink.stores.redis.embedded import open_embedded
+        from heatsink.stores.redis.queue import open_queue
+    except ImportError:
+        raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+    if scheme == "embedded":
+        folder = Path(urlsplit(url).path[1:])
+        return open_embedded(folder, clock, rng, stage=settings.stage)
+    return open_queue(
+        url,
+        clock,
+        rng,
+        stage=settings.stage,
+        durability=settings.durability,
+        places=settings.places,
+    )
+
+
+def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
+    known = ConsumerSettings.__struct_fields__
+    for name in values:
+        if name not in known:
+            raise InvalidSetting(f"worker() has no setting {name!r}: it takes {', '.join(known)}")
+    return ConsumerSettings(**values)
+
+
+def once_in(log: Log, ids: IdScheme) -> Once:
+    """Effects in the data store, once per item: the item itself decides the row's id."""
+
+    async def once(context: Context, key: str, body: bytes) -> None:
+        text = f"{context.idempotency_key}\0{key}".encode()
+        number = int.from_bytes(blake2b(text, digest_size=16, person=b"once").digest(), "big")
+        counter, tail = number % (1 << COUNTER_BITS), (number >> 64) % (1 << TAIL_BITS)
+        raw = ids.from_parts(context.submitted_ms, counter, tail)
+        try:
+            await log.append(key, body, id=ids.value(raw))
+        except Conflict:
+            return  # an earlier attempt appended something else, and that stays
+
+    return once

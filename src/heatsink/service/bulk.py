@@ -1,0 +1,201 @@
+"""`heatsink bulk …`: submit a file, watch it, steer it."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from heatsink.bulk.batch import Progress as BatchProgress
+from heatsink.bulk.bulk import Bulk
+from heatsink.client.queue import connect_queue
+from heatsink.clock import SystemClock
+
+from .configuration import config_option
+from .item_files import count_lines, read_items
+from .queue_options import queue_options, settings_from
+
+LOOK_S = 0.2
+
+
+@click.group()
+def bulk() -> None:
+    """Bulk actions: submit a file of items, watch and steer batches."""
+
+
+def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: Any) -> Any:
+    async def run() -> Any:
+        async with connect_queue(queue, settings_from(**options)) as client:
+            return await work(client.bulk)
+
+    return asyncio.run(run())
+
+
+@bulk.command()
+@config_option
+@click.argument("action")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@queue_options
+@click.option("--tenant", default="default", show_default=True, help="Whom the batch belongs to.")
+@click.option("--priority", default=0, show_default=True, help="Among the tenant's own batches.")
+@click.option("--rate", help="At most so many starts: 500/s, 30000/min.")
+@click.option("--id", "batch_id", help="Makes submitting again safe.")
+@click.option("--on-done", default="", help="Action that is told the outcome.")
+@click.option("--one-partition", is_flag=True, help="Do not spread the batch.")
+@click.option("--no-wait", is_flag=True, help="Print the batch's id and leave.")
+def submit(
+    action: str,
+    file: Path,
+    batch_id: str | None,
+    one_partition: bool,
+    no_wait: bool,
+    **others: Any,
+) -> None:
+    """Run ACTION on every line of FILE (.csv with a header, or .jsonl)."""
+    order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
+    console = Console(stderr=True)
+
+    async def run(bulk: Bulk) -> BatchProgress | None:
+        with _bar(console) as bar:
+            staged = bar.add_task("submitting", total=count_lines(file))
+            items = _counted(read_items(file), lambda: bar.advance(staged))
+            accepted = await bulk.submit(
+                action, items, id=batch_id, spread=not one_partition, **order
+            )
+            bar.update(staged, total=accepted.items, completed=accepted.items)
+            click.echo(accepted.id)
+            return None if no_wait else await _watch(bulk, accepted.id, bar)
+
+    progress = _with_bulk(run, **others)
+    if progress is not None:
+        _conclude(progress)
+
+
+def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
+    for item in items:
+        count()
+        yield item
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
+    clock, shown = SystemClock(), None
+    while not (progress := await bulk.status(id)).is_final:
+        shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
+        ended = progress.done + progress.failed + progress.cancelled
+        bar.update(shown, completed=ended, description=progress.state)
+        await clock.sleep(LOOK_S)
+    shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
+    bar.update(shown, completed=progress.accepted, description=progress.state)
+    return progress
+
+
+def _conclude(progress: BatchProgress) -> None:
+    parts = [f"{progress.done:,} done", f"{progress.failed:,} failed"]
+    parts += [f"{progress.cancelled:,} cancelled"] if progress.cancelled else []
+    click.echo(f"{progress.state}: {', '.join(parts)} of {progress.accepted:,}", err=True)
+    if progress.failed:
+        click.echo(f"see: heatsink bulk failures {progress.id} --csv", err=True)
+    if progress.state != "done":
+        click.get_current_context().exit(1)
+
+
+@bulk.command()
+@config_option
+@click.argument("batch_id", metavar="BATCH")
+@queue_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(batch_id: str, as_json: bool, **options: Any) -> None:
+    """How far a batch is."""
+    progress: BatchProgress = _with_bulk(lambda bulk: bulk.status(batch_id), **options)
+    if as_json:
+        click.echo(msgspec.json.encode(progress).decode())
+        return
+    for name in progress.__struct_fields__:
+        value = getattr(progress, name)
+        if value not in ("", None):
+            click.echo(f"{name:<10} {value:,}" if isinstance(value, int) else f"{name:<10} {value}")
+
+
+@bulk.command("list")
+@config_option
+@queue_options
+@click.option("--tenant", default="", help="Only this tenant's.")
+@click.option("--limit", default=50, show_default=True, help="At most so many, newest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None:
+    """The newest batches."""
+    batches = _with_bulk(lambda bulk: bulk.list(limit, tenant), **options)
+    if as_json:
+        click.echo(msgspec.json.encode(batches).decode())
+        return
+    table = Table("batch", "action", "tenant", "state", "items", box=None)
+    for batch in batches:
+        table.add_row(batch.id, batch.action, batch.tenant, batch.state, f"{batch.items:,}")
+    Console().print(table)
+
+
+@bulk.command()
+@config_option
+@click.argument("batch_id", metavar="BATCH")
+@queue_options
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of lines of JSON.")
+def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
+    """The items that failed for good, with the reason."""
+
+    async def run(bulk: Bulk) -> None:
+        writer = csv.writer(sys.stdout)
+        if as_csv:
+            writer.writerow(["index", "attempts", "reason", "item"])
+        async for failure in bulk.failures(batch_id):
+            item = msgspec.json.encode(failure.item).decode()
+            if as_csv:
+                writer.writerow([failure.index, failure.attempts, failure.reason, item])
+            else:
+                click.echo(msgspec.json.encode(failure).decode())
+
+    _with_bulk(run, **options)
+
+
+def _steering(name: str, method: str, said: str, text: str) -> None:
+    @bulk.command(name, help=text)
+    @config_option
+    @click.argument("batch_id", metavar="BATCH")
+    @queue_options
+    def steer(batch_id: str, **options: Any) -> None:
+        _with_bulk(lambda bulk: getattr(bulk, method)(batch_id), **options)
+        click.echo(f"{batch_id}: {said}")
+
+
+_steering("cancel", "cancel", "what waited will not run", "What waits will not run.")
+_steering("pause", "pause", "paused", "Stop handing out items until `resume`.")
+_steering("resume", "resume", "runs again", "Go on with a paused batch.")
+_steering("retry-failed", "retry_failed", "what failed runs again", "Run what failed once more.")
+
+
+@bulk.command()
+@config_option
+@click.argument("count", type=int)
+@queue_options
+def repartition(count: int, **options: Any) -> None:
+    """Change the number of partitions while everything runs."""
+    plan = _with_bulk(lambda bulk: bulk.repartition(count), **options)
+    click.echo(f"{plan.partitions} partitions take new batches; what was queued drains in place")

@@ -1,0 +1,43 @@
+"""Flags of every command that has to do with the queue of bulk actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from heatsink.bulk.bulk import PARTITIONS, BulkSettings
+
+OPTIONS = (
+    click.option("--queue", required=True, help="URL of the queue: redis://host:6379"),
+    click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
+    click.option(
+        "--partitions",
+        default=PARTITIONS,
+        show_default=True,
+        help="Partitions of a queue that is new.",
+    ),
+    click.option("--legacy", is_flag=True, help="The path from before partitions."),
+    click.option(
+        "--relaxed", is_flag=True, help="Accept batches that are not on the queue's disk yet."
+    ),
+)
+
+
+def queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_from(
+    stage: str, partitions: int, legacy: bool, relaxed: bool, **others: Any
+) -> BulkSettings:
+    return BulkSettings(
+        stage=stage,
+        partitions=partitions,
+        partitioned=not legacy,
+        durability="relaxed" if relaxed else "fsync",
+        **others,
+    )

@@ -1,0 +1,96 @@
+"""`heatsink worker`: runs an application's actions on the items of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+
+import click
+
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client import connect
+from heatsink.client.queue import connect_queue
+from heatsink.errors import InvalidSetting
+
+from .configuration import config_option
+from .queue_options import queue_options, settings_from
+
+
+@click.command()
+@config_option
+@click.argument("actions", metavar="MODULE:ACTIONS")
+@queue_options
+@click.option("--store", help="URL of the data store, for handlers that use context.once().")
+@click.option("--workers", default=8, show_default=True, help="In each partition, to begin with.")
+@click.option("--workers-max", default=256, show_default=True, help="The most in a partition.")
+@click.option("--lease", default=10.0, show_default=True, help="Of claimed items, seconds.")
+@click.option("--name", default="", help="What this process is called.")
+def worker(actions: str, queue: str, store: str | None, **options: Any) -> None:
+    """Run the actions of MODULE:ACTIONS (myapp:actions) on the items of the queue."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    table = find_actions(actions)
+    consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
+    consumer["lease_s"] = options.pop("lease")
+    asyncio.run(_run(table, queue, store, settings_from(**options), consumer))
+
+
+def find_actions(spec: str) -> Actions:
+    """The table that `module:attribute` names; the current folder is looked at first."""
+    module_name, colon, attribute = spec.partition(":")
+    if not colon or not attribute:
+        raise InvalidSetting(f"name the actions as MODULE:ACTIONS (myapp:actions), not {spec!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise
+        raise InvalidSetting(
+            f"there is no module {module_name!r} here: check MODULE:ACTIONS"
+        ) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Actions):
+        raise InvalidSetting(f"{spec} is not a heatsink.bulk.Actions: check MODULE:ACTIONS")
+    return found
+
+
+async def _run(
+    table: Actions,
+    queue: str,
+    store: str | None,
+    settings: BulkSettings,
+    consumer: dict[str, Any],
+) -> None:
+    async with AsyncExitStack() as stack:
+        if store is None:
+            client = await stack.enter_async_context(connect_queue(queue, settings))
+            running = client.worker(table, **consumer)
+        else:
+            name = consumer.pop("name")
+            heatsink = connect(store, queue=queue, bulk=settings, name=name, coordinate=False)
+            await stack.enter_async_context(heatsink)
+            running = heatsink.worker(table, **consumer)
+        _stop_on_signals(running)
+        click.echo(f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)")
+        await running.run()
+
+
+def _stop_on_signals(consumer: Consumer) -> None:
+    """The first asks for a graceful end; a second one is the system's own, at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        consumer.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)

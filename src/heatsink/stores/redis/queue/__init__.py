@@ -1,0 +1,68 @@
+"""A queue in Redis: partitions, batches, limits and the fleet; durable before it says yes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from heatsink.bulk.store import QueueStores
+from heatsink.checks import check_number
+from heatsink.clock import Clock
+from heatsink.stores.redis.keys import Keys
+from heatsink.stores.redis.soft import RedisSoft
+
+from .batches import RedisBatches
+from .bell import RedisBell
+from .durability import Durability, Syncer
+from .fleet import RedisFleet
+from .health import Doctor
+from .keys import STAGE, QueueKeys
+from .limits import RedisLimits
+from .places import Places
+from .queue import RedisQueue
+from .scripts import Now, server_time
+
+KEEP_S = 7 * 24 * 3600.0
+
+__all__ = ["KEEP_S", "open_queue"]
+
+
+def open_queue(
+    url: str,
+    clock: Clock,
+    rng: Random,
+    *,
+    stage: str = STAGE,
+    durability: Durability = "fsync",
+    places: Mapping[int, str] | None = None,
+    keep_s: float = KEEP_S,
+    now_ms: Now = server_time,
+) -> QueueStores:
+    """The queue at `url`. `places` puts partitions on other Redises: {3: "redis://other"}.
+
+    Ended parts are kept for `keep_s`. `now_ms` is for tests: scripts go by the server's clock.
+    """
+    keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
+    keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
+    syncer = Syncer(homes, keys, durability)
+    queue = RedisQueue(homes, keys, keep_ms, syncer.touch_partition, now_ms)
+    bell = RedisBell(homes.addresses, keys.bell, clock, rng)
+
+    async def close() -> None:
+        await bell.close()
+        await syncer.close()
+        await homes.close()
+
+    return QueueStores(
+        queue=queue,
+        batches=RedisBatches(homes.home, keys, syncer.touch_home),
+        limits=RedisLimits(homes.home, keys, now_ms),
+        fleet=RedisFleet(homes.home, keys, queue, now_ms),
+        bell=bell,
+        soft=RedisSoft(homes.home, Keys(keys.soft)),
+        scattered=len(homes.addresses) > 1,
+        sync=syncer.sync,
+        health=Doctor(homes, clock).examine,
+        open=syncer.verify,
+        close=close,
+    )

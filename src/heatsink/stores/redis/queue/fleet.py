@@ -1,0 +1,65 @@
+"""The fleet in Redis. Ownership is kept in the partitions, where claims check it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from heatsink.bulk.store import Plan
+from heatsink.stores.redis.connection import Connection
+
+from .keys import QueueKeys
+from .queue import RedisQueue
+from .scripts import Now, Script, server_time
+
+_PLAN = msgspec.msgpack.Decoder(Plan)
+_packed = msgspec.msgpack.Encoder().encode
+_ANY_VERSION = "-inf"
+
+
+class RedisFleet:
+    def __init__(
+        self,
+        connection: Connection,
+        keys: QueueKeys,
+        queue: RedisQueue,
+        now_ms: Now = server_time,
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._queue = queue
+        self._now_ms = now_ms
+        self._join = Script("homes/fleet_join", "clock")
+        self._plan = Script("homes/fleet_plan")
+
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+        if actions:
+            await self._connection.run("SADD", self._keys.fleet("actions"), *actions)
+        words = (repr(self._now_ms()), consumer, ttl_ms)
+        members = await self._join.run(self._connection, self._keys.fleet("members"), *words)
+        return sorted(member.decode() for member in members)
+
+    async def leave(self, consumer: str) -> None:
+        await self._connection.run("ZREM", self._keys.fleet("members"), consumer)
+
+    async def actions(self) -> list[str]:
+        names = await self._connection.run("SMEMBERS", self._keys.fleet("actions"))
+        return sorted(name.decode() for name in names)
+
+    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
+        return bool(await self._queue.run("own", partition, consumer, ttl_ms))
+
+    async def disown(self, partition: int, consumer: str) -> None:
+        await self._queue.run("disown", partition, consumer)
+
+    async def plan(self, default: Plan) -> Plan:
+        return await self._put(_ANY_VERSION, default)
+
+    async def change(self, plan: Plan) -> Plan:
+        return await self._put(str(plan.version), plan)
+
+    async def _put(self, version: str, plan: Plan) -> Plan:
+        key = self._keys.fleet("plan")
+        words = (version, plan.version, _packed(plan))
+        return _PLAN.decode(await self._plan.run(self._connection, key, *words))

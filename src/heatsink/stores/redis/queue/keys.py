@@ -1,0 +1,81 @@
+"""Every key that a queue has in Redis.
+
+/{stage}/queue/{partition_3}/…     one queue partition: one slot of Redis Cluster
+/{stage}/{queue}/…                 the partition of deployments that do not partition
+/{stage}/batches/{batch_17}/…      homes of batches: 256 slots, by the batch's id alone
+/{stage}/batches/{index}/…         the newest batches
+/{stage}/limits/{limit_17}/…       homes of rate limits, likewise
+/{stage}/fleet/{fleet}/…           members and the plan
+
+The stage is plain text; the other braces are literal, Redis Cluster's hash tag. What users write is
+hashed in names and kept as it is in values only. Inside a partition scripts/partition.lua goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+import msgspec
+
+from heatsink.bulk.store import LEGACY
+from heatsink.checks import shown
+from heatsink.errors import InvalidSetting
+
+STAGE = "default"
+HOMES = 256
+_STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def handle(kind: str, text: str) -> str:
+    """A short name for what a user wrote. The kind keeps a tenant apart from a lane."""
+    return blake2b(text.encode(), digest_size=12, person=kind.encode()).hexdigest()
+
+
+def _home(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big") % HOMES
+
+
+class QueueKeys(msgspec.Struct, frozen=True):
+    """The names of one stage; two stages can share a Redis."""
+
+    stage: str = STAGE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stage, str) or not _STAGE.fullmatch(self.stage):
+            raise InvalidSetting(
+                f"stage must be 1 to 64 of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
+            )
+
+    def partition(self, number: int) -> str:
+        """What all keys of a partition begin with."""
+        if number == LEGACY:
+            return f"/{self.stage}/{{queue}}/"
+        return f"/{self.stage}/queue/{{partition_{number}}}/"
+
+    @property
+    def bell(self) -> str:
+        """Channel: the number of a partition that has something new to claim."""
+        return f"/{self.stage}/queue/bell"
+
+    def batch(self, id: str) -> str:
+        """Hash: `version` and `record` of a batch."""
+        return f"/{self.stage}/batches/{{batch_{_home(id)}}}/{handle('batch', id)}"
+
+    def newest(self, tenant: str = "") -> str:
+        """Sorted set: ids of batches by time, of all tenants or of one. Capped."""
+        whose = f"tenant/{handle('tenant', tenant)}" if tenant else "all"
+        return f"/{self.stage}/batches/{{index}}/{whose}"
+
+    def limit(self, lane: str) -> str:
+        """Hash: a rate limit, declared and explored."""
+        return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
+
+    def fleet(self, name: str) -> str:
+        """`members` (sorted set), `actions` (set), `plan` (hash)."""
+        return f"/{self.stage}/fleet/{{fleet}}/{name}"
+
+    @property
+    def soft(self) -> str:
+        """The prefix of soft decisions."""
+        return f"{self.stage}:queue"

@@ -1,0 +1,44 @@
+"""Rate limits at home in Redis, on the server's clock: the Lua is a twin of `bulk/rates.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatsink.bulk.batch import Rate
+from heatsink.bulk.store import Grants
+from heatsink.stores.redis.connection import Connection, Word
+
+from .keys import QueueKeys
+from .scripts import Now, Script, server_time
+
+_OPERATIONS = ("declare", "reserve", "refused", "rate")
+
+
+class RedisLimits:
+    def __init__(self, connection: Connection, keys: QueueKeys, now_ms: Now = server_time) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._now_ms = now_ms
+        self._scripts = {
+            name: Script(f"homes/limit_{name}", "clock", "limit") for name in _OPERATIONS
+        }
+
+    async def _run(self, operation: str, lane: str, *words: Word) -> Any:
+        key, now = self._keys.limit(lane), repr(self._now_ms())
+        return await self._scripts[operation].run(self._connection, key, now, *words)
+
+    async def declare(self, lane: str, rate: Rate | None) -> None:
+        words = (rate.count, repr(rate.period_s)) if rate else ("", "")
+        await self._run("declare", lane, *words)
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        size, count, *times = await self._run("reserve", lane, starts, ahead_ms)
+        first_ms, step_ms, now_ms = map(float, times)
+        return Grants(size, [first_ms + step_ms * i - now_ms for i in range(count)])
+
+    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
+        await self._run("refused", lane, repr(float(started_per_s)), retry_after_ms)
+
+    async def rate_of(self, lane: str) -> float | None:
+        found = await self._run("rate", lane)
+        return None if found is None else float(found)

@@ -1,0 +1,180 @@
+"""The partitions of a queue in Redis: one Lua script for each operation.
+
+What a call means is written in `stores/memory/queue`, the reference; the scripts do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.store import (
+    Chores,
+    Chunk,
+    Claimed,
+    ClaimRequest,
+    FailedItem,
+    LaneDepth,
+    Outcome,
+    Part,
+    PartCounts,
+    PartitionLoad,
+    Slice,
+    Verb,
+)
+from heatsink.stores.redis.connection import Word
+
+from .keys import QueueKeys, handle
+from .places import Places
+from .scripts import Now, Script, server_time
+
+_SHARED = ("clock", "state", "rotation", "items", "load")
+_OPERATIONS = (
+    *("stage", "steer", "claim", "settle", "chores", "load", "part", "failures"),
+    *("own", "disown"),
+)
+_SLICE_WORDS = 5
+_INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
+_END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msgpack.Decoder(
+    tuple[str, str, int, int, int, int]
+)
+_packed = msgspec.msgpack.Encoder().encode
+
+
+class RedisQueue:
+    """`touched` hears of every partition that was written to, for whoever makes it durable."""
+
+    def __init__(
+        self,
+        places: Places,
+        keys: QueueKeys,
+        keep_ms: int,
+        touched: Callable[[int], None],
+        now_ms: Now = server_time,
+    ) -> None:
+        self._places = places
+        self._keys = keys
+        self._keep_ms = keep_ms
+        self._touched = touched
+        self._now_ms = now_ms
+        self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
+
+    async def run(self, operation: str, partition: int, *words: Word) -> Any:
+        connection, key = self._places.connection(partition), self._keys.partition(partition)
+        now = repr(self._now_ms())
+        return await self._scripts[operation].run(connection, key, now, *words)
+
+    async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
+        words: list[Word] = [_handle(part.id), _packed(_info(part))]
+        for chunk in chunks:
+            words += (chunk.number, chunk.count, chunk.body)
+        answer = await self.run("stage", partition, *words)
+        self._touched(partition)
+        return _load(answer)
+
+    async def steer(self, partition: int, part: str, verb: Verb, lap: int = 0) -> bool:
+        words = (_handle(part), verb, lap, self._keys.bell, partition)
+        found = await self.run("steer", partition, *words)
+        self._touched(partition)
+        return bool(found)
+
+    async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
+        grants = _packed([(_lane(lane), allowed) for lane, allowed in request.grants.items()])
+        words = (request.owner, request.attempt, request.want, request.lease_ms, grants)
+        return _claimed(await self.run("claim", partition, *words), request.attempt)
+
+    async def settle(
+        self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
+    ) -> list[str]:
+        settled = _packed([_outcome(outcome) for outcome in outcomes])
+        lost = await self.run("settle", partition, lease_ms, settled, _packed(list(beats)))
+        return [attempt.decode() for attempt in lost]
+
+    async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
+        words: list[Word] = [self._keep_ms]
+        for end in reported:
+            words += (_handle(end.part), _packed(msgspec.structs.astuple(end)))
+        ends, stale = await self.run("chores", partition, *words)
+        pairs = zip(stale[::2], stale[1::2], strict=True)
+        return Chores(
+            [PartEnd(*_END.decode(end)) for end in ends],
+            [(part.decode(), batch.decode()) for part, batch in pairs],
+        )
+
+    async def load(self, partition: int) -> PartitionLoad:
+        return _load(await self.run("load", partition))
+
+    async def part(self, partition: int, part: str) -> PartCounts | None:
+        found = await self.run("part", partition, _handle(part))
+        return PartCounts(found[0].decode(), *found[1:]) if found else None
+
+    async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
+        found = await self.run("failures", partition, _handle(part), after, limit)
+        return [
+            FailedItem(place.decode(), offset, tries, reason.decode(), body)
+            for place, offset, tries, reason, body in found
+        ]
+
+
+def _handle(part: str) -> str:
+    return handle("part", part)
+
+
+def _lane(lane: str) -> str:
+    return handle("lane", lane)
+
+
+def _info(part: Part) -> tuple[Any, ...]:
+    """The part, whose account it runs on, and the line that it waits in if it is limited."""
+    purse = handle("tenant", part.tenant)
+    return *msgspec.structs.astuple(part), purse, _lane(part.lane)
+
+
+def _outcome(outcome: Outcome) -> tuple[Any, ...]:
+    setbacks = [msgspec.structs.astuple(setback) for setback in outcome.setbacks]
+    return outcome.attempt, outcome.marks, outcome.used_us, setbacks
+
+
+def _load(answer: Sequence[Any]) -> PartitionLoad:
+    words = [*answer[:5], float(answer[5]), *answer[6:]]
+    return PartitionLoad(*words)
+
+
+def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
+    if not answer[0]:
+        return Claimed(False, [], [], False, None)
+    _, more, wake_ms, lanes, infos, bodies, slices = answer
+    depths = zip(lanes[::2], lanes[1::2], strict=True)
+    parts = [_INFO.decode(info) for info in infos]
+    return Claimed(
+        True,
+        list(_slices(attempt, parts, bodies, slices)),
+        [LaneDepth(lane.decode(), int(waiting)) for lane, waiting in depths],
+        bool(more),
+        None if wake_ms < 0 else wake_ms,
+    )
+
+
+def _slices(
+    attempt: str, parts: list[tuple[Any, ...]], bodies: list[bytes], words: list[int]
+) -> Iterable[Slice]:
+    for number, at in enumerate(range(0, len(words), _SLICE_WORDS)):
+        info, body, start, count, tries = words[at : at + _SLICE_WORDS]
+        part, batch, tenant, action, submitted_ms, lane, limited = parts[info][:7]
+        yield Slice(
+            attempt=f"{attempt}:{number}",
+            part=part,
+            batch=batch,
+            tenant=tenant,
+            action=action,
+            lane=lane,
+            limited=limited,
+            submitted_ms=submitted_ms,
+            start=start,
+            count=count,
+            tries=tries,
+            body=bodies[body],
+        )

@@ -1,0 +1,5 @@
+-- batch_open: version, record. Keeps it unless one is there; answers the one that is there then.
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'record', ARGV[2])
+end
+return redis.call('HGET', KEYS[1], 'record')

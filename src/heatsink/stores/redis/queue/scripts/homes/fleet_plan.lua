@@ -1,0 +1,7 @@
+-- fleet_plan: the version that may replace an older one ("-inf" replaces none), version, record
+-- Answers the plan in force.
+local known = redis.call('HGET', KEYS[1], 'version')
+if not known or (ARGV[1] ~= '-inf' and tonumber(ARGV[1]) > tonumber(known)) then
+  redis.call('HSET', KEYS[1], 'version', ARGV[2], 'record', ARGV[3])
+end
+return redis.call('HGET', KEYS[1], 'record')

@@ -1,0 +1,16 @@
+-- limit_reserve: now, starts, ahead_ms. Answers size and number of grants, first, step, now.
+local starts, ahead_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
+local idle_ms = now - next_ms
+if limit.level and idle_ms > 0 then
+  limit.since_ms = math.min(limit.since_ms + IDLE_COST * idle_ms, now)
+  keep({ since_ms = limit.since_ms })
+end
+local size, step_ms = calendar()
+local wanted = math.min(math.ceil(starts / size), GRANTS_MAX)
+local first_ms = math.max(next_ms, now)
+if step_ms > 0 then
+  local in_time = math.floor(math.max(now + ahead_ms - first_ms, 0) / step_ms) + 1
+  wanted = math.min(wanted, in_time)
+end
+keep({ next_ms = first_ms + step_ms * wanted })
+return { size, wanted, exactly(first_ms), exactly(step_ms), exactly(now) }

@@ -1,0 +1,34 @@
+-- chores: now, keep_ms, then handle and packed end of each reported part
+local ENDS_MAX = 1000
+
+local function same(one, other)
+  for i = 1, 6 do
+    if one[i] ~= other[i] then return false end
+  end
+  return true
+end
+
+local function let_expire(p)
+  for _, suffix in ipairs(PART_KEYS) do redis.call('PEXPIRE', p.key .. suffix, ARGV[2]) end
+end
+
+for i = 3, #ARGV, 2 do
+  local handle, known = ARGV[i], redis.call('HGET', ENDS, ARGV[i])
+  if known and same(cmsgpack.unpack(known), cmsgpack.unpack(ARGV[i + 1])) then
+    redis.call('HDEL', ENDS, handle)
+    redis.call('ZREM', OUTBOX, handle)
+    local p = find_part(handle)
+    if p and p.state == 'finished' then let_expire(p) end
+  end
+end
+redis.call('ZREMRANGEBYSCORE', TIMES, '-inf', meta.virtual)
+local ends = redis.call('ZRANGE', OUTBOX, 0, ENDS_MAX - 1)
+if #ends > 0 then ends = redis.call('HMGET', ENDS, unpack(ends)) end
+local before = '(' .. string.format('%.17g', now - STALE_MS)
+local stale = {}
+for _, handle in ipairs(redis.call('ZRANGEBYSCORE', STAGED, '-inf', before, 'LIMIT', 0, ENDS_MAX)) do
+  local info = find_part(handle).info
+  stale[#stale + 1] = info[ID]
+  stale[#stale + 1] = info[BATCH]
+end
+return { ends, stale }

@@ -1,0 +1,162 @@
+-- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs
+-- Answers {owned, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent once.
+local LANES_MAX = 1000
+local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+if meta.owner ~= owner or now >= meta.until_ms then return { 0 } end
+
+local infos, info_of, bodies, body_of, slices, count_of = {}, {}, {}, {}, {}, 0
+
+local function take_back()
+  local number = 0
+  local lease = find_lease(attempt .. ':0')
+  while lease do
+    settle(lease.attempt, string.rep('b', #lease.marks), 0, {})
+    number = number + 1
+    lease = find_lease(attempt .. ':' .. number)
+  end
+end
+
+local function expire()
+  local late = redis.call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, AT_ONCE_MAX)
+  for _, name in ipairs(late) do
+    local lease = find_lease(name)
+    local p, places = find_part(lease.handle), {}
+    forget_lease(lease)
+    for i = 1, #lease.marks do
+      if string.sub(lease.marks, i, i) == '.' then
+        places[#places + 1] = place_of(lease.chunk, lease.start + i - 1)
+      end
+    end
+    meta.lost = meta.lost + #places
+    lose(p, places)
+    put(p)
+  end
+end
+
+local function wake()
+  local due = redis.call('ZRANGEBYSCORE', SLEEPING, '-inf', now, 'LIMIT', 0, AT_ONCE_MAX)
+  for _, handle in ipairs(due) do put(find_part(handle)) end
+end
+
+local function suspects_may(p)
+  if p.suspects == 0 then return false end
+  local first = redis.call('LINDEX', p.key .. '/suspects', 0)
+  local losses = tonumber(redis.call('HGET', p.key .. '/notes', 'l' .. first) or 0)
+  return (SUSPECTS_MAX[losses] or 1) > meta.suspects
+end
+
+local function one(place, suspect)
+  local chunk, offset = tonumber(string.sub(place, 1, 8)), tonumber(string.sub(place, 10))
+  return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false }
+end
+
+local function take_fresh(p, most)
+  local size = tonumber(redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk))
+  local count = math.min(most, size - p.next_offset)
+  local found = { chunk = p.next_chunk, start = p.next_offset, count = count, suspect = false,
+    fresh = true }
+  p.fresh, p.next_offset = p.fresh - count, p.next_offset + count
+  if p.next_offset == size then p.next_chunk, p.next_offset = p.next_chunk + 1, 0 end
+  return found
+end
+
+-- What waited longest first, then what is fresh.
+local function find_items(p, most)
+  if p.delayed > 0 then
+    local due = redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')
+    if tonumber(due[2]) <= now then
+      redis.call('ZREM', p.key .. '/delayed', due[1])
+      p.delayed = p.delayed - 1
+      return one(due[1], false)
+    end
+  end
+  if suspects_may(p) then
+    p.suspects = p.suspects - 1
+    return one(redis.call('LPOP', p.key .. '/suspects'), true)
+  end
+  return p.fresh > 0 and take_fresh(p, most) or nil
+end
+
+local function hand_out(p, found)
+  if not info_of[p.handle] then
+    infos[#infos + 1] = p.packed
+    info_of[p.handle] = #infos - 1
+  end
+  local name = p.handle .. found.chunk
+  if not body_of[name] then
+    bodies[#bodies + 1] = redis.call('HGET', p.key .. '/chunks', 'b' .. found.chunk)
+    body_of[name] = #bodies - 1
+  end
+  local tries = 0
+  if not found.fresh then
+    local place = place_of(found.chunk, found.start)
+    tries = tonumber(redis.call('HGET', p.key .. '/notes', 't' .. place) or 0)
+  end
+  for _, value in ipairs({ info_of[p.handle], body_of[name], found.start, found.count, tries }) do
+    slices[#slices + 1] = value
+  end
+  count_of = count_of + 1
+end
+
+local function take(p, most)
+  local found = find_items(p, most)
+  if not found then
+    sleep_until(p, now + SUSPECT_PAUSE_MS)
+    return 0
+  end
+  local cost_us = cost_of(p)
+  local lease = { attempt = attempt .. ':' .. count_of, handle = p.handle, chunk = found.chunk,
+    start = found.start, marks = string.rep('.', found.count), cost_us = cost_us,
+    suspect = found.suspect, fresh = found.fresh }
+  keep_lease(lease)
+  redis.call('ZADD', EXPIRY, now + lease_ms, lease.attempt)
+  if found.suspect then meta.suspects = meta.suspects + 1 end
+  p.running = p.running + found.count
+  meta.claimed = meta.claimed + found.count
+  hand_out(p, found)
+  charge(p, cost_us * found.count)
+  put(p)
+  return found.count
+end
+
+local function serve_lane(line, allowed)
+  while allowed > 0 do
+    local first = redis.call('ZRANGE', root .. 'line/' .. line, 0, 0)[1]
+    if not first then return end
+    allowed = allowed - take(find_part(first), allowed)
+  end
+end
+
+local function serve_tenants()
+  while want > 0 do
+    local purse = redis.call('ZRANGE', TENANTS, 0, 0, 'WITHSCORES')
+    if not purse[1] then return end
+    meta.virtual = math.max(meta.virtual, tonumber(purse[2]))
+    local p = find_part(redis.call('ZRANGE', root .. 'line/' .. purse[1], 0, 0)[1])
+    local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
+    want = want - take(p, math.min(want, quantum))
+  end
+end
+
+local function wake_ms()
+  local due
+  for _, key in ipairs({ EXPIRY, SLEEPING }) do
+    local first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
+    if first and (not due or first < due) then due = first end
+  end
+  return due and math.max(math.floor(due - now), 0) or -1
+end
+
+local function lanes()
+  if redis.call('HLEN', LANES) <= LANES_MAX then return redis.call('HGETALL', LANES) end
+  return redis.call('HRANDFIELD', LANES, LANES_MAX, 'WITHVALUES')
+end
+
+take_back()
+expire()
+wake()
+for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
+serve_tenants()
+save()
+local more = redis.call('EXISTS', TENANTS)
+return { 1, more, wake_ms(), lanes(), infos, bodies, slices }

@@ -1,0 +1,12 @@
+-- failures: now, handle, after, limit
+local p = find_part(ARGV[2])
+if not p then return {} end
+local first = ARGV[3] == '' and '-' or '(' .. ARGV[3]
+local places = redis.call('ZRANGEBYLEX', p.key .. '/failures', first, '+', 'LIMIT', 0, ARGV[4])
+local found = {}
+for _, place in ipairs(places) do
+  local tries, reason = unpack(cmsgpack.unpack(redis.call('HGET', p.key .. '/reasons', place)))
+  found[#found + 1] = { place, tonumber(string.sub(place, 10)), tries, reason,
+    redis.call('HGET', p.key .. '/chunks', 'b' .. tonumber(string.sub(place, 1, 8))) }
+end
+return found

@@ -1,0 +1,2 @@
+-- load: now
+return load()

@@ -1,0 +1,22 @@
+-- stage: now, handle, packed part, then number, count, body of each chunk
+local handle, packed = ARGV[2], ARGV[3]
+local p = find_part(handle)
+if not p then
+  p = new_part(handle, packed)
+  p.state = 'staged'
+  redis.call('HSET', p.key, 'packed', packed)
+end
+if p.state == 'staged' then
+  p.staged_ms = now
+  redis.call('ZADD', STAGED, now, handle)
+  local chunks = p.key .. '/chunks'
+  for i = 4, #ARGV, 3 do
+    local number, count, body = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+    if redis.call('HSETNX', chunks, 'b' .. number, body) == 1 then
+      redis.call('HSET', chunks, 'c' .. number, count, 'l' .. number, count)
+      p.fresh = p.fresh + count
+    end
+  end
+end
+save()
+return load()

@@ -1,0 +1,70 @@
+-- steer: now, handle, verb, lap, channel, partition
+local verb, lap = ARGV[3], tonumber(ARGV[4])
+local p = find_part(ARGV[2])
+if not p then return 0 end
+
+local function drop()
+  redis.call('ZREM', STAGED, p.handle)
+  for _, suffix in ipairs(PART_KEYS) do redis.call('UNLINK', p.key .. suffix) end
+  p.gone = true
+end
+
+local function cancel()
+  p.cancelled = p.cancelled + waiting(p)
+  p.fresh, p.delayed, p.suspects = 0, 0, 0
+  redis.call('UNLINK', p.key .. '/delayed', p.key .. '/suspects')
+  p.state = 'cancelled'
+end
+
+-- Failed items go back in line as if they had never run. Their scores are 0: due at once.
+local function retry()
+  p.lap, p.state = lap, 'ready'
+  for _, suffix in ipairs(PART_KEYS) do redis.call('PERSIST', p.key .. suffix) end
+  if p.failed == 0 then return end
+  local failures, delayed = p.key .. '/failures', p.key .. '/delayed'
+  if p.delayed == 0 then
+    redis.call('RENAME', failures, delayed)
+  else
+    redis.call('ZUNIONSTORE', delayed, 2, delayed, failures)
+    redis.call('UNLINK', failures)
+  end
+  redis.call('UNLINK', p.key .. '/reasons')
+  p.delayed, p.failed = p.delayed + p.failed, 0
+end
+
+-- From now on it waits for its lane's grants.
+local function limit()
+  leave(p)
+  p.info[LIMITED] = true
+  p.packed = cmsgpack.pack(p.info)
+end
+
+local before = p.state
+local changed = true
+if verb == 'drop' then
+  if before == 'staged' then drop() end
+  changed = false
+elseif verb == 'release' and before == 'staged' then
+  p.state = 'ready'
+elseif verb == 'pause' and before == 'ready' then
+  p.state = 'paused'
+elseif verb == 'resume' and before == 'paused' then
+  p.state = 'ready'
+elseif verb == 'cancel' and (before == 'ready' or before == 'paused' or before == 'staged') then
+  cancel()
+elseif verb == 'retry' and p.lap < lap then
+  retry()
+elseif verb == 'limit' and not p.info[LIMITED] then
+  limit()
+else
+  changed = false
+end
+if changed then
+  if before == 'staged' and p.state ~= 'staged' then redis.call('ZREM', STAGED, p.handle) end
+  put(p)
+end
+save()
+if verb == 'release' or verb == 'resume' or verb == 'retry' then
+  redis.call('PUBLISH', ARGV[5], ARGV[6])
+end
+return 1

@@ -1,0 +1,140 @@
+-- What becomes of items, and of the leases that hold them.
+local function call_many(command, key, words)
+  for first = 1, #words, 1000 do
+    redis.call(command, key, unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
+local function finish(p, lease, count)
+  p.running, p.done = p.running - count, p.done + count
+  meta.done = meta.done + count
+  local chunks, number = p.key .. '/chunks', lease.chunk
+  if redis.call('HINCRBY', chunks, 'l' .. number, -count) == 0 then
+    redis.call('HDEL', chunks, 'l' .. number, 'c' .. number, 'b' .. number)
+  end
+  if not lease.fresh then
+    local place = place_of(number, lease.start)
+    redis.call('HDEL', p.key .. '/notes', 't' .. place, 'l' .. place)
+  end
+end
+
+local function fail(p, place, reason)
+  p.running, p.failed = p.running - 1, p.failed + 1
+  meta.failed = meta.failed + 1
+  local notes = p.key .. '/notes'
+  local tries = tonumber(redis.call('HGET', notes, 't' .. place) or 0) + 1
+  redis.call('HDEL', notes, 't' .. place, 'l' .. place)
+  redis.call('HSET', p.key .. '/reasons', place, cmsgpack.pack({ tries, reason }))
+  redis.call('ZADD', p.key .. '/failures', 0, place)
+end
+
+local function delay(p, places, tried)
+  local count = #places / 2
+  p.running = p.running - count
+  if p.state == 'cancelled' then
+    p.cancelled = p.cancelled + count
+    return
+  end
+  p.delayed = p.delayed + count
+  call_many('ZADD', p.key .. '/delayed', places)
+  for _, place in ipairs(tried) do redis.call('HINCRBY', p.key .. '/notes', 't' .. place, 1) end
+end
+
+local function lose(p, places)
+  if p.state == 'cancelled' then
+    p.running, p.cancelled = p.running - #places, p.cancelled + #places
+    return
+  end
+  local suspects = {}
+  for _, place in ipairs(places) do
+    local losses = redis.call('HINCRBY', p.key .. '/notes', 'l' .. place, 1)
+    if losses >= LOSSES_MAX then
+      fail(p, place, 'its worker died ' .. losses .. ' times while it ran')
+    else
+      suspects[#suspects + 1] = place
+    end
+  end
+  p.running, p.suspects = p.running - #suspects, p.suspects + #suspects
+  call_many('RPUSH', p.key .. '/suspects', suspects)
+end
+
+-- Leases ---------------------------------------------------------------------------------------
+
+local function find_lease(attempt)
+  local packed = redis.call('HGET', LEASES, attempt)
+  if not packed then return nil end
+  local handle, chunk, start, marks, cost_us, suspect, fresh = unpack(cmsgpack.unpack(packed))
+  return { attempt = attempt, handle = handle, chunk = chunk, start = start, marks = marks,
+    cost_us = cost_us, suspect = suspect, fresh = fresh }
+end
+
+local function keep_lease(lease)
+  redis.call('HSET', LEASES, lease.attempt, cmsgpack.pack({ lease.handle, lease.chunk,
+    lease.start, lease.marks, lease.cost_us, lease.suspect, lease.fresh }))
+end
+
+local function forget_lease(lease)
+  redis.call('HDEL', LEASES, lease.attempt)
+  redis.call('ZREM', EXPIRY, lease.attempt)
+  if lease.suspect then meta.suspects = meta.suspects - 1 end
+end
+
+local function apply_marks(p, lease, marks, setbacks)
+  local known, settled, started, done = lease.marks, 0, 0, 0
+  local merged, places, tried = {}, {}, {}
+  for i = 1, #marks do
+    local mark, old = string.sub(marks, i, i), string.sub(known, i, i)
+    merged[i] = old == '.' and mark or old
+    if old == '.' and mark ~= '.' then
+      settled = settled + 1
+      if mark ~= 'b' then started = started + 1 end
+      local place = place_of(lease.chunk, lease.start + i - 1)
+      local why = setbacks[i - 1] or { i - 1, '', 0, true }
+      if mark == 'd' then
+        done = done + 1
+      elseif mark == 'f' then
+        fail(p, place, why[2])
+      else
+        places[#places + 1] = now + why[3]
+        places[#places + 1] = place
+        if mark == 'r' then
+          meta.retried = meta.retried + 1
+          if why[4] then tried[#tried + 1] = place end
+        end
+      end
+    end
+  end
+  if done > 0 then finish(p, lease, done) end
+  if #places > 0 then delay(p, places, tried) end
+  lease.marks = table.concat(merged)
+  return settled, started
+end
+
+local function learn_cost(p, lease, used_us, settled, started)
+  charge(p, used_us - lease.cost_us * settled)
+  if started == 0 then return end
+  local action, each = p.info[ACTION], used_us / started
+  local known = tonumber(redis.call('HGET', SERVICE, action) or nil)
+  costs[action] = known and known + SERVICE_WEIGHT * (each - known) or each
+  redis.call('HSET', SERVICE, action, costs[action])
+end
+
+local function settle(attempt, marks, used_us, setbacks)
+  local lease = find_lease(attempt)
+  if not lease or #lease.marks ~= #marks then return false end
+  local p = find_part(lease.handle)
+  local settled, started
+  if not string.find(marks, '[^d]') and not string.find(lease.marks, '[^.]') then
+    settled, started = #marks, #marks
+    finish(p, lease, #marks)
+    lease.marks = marks
+  else
+    local by_offset = {}
+    for _, setback in ipairs(setbacks) do by_offset[setback[1]] = setback end
+    settled, started = apply_marks(p, lease, marks, by_offset)
+  end
+  learn_cost(p, lease, used_us, settled, started)
+  if string.find(lease.marks, '.', 1, true) then keep_lease(lease) else forget_lease(lease) end
+  put(p)
+  return true
+end

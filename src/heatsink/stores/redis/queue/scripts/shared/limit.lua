@@ -1,0 +1,67 @@
+-- A rate limit: the Lua twin of bulk/rates.py, which explains it.
+local LATE_MS = 20
+local GRANTS_PER_S_MAX = 100
+local GRANTS_MAX = 1000
+local SLOWEST_PER_S = 0.1
+local SEARCH_DROP, SEARCH_GROWTH, SEARCH_S_MAX = 0.125, 1.4, 60
+local PAUSE_MS = 1000
+local STEP_DOWN, CURVE = 0.03, 5e-5
+local LINGER_S = (STEP_DOWN / CURVE) ^ (1 / 3)
+local NEAR, TRUST_NEAR, TRUST_FAR = 1.25, 0.1, 0.75
+local GUARD_MS, QUICK_MS, QUICK_DROP = 500, 2000, 0.85
+local IDLE_COST = 4
+local IDLE_MS = 30 * 24 * 3600 * 1000
+
+local limit = {}
+do
+  local stored = redis.call('HGETALL', KEYS[1])
+  for i = 1, #stored, 2 do limit[stored[i]] = tonumber(stored[i + 1]) end
+end
+local next_ms = limit.next_ms or 0
+
+local function exactly(number) return string.format('%.17g', number) end
+
+local function keep(fields)
+  local words = {}
+  for name, value in pairs(fields) do
+    words[#words + 1] = name
+    words[#words + 1] = type(value) == 'number' and exactly(value) or value
+  end
+  redis.call('HSET', KEYS[1], unpack(words))
+  redis.call('PEXPIRE', KEYS[1], IDLE_MS)
+end
+
+local function pace()
+  local age_s = math.max(now - limit.since_ms, 0) / 1000
+  if limit.found == 0 then return limit.level * SEARCH_GROWTH ^ math.min(age_s, SEARCH_S_MAX) end
+  return limit.level * (1 + CURVE * (age_s - LINGER_S) ^ 3)
+end
+
+local function mean_pace()
+  local age_s = math.max(now - limit.since_ms, 1) / 1000
+  if limit.found == 0 then return (pace() - limit.level) / math.log(SEARCH_GROWTH) / age_s end
+  local risen = (age_s - LINGER_S) ^ 4 - LINGER_S ^ 4
+  return limit.level * (1 + CURVE / 4 * risen / age_s)
+end
+
+local function rate()
+  local declared = limit.count and limit.count / limit.period_s
+  local explored = limit.level and pace()
+  if declared and explored then return math.min(declared, explored) end
+  return declared or explored
+end
+
+local function grant_size(per_s) return math.max(1, math.floor(per_s / GRANTS_PER_S_MAX)) end
+
+-- How many starts a grant holds, and how far apart grants are.
+local function calendar()
+  local per_s = rate()
+  if not per_s then return GRANTS_MAX, 0 end
+  local size = grant_size(per_s)
+  local step_ms = 1000 * size / per_s
+  if limit.count then
+    local usable = limit.count - (grant_size(limit.count / limit.period_s) - 1)
+    step_ms = math.max(step_ms, (1000 * limit.period_s + LATE_MS) * size / usable)
+  end
+  return size, step_ms
+end

@@ -1,0 +1,113 @@
+-- Whose turn it is: tenants by virtual time, a tenant's parts by score. As in rotation.py.
+local purses = {}
+
+local function purse_of(p)
+  local name = p.info[PURSE]
+  local purse = purses[name]
+  if not purse then
+    local time = redis.call('ZSCORE', TENANTS, name)
+    purse = { name = name, active = time and true or false }
+    purse.time = tonumber(time or redis.call('ZSCORE', TIMES, name) or nil)
+    purses[name] = purse
+  end
+  return purse
+end
+
+local function charge(p, cost_us)
+  local purse = purse_of(p)
+  purse.time = math.max((purse.time or meta.virtual) + cost_us / p.info[WEIGHT], 0)
+  redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
+end
+
+local function forget_savings(purse)
+  if not purse.active and purse.time and purse.time <= meta.virtual then
+    purse.time = nil
+    redis.call('ZREM', TIMES, purse.name)
+  end
+end
+
+local function line_of(p)
+  return root .. 'line/' .. p.info[p.info[LIMITED] and LANE_LINE or PURSE]
+end
+
+local function retire(p)
+  local purse = purse_of(p)
+  if purse.active and not p.info[LIMITED] then
+    purse.active = false
+    redis.call('ZREM', TENANTS, purse.name)
+    redis.call('ZADD', TIMES, purse.time, purse.name)
+  end
+  forget_savings(purse)
+end
+
+local function leave(p)
+  if p.at == 'line' then redis.call('ZREM', line_of(p), p.handle) end
+  if p.at == 'sleep' then redis.call('ZREM', SLEEPING, p.handle) end
+  p.at = ''
+  if redis.call('EXISTS', line_of(p)) == 0 then retire(p) end
+end
+
+local function score_of(p)
+  local work_s = waiting(p) * cost_of(p) / 1e6
+  return p.info[SUBMITTED] / 1000 + work_s - p.info[PRIORITY] * 1e9
+end
+
+local function start_purse(p)
+  local purse = purse_of(p)
+  local time = math.max(purse.time or 0, meta.virtual)
+  if purse.active and time == purse.time then return end
+  if purse.time and not purse.active then redis.call('ZREM', TIMES, purse.name) end
+  purse.time, purse.active = time, true
+  redis.call('ZADD', TENANTS, time, purse.name)
+end
+
+local function stay(p)
+  redis.call('ZADD', line_of(p), score_of(p), p.handle)
+  if redis.call('ZCARD', line_of(p)) > 1 then return end
+  if p.info[LIMITED] then forget_savings(purse_of(p)) else start_purse(p) end
+end
+
+local function line_up(p)
+  leave(p)
+  p.at = 'line'
+  redis.call('ZADD', line_of(p), score_of(p), p.handle)
+  if not p.info[LIMITED] and not purse_of(p).active then start_purse(p) end
+end
+
+local function sleep_until(p, due_ms)
+  leave(p)
+  p.at = 'sleep'
+  redis.call('ZADD', SLEEPING, due_ms, p.handle)
+end
+
+local function due_ms(p)
+  if p.fresh > 0 or p.suspects > 0 then return now end
+  if p.delayed == 0 then return nil end
+  return tonumber(redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')[2])
+end
+
+local function ends(p)
+  local may_end = p.state == 'ready' or p.state == 'paused' or p.state == 'cancelled'
+  return may_end and waiting(p) + p.running == 0
+end
+
+local function put(p)
+  if ends(p) then
+    leave(p)
+    p.state = 'finished'
+    local ending = { p.info[BATCH], p.info[ID], p.lap, p.done, p.failed, p.cancelled }
+    redis.call('HSET', ENDS, p.handle, cmsgpack.pack(ending))
+    redis.call('ZADD', OUTBOX, now, p.handle)
+    return
+  end
+  local due = p.state == 'ready' and due_ms(p)
+  if not due then
+    leave(p)
+  elseif due > now then
+    sleep_until(p, due)
+  elseif p.at == 'line' then
+    stay(p)
+  else
+    line_up(p)
+  end
+end

@@ -1,0 +1,137 @@
+-- One partition, as every script of it sees it: the Lua twin of stores/memory/queue.
+-- (state, rotation, items and load belong together, in this order)
+-- Parts are read once, changed in Lua, and written back by save(), which also keeps the gauges.
+local root = KEYS[1]
+
+local STALE_MS = 60000
+local SUSPECT_PAUSE_MS = 20
+local SUSPECTS_MAX = { [1] = 8 }
+local LOSSES_MAX = 3
+local SERVICE_US = 1000
+local SERVICE_WEIGHT = 0.1
+local QUANTUM_US = 20000
+local AT_ONCE_MAX = 500 -- of leases to expire and parts to wake: the rest waits for the next call
+
+local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
+local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
+local OUTBOX, ENDS, STAGED = root .. 'outbox', root .. 'ends', root .. 'staged'
+local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'depths'
+local CENSUS, AGES, LATE = root .. 'census', root .. 'ages', root .. 'late'
+
+local NUMBERS = { 'lap', 'staged_ms', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
+  'cancelled', 'running', 'delayed', 'suspects' }
+local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons' }
+local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+
+-- The partition's own numbers ------------------------------------------------------------------
+
+local meta, meta_was = {}, {}
+for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
+  'claimed', 'done', 'failed', 'retried', 'fenced', 'lost' }) do
+  meta[name] = 0
+end
+do
+  local stored = redis.call('HGETALL', META)
+  for i = 1, #stored, 2 do
+    meta[stored[i]] = stored[i] == 'owner' and stored[i + 1] or tonumber(stored[i + 1])
+  end
+  for name, value in pairs(meta) do meta_was[name] = value end
+end
+
+local costs = {}
+local function cost_of(p)
+  local action = p.info[ACTION]
+  if not costs[action] then
+    costs[action] = tonumber(redis.call('HGET', SERVICE, action) or SERVICE_US)
+  end
+  return costs[action]
+end
+
+-- Parts ----------------------------------------------------------------------------------------
+
+local parts = {}
+
+local function waiting(p) return p.fresh + p.delayed + p.suspects end
+
+local function remember(p)
+  p.was = { state = p.state, at = p.at, waiting = waiting(p), delayed = p.delayed,
+    limited = p.info[LIMITED], packed = p.packed }
+  for _, name in ipairs(NUMBERS) do p.was[name] = p[name] end
+  parts[p.handle] = p
+  return p
+end
+
+local function new_part(handle, packed)
+  local p = { handle = handle, key = root .. 'part/' .. handle, packed = packed, at = '' }
+  p.info = cmsgpack.unpack(packed)
+  for _, name in ipairs(NUMBERS) do p[name] = 0 end
+  p.state = ''
+  return remember(p)
+end
+
+local function find_part(handle)
+  if parts[handle] then return parts[handle] end
+  local stored = redis.call('HGETALL', root .. 'part/' .. handle)
+  if #stored == 0 then return nil end
+  local p = { handle = handle, key = root .. 'part/' .. handle }
+  for i = 1, #stored, 2 do p[stored[i]] = stored[i + 1] end
+  for _, name in ipairs(NUMBERS) do p[name] = tonumber(p[name] or 0) end
+  p.at = p.at or ''
+  p.info = cmsgpack.unpack(p.packed)
+  return remember(p)
+end
+
+local function place_of(chunk, offset) return string.format('%08d:%04d', chunk, offset) end
+
+local function count_in(key, field, change)
+  if change ~= 0 and redis.call('HINCRBY', key, field, change) == 0 then
+    redis.call('HDEL', key, field)
+  end
+end
+
+local function keep_gauges(p)
+  local was = p.was
+  local left = waiting(p)
+  local was_ready, is_ready = was.state == 'ready', p.state == 'ready'
+  local before, after = was_ready and was.waiting or 0, is_ready and left or 0
+  meta.in_flight = meta.in_flight + p.running - was.running
+  meta.waiting = meta.waiting + after - before
+  count_in(DEPTHS, p.info[ACTION], after - before)
+  if was_ready ~= is_ready then count_in(CENSUS, p.info[PURSE], is_ready and 1 or -1) end
+  if (before > 0) ~= (after > 0) then
+    if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
+    else redis.call('ZREM', AGES, p.handle) end
+  end
+  local was_late, is_late = was_ready and was.delayed > 0, is_ready and p.delayed > 0
+  if was_late ~= is_late then redis.call(is_late and 'SADD' or 'SREM', LATE, p.handle) end
+  meta.limited = meta.limited + (p.info[LIMITED] and after or 0) - (was.limited and before or 0)
+  count_in(LANES, p.info[LANE], (p.info[LIMITED] and p.at == 'line' and left or 0)
+    - (was.limited and was.at == 'line' and was.waiting or 0))
+end
+
+local function save()
+  for _, p in pairs(parts) do
+    if not p.gone then
+      local fields = {}
+      for _, name in ipairs(NUMBERS) do
+        if p[name] ~= p.was[name] then
+          fields[#fields + 1] = name
+          fields[#fields + 1] = p[name]
+        end
+      end
+      if p.state ~= p.was.state then fields[#fields + 1] = 'state'; fields[#fields + 1] = p.state end
+      if p.packed ~= p.was.packed then fields[#fields + 1] = 'packed'; fields[#fields + 1] = p.packed end
+      if p.at ~= p.was.at then fields[#fields + 1] = 'at'; fields[#fields + 1] = p.at end
+      if #fields > 0 then
+        keep_gauges(p)
+        redis.call('HSET', p.key, unpack(fields))
+      end
+    end
+  end
+  local fields = {}
+  for name, value in pairs(meta) do
+    if value ~= meta_was[name] then fields[#fields + 1] = name; fields[#fields + 1] = value end
+  end
+  if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
+end

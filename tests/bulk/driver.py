@@ -1,0 +1,105 @@
+"""One worker at one partition: what the conformance tests drive a queue store with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.store import (
+    Chunk,
+    Claimed,
+    ClaimRequest,
+    Outcome,
+    Part,
+    PartCounts,
+    QueueStores,
+    Setback,
+    Slice,
+    Verb,
+)
+from heatsink.testing import ManualClock
+from heatsink.testing.clocks import BEGINNING_S
+
+PARTITION = 3
+LEASE_MS = 10_000
+NOW_MS = int(BEGINNING_S * 1000)
+COST_US = 1_000
+
+
+@dataclass
+class Driver:
+    stores: QueueStores
+    clock: ManualClock
+    attempts: int = 0
+
+    async def submit(
+        self, id: str, sizes: Sequence[int], release: bool = True, **about: object
+    ) -> Part:
+        """A part of a batch of the same name, with chunks of these sizes."""
+        fields = {
+            "batch": f"batch-{id}",
+            "tenant": "ada",
+            "action": "mail",
+            "submitted_ms": NOW_MS,
+            "lane": "mail/ada",
+        }
+        part = Part(id=id, **{**fields, **about})  # type: ignore[arg-type]
+        chunks = [Chunk(n, size, f"{id}/{n}".encode()) for n, size in enumerate(sizes)]
+        await self.stores.queue.stage(PARTITION, part, chunks)
+        if release:
+            await self.steer(id, "release")
+        return part
+
+    async def steer(self, part: str, verb: Verb, lap: int = 0) -> bool:
+        return await self.stores.queue.steer(PARTITION, part, verb, lap)
+
+    async def claim(
+        self, want: int = 100, attempt: str = "", grants: dict[str, int] | None = None
+    ) -> Claimed:
+        self.attempts += 1
+        name = attempt or f"attempt-{self.attempts}"
+        await self.stores.fleet.own(PARTITION, "me", 60_000)
+        request = ClaimRequest("me", name, want, LEASE_MS, grants or {})
+        return await self.stores.queue.claim(PARTITION, request)
+
+    async def slices(self, want: int = 100, **grants: int) -> list[Slice]:
+        return (await self.claim(want, grants=grants)).slices
+
+    async def settle(self, slice: Slice, marks: str, *setbacks: Setback, used_us: int = -1) -> bool:
+        """False if the lease was lost. A single mark is for all items of the slice."""
+        text = marks * slice.count if len(marks) == 1 else marks
+        us = COST_US * len(text.replace(".", "").replace("b", "")) if used_us < 0 else used_us
+        outcome = Outcome(slice.attempt, text, us, list(setbacks))
+        return not await self.stores.queue.settle(PARTITION, [outcome], [], LEASE_MS)
+
+    async def beat(self, *attempts: str) -> list[str]:
+        return await self.stores.queue.settle(PARTITION, [], attempts, LEASE_MS)
+
+    async def work(self, want: int = 100, mark: str = "d") -> int:
+        """Claim and settle all alike; how many items that were."""
+        found = await self.slices(want)
+        for item in found:
+            await self.settle(item, mark)
+        return sum(item.count for item in found)
+
+    async def lose(self, want: int = 100) -> list[Slice]:
+        """A worker that claims and dies; the next claim notices."""
+        found = await self.slices(want)
+        await self.wait(LEASE_MS)
+        return found
+
+    async def wait(self, ms: float) -> None:
+        await self.clock.advance(ms / 1000)
+
+    async def counts(self, part: str) -> PartCounts:
+        found = await self.stores.queue.part(PARTITION, part)
+        assert found is not None
+        return found
+
+    async def ends(self, *reported: PartEnd) -> list[PartEnd]:
+        return (await self.stores.queue.chores(PARTITION, reported)).ends
+
+
+def places(slices: Sequence[Slice]) -> list[tuple[str, int, int]]:
+    return [(item.body.decode(), item.start, item.count) for item in slices]
