@@ -164,6 +164,7 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     retried: int = 0
     fenced: int = 0
     lost: int = 0
+    workers: int = 0
 
 
 class QueueStore(Protocol):
@@ -252,8 +253,11 @@ class FleetStore(Protocol):
     async def actions(self) -> list[str]:
         """Every action that a worker ever announced."""
 
-    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
-        """Take the partition or stay its owner; False if somebody else is."""
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
+        """Take the partition or stay its owner, and tell how many workers it has there.
+
+        False if somebody else owns it.
+        """
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
@@ -32,6 +33,7 @@ from heatsink.stores.stores import Stores
 from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
 from .queue import Queue, once_in
+from .queue_watch import QueueWatch
 from .settings import Settings
 from .status import Status
 
@@ -56,6 +58,7 @@ class Heatsink:
         self._stores = stores
         self._make_queue = queue
         self._queue: Queue | None = None
+        self.queue_watch: QueueWatch | None = None
         self._settings = settings
         self._clock = clock
         self._rng = rng
@@ -166,7 +169,17 @@ class Heatsink:
             if self._make_queue is None:
                 raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
             self._queue = self._make_queue()
+            if self._settings.coordinate:
+                self._coordinate_queue(self._queue)
         return self._queue
+
+    def _coordinate_queue(self, queue: Queue) -> None:
+        """While this process leads, it scales the queue's workers too."""
+        assert self._coordination is not None
+        coordinator = self._coordination.coordinator
+        policy = POLICIES[self._settings.scaling](self._settings.workers)
+        self.queue_watch = QueueWatch(queue.stores, queue.bulk, policy, coordinator, self._clock)
+        coordinator.loops.append(self.queue_watch)
 
     @property
     def log(self) -> Log:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.checks import check_kind, check_number, check_text
+from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Uuid7
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counter import TOKEN_TTL_S
@@ -26,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True):
     lease_s: float = 3.0
     name: str = ""
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
+    scaling: str = "littles_law"
+    workers: WorkerRules = WorkerRules()
 
     @property
     def alarm_units(self) -> int:
@@ -37,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("rules", self.rules, BucketRules)
         check_kind("retries", self.retries, Retries)
         check_kind("bulk", self.bulk, BulkSettings)
+        check_kind("workers", self.workers, WorkerRules)
+        if self.scaling not in POLICIES:
+            raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}")
         check_kind("coordinate", self.coordinate, bool)
         check_number("window_s", self.window_s, 0.1, 60)
         check_number("token_ttl_s", self.token_ttl_s, 60)

@@ -39,6 +39,11 @@ class Coordinator:
     def leads(self) -> bool:
         return self._lease.term is not None
 
+    @property
+    def term(self) -> int | None:
+        """Under which decisions are published; None while another leads."""
+        return self._lease.term
+
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
         """Publish under the present term; losing it ends the reign."""
         try:

@@ -7,10 +7,12 @@ import importlib
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import click
+from prometheus_client import CollectorRegistry, start_http_server
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
@@ -20,6 +22,7 @@ from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidSetting
 
 from .configuration import config_option
+from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
 
 
@@ -32,13 +35,17 @@ from .queue_options import queue_options, settings_from
 @click.option("--workers-max", default=256, show_default=True, help="The most in a partition.")
 @click.option("--lease", default=10.0, show_default=True, help="Of claimed items, seconds.")
 @click.option("--name", default="", help="What this process is called.")
-def worker(actions: str, queue: str, store: str | None, **options: Any) -> None:
+@click.option("--metrics-port", type=int, help="Serve /metrics to this machine on this port.")
+def worker(
+    actions: str, queue: str, store: str | None, metrics_port: int | None, **options: Any
+) -> None:
     """Run the actions of MODULE:ACTIONS (myapp:actions) on the items of the queue."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     table = find_actions(actions)
     consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
     consumer["lease_s"] = options.pop("lease")
-    asyncio.run(_run(table, queue, store, settings_from(**options), consumer))
+    work = _run(table, queue, store, settings_from(**options), consumer, metrics_port)
+    asyncio.run(work)
 
 
 def find_actions(spec: str) -> Actions:
@@ -68,6 +75,7 @@ async def _run(
     store: str | None,
     settings: BulkSettings,
     consumer: dict[str, Any],
+    metrics_port: int | None,
 ) -> None:
     async with AsyncExitStack() as stack:
         if store is None:
@@ -79,8 +87,26 @@ async def _run(
             await stack.enter_async_context(heatsink)
             running = heatsink.worker(table, **consumer)
         _stop_on_signals(running)
+        if metrics_port is not None:
+            stack.callback(_serve_metrics(running, metrics_port))
         click.echo(f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)")
         await running.run()
+
+
+def _serve_metrics(consumer: Consumer, port: int) -> Callable[[], None]:
+    """In a thread: it answers also while handlers keep the event loop busy."""
+    registry = CollectorRegistry()
+    registry.register(WorkCollector(consumer))
+    try:
+        server, thread = start_http_server(port, "127.0.0.1", registry)
+    except OSError as error:
+        raise InvalidSetting(f"--metrics-port {port} cannot be used: {error}") from None
+
+    def stop() -> None:
+        server.shutdown()
+        thread.join()
+
+    return stop
 
 
 def _stop_on_signals(consumer: Consumer) -> None:

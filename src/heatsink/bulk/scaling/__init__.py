@@ -1,1 +1,1 @@
-"""How many workers each partition should have, and when a Redis has too much to do."""
+"""How many workers each partition should have: what is seen, and the policies that decide."""

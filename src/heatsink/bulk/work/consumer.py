@@ -147,7 +147,8 @@ class Consumer:
         return list(range((await self._bulk.plan()).high_water))
 
     async def _own(self, partition: int, ttl_ms: int) -> bool:
-        return await self._stores.fleet.own(partition, self.name, ttl_ms)
+        workers = self._target(partition)
+        return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
 
     async def _renew(self, ttl_ms: int) -> None:
         owned = await asyncio.gather(*(self._own(p, ttl_ms) for p in self.partitions))

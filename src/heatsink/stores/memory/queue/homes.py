@@ -98,17 +98,18 @@ class MemoryFleet:
     async def actions(self) -> list[str]:
         return sorted(self._actions)
 
-    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         queue, now_ms = self._queue.partitions[partition], self._queue.now_ms()
         if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
             return False
         queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
+        queue.workers = workers
         return True
 
     async def disown(self, partition: int, consumer: str) -> None:
         queue = self._queue.partitions[partition]
         if queue.owner == consumer:
-            queue.owner = ""
+            queue.owner, queue.workers = "", 0
 
     async def plan(self, default: Plan) -> Plan:
         self._plan = self._plan or default

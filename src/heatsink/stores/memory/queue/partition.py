@@ -56,6 +56,7 @@ class Lease:
 class Partition:
     owner: str = ""
     owned_until_ms: float = 0.0
+    workers: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     rotation: Rotation = field(default_factory=Rotation)
@@ -322,6 +323,7 @@ class Partition:
             tenants=len({share.part.tenant for share in ready}),
             service_us=cost_us / waiting if waiting else 0.0,
             oldest_ms=max(int(now_ms - oldest_ms), 0) if oldest_ms else 0,
+            workers=self.workers,
             **self.tally,
         )
 

@@ -47,8 +47,8 @@ class RedisFleet:
         names = await self._connection.run("SMEMBERS", self._keys.fleet("actions"))
         return sorted(name.decode() for name in names)
 
-    async def own(self, partition: int, consumer: str, ttl_ms: int) -> bool:
-        return bool(await self._queue.run("own", partition, consumer, ttl_ms))
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
+        return bool(await self._queue.run("own", partition, consumer, ttl_ms, workers))
 
     async def disown(self, partition: int, consumer: str) -> None:
         await self._queue.run("disown", partition, consumer)

@@ -1,6 +1,6 @@
 -- disown: now, consumer
 if meta.owner == ARGV[2] then
-  meta.owner = ''
+  meta.owner, meta.workers = '', 0
   save()
 end
 return 1

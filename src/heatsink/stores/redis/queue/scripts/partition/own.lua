@@ -1,6 +1,6 @@
--- own: now, consumer, ttl_ms
+-- own: now, consumer, ttl_ms, workers
 local owner = meta.owner or ''
 if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then return 0 end
-meta.owner, meta.until_ms = ARGV[2], now + tonumber(ARGV[3])
+meta.owner, meta.until_ms, meta.workers = ARGV[2], now + tonumber(ARGV[3]), tonumber(ARGV[4])
 save()
 return 1

@@ -28,7 +28,7 @@ local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PUR
 
 local meta, meta_was = {}, {}
 for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'claimed', 'done', 'failed', 'retried', 'fenced', 'lost' }) do
+  'claimed', 'done', 'failed', 'retried', 'fenced', 'lost', 'workers' }) do
   meta[name] = 0
 end
 do
