@@ -21,6 +21,7 @@ from heatsink.errors import HeatsinkError
 from .bulk import bulk
 from .configuration import PREFIX, config_option
 from .demo.traffic import SHAPES, Plan
+from .lab import lab
 from .worker import worker
 
 INTERRUPTED = 130
@@ -234,4 +235,5 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
 
 
 main.add_command(bulk)
+main.add_command(lab)
 main.add_command(worker)
