@@ -30,6 +30,10 @@ NAMES = (
     "dynamodb",
     "registry_reads",
     "fleet",
+    "queue_store",
+    "queue",
+    "head_of_line",
+    "rates",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
@@ -38,6 +42,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
     parser.add_argument("--quick", action="store_true", help="a look in less than a minute")
+    parser.add_argument("--peers", default="", help="of the queue, with commas: Huey,SAQ")
     parser.add_argument("--list", action="store_true", help="what there is")
     chosen = parser.parse_args()
     for name in chosen.names:
@@ -90,7 +95,7 @@ def main() -> int:
     if chosen.list:
         describe()
         return 0
-    scale = Scale(chosen.quick)
+    scale = Scale(chosen.quick, tuple(filter(None, chosen.peers.split(","))))
     results: list[Result] = []
     try:
         for name in chosen.names or NAMES:

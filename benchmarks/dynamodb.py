@@ -35,12 +35,12 @@ from heatsink.stores.dynamodb.address import LOCAL_REGION, Address, parse
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.items import binary, row_item
-from heatsink.testing.servers.process import end, start_tied
-from heatsink.testing.servers.redis import free_port
+from heatsink.stores.embedded import end, free_port, start_tied
 
 from .append import BUCKETS, HOT_PARTITIONS, Plan, Work, append_each, names, nothing, timed
 from .clients import BODY, CLOCK, client, pin
-from .engine import TOOLS, reached
+from .engine import reached
+from .environments import python_of
 from .harness import Bench, Samples, Scale, Target, interleave, ratio_at_least, ratio_at_most
 
 TABLE = "benchmark"
@@ -49,7 +49,6 @@ KEYS = 200
 WARM_UP = 1
 NUMBERS_A_TURN = 10_000
 REQUIREMENTS = Path(__file__).with_name("aiobotocore.txt")
-ENVIRONMENT = TOOLS / "aiobotocore-venv"
 PLANS = (Plan(1, 256, (5, 31)), Plan(IN_FLIGHT, 2_048, (5, 31)))
 AIOBOTOCORE = """
 import asyncio, json, sys
@@ -190,24 +189,6 @@ class AiobotocorePuts(Puts):
         return answer["seconds"], answer["cpu_s"]
 
 
-def get_aiobotocore() -> Path | None:
-    """Its Python, made the first time; None if it cannot be had here."""
-    python, made_from = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "made-from"
-    wanted = REQUIREMENTS.read_text()
-    if made_from.exists() and made_from.read_text() == wanted:
-        return python
-    uv = str(TOOLS / "bin" / "uv")
-    make = [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(ENVIRONMENT)]
-    install = [uv, "pip", "install", "--quiet", "--require-hashes", "--python", str(python)]
-    try:
-        for command in (make, [*install, "-r", str(REQUIREMENTS)]):
-            subprocess.run(command, check=True)  # noqa: S603  the commands are the ones above
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    made_from.write_text(wanted)
-    return python
-
-
 @contextmanager
 def aiobotocore_process(python: Path, url: str) -> Iterator[subprocess.Popen[str]]:
     command = [str(python), "-c", AIOBOTOCORE, url, LOCAL_REGION, TABLE, str(IN_FLIGHT)]
@@ -222,7 +203,7 @@ def thin_client(address: Address) -> DynamoClient:
 
 
 async def compare_clients(bench: Bench, scale: Scale, address: Address) -> None:
-    python = get_aiobotocore()
+    python = python_of(REQUIREMENTS)
     async with AsyncExitStack() as stack:
         dynamo = thin_client(address)
         stack.push_async_callback(dynamo.close)

@@ -27,10 +27,9 @@ from heatsink.errors import Overloaded
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
+from heatsink.stores.embedded import end, free_port, start_tied
 from heatsink.stores.redis import with_redis
 from heatsink.testing.servers import RedisServer
-from heatsink.testing.servers.process import end, start_tied
-from heatsink.testing.servers.redis import free_port
 
 from .activation import WatchedLog
 from .clients import BODY, CLOCK, stores_at

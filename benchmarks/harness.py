@@ -16,9 +16,10 @@ COLUMNS = ("benchmark", "metric", "median", "quartiles", "alternative", "ratio",
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How much to measure: a look, or enough to trust the numbers."""
+    """How much to measure: a look, or enough to trust the numbers; and beside whom."""
 
     quick: bool = False
+    peers: tuple[str, ...] = ()
 
     def __call__(self, quick: int, full: int) -> int:
         return quick if self.quick else full

@@ -14,7 +14,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from heatsink.testing.servers.redis import free_port
+from heatsink.stores.embedded import free_port
 
 HEATSINK = [sys.executable, "-m", "heatsink.service"]
 KEYS = ("conversation", "sent")

@@ -211,6 +211,19 @@ def test_the_buckets_row_is_preferred_and_delete_removes_both(shop: Shop) -> Non
     assert shop.plain.scan()["Items"] == []
 
 
+def test_an_item_from_the_future_can_be_deleted(shop: Shop) -> None:
+    """A program without Heatsink may have put it; to delete it takes no layout of its time."""
+    shop.spread(4)
+    sent = [millis_key(now_ms() + ahead_ms) for ahead_ms in (1_500, 60_000, 10**9)]
+    for one in sent:
+        shop.plain.put_item(Item=shop.item(one, "early"))
+    shop.table.delete_item(Key={"conversation": "c1", "sent": sent[0]})
+    shop.table.delete_item(Key={"conversation": "c1", "sent": sent[1]})
+    with shop.table.batch_writer() as batch:
+        batch.delete_item(Key={"conversation": "c1", "sent": sent[2]})
+    assert shop.plain.scan()["Items"] == []
+
+
 def test_a_page_token_survives_a_change_of_layout(shop: Shop) -> None:
     for n in range(20):
         shop.write(shop.table.put_item, millis_key(now_ms(), n), "before")

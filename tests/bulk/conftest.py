@@ -42,8 +42,10 @@ async def redis_queue(url: str, clock: ManualClock) -> AsyncIterator[QueueStores
         durability="relaxed",
         now_ms=lambda: clock.now_s() * 1000,
     )
-    yield stores
-    await stores.close()
+    try:
+        yield stores
+    finally:
+        await stores.close()
 
 
 @pytest.fixture(params=["memory", "server", "cluster"])

@@ -51,26 +51,30 @@ class Driver:
             await self.steer(id, "release")
         return part
 
-    async def steer(self, part: str, verb: Verb, lap: int = 0) -> bool:
-        return await self.stores.queue.steer(PARTITION, part, verb, lap)
+    async def steer(self, part: str, verb: Verb, lap: int = 0, since: int = 0) -> bool:
+        return await self.stores.queue.steer(PARTITION, part, verb, lap, since)
 
     async def claim(
-        self, want: int = 100, attempt: str = "", grants: dict[str, int] | None = None
+        self,
+        want: int = 100,
+        attempt: str = "",
+        grants: dict[str, int] | None = None,
+        unanswered: list[str] | None = None,
     ) -> Claimed:
         self.attempts += 1
         name = attempt or f"attempt-{self.attempts}"
         await self.stores.fleet.own(PARTITION, "me", 60_000)
-        request = ClaimRequest("me", name, want, LEASE_MS, grants or {})
+        request = ClaimRequest("me", name, want, LEASE_MS, grants or {}, unanswered or [])
         return await self.stores.queue.claim(PARTITION, request)
 
     async def slices(self, want: int = 100, **grants: int) -> list[Slice]:
         return (await self.claim(want, grants=grants)).slices
 
-    async def settle(self, slice: Slice, marks: str, *setbacks: Setback, used_us: int = -1) -> bool:
-        """False if the lease was lost. A single mark is for all items of the slice."""
-        text = marks * slice.count if len(marks) == 1 else marks
+    async def settle(self, item: Slice, marks: str, *setbacks: Setback, used_us: int = -1) -> bool:
+        """False if the lease was lost. A single mark is for all items of it."""
+        text = marks * item.count if len(marks) == 1 else marks
         us = COST_US * len(text.replace(".", "").replace("b", "")) if used_us < 0 else used_us
-        outcome = Outcome(slice.attempt, text, us, list(setbacks))
+        outcome = Outcome(item.attempt, text, us, list(setbacks))
         return not await self.stores.queue.settle(PARTITION, [outcome], [], LEASE_MS)
 
     async def beat(self, *attempts: str) -> list[str]:

@@ -22,8 +22,8 @@ import pytest
 from heatsink import Heatsink, connect
 from heatsink.ids import Uuid7
 from heatsink.spread.fsck import check
+from heatsink.stores.embedded import free_port
 from heatsink.testing.servers import RedisServer
-from heatsink.testing.servers.redis import free_port
 from tests.spread.test_log import everything
 
 WRITER = """

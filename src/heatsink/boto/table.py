@@ -125,19 +125,19 @@ class Table:
 
     def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
-        label = self._places.registry_key(check_partition_value(key))
-        explanation: Explanation = self._background.client.explain(label)
+        explanation: Explanation = self._background.client.explain(self._label(key))
         return explanation
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
-        label = self._places.registry_key(check_partition_value(key))
-        self._background.client.pin(label, buckets=buckets, reason=reason)
+        self._background.client.pin(self._label(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
         """Let the policy decide again."""
-        label = self._places.registry_key(check_partition_value(key))
-        self._background.client.unpin(label)
+        self._background.client.unpin(self._label(key))
+
+    def _label(self, key: str) -> str:
+        return self._places.registry_key(check_partition_value(key))
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -152,10 +152,9 @@ class Table:
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
         """The requests that write an item, by place: one for a put, maybe two for a delete."""
         key, sort = self._key_of(item, exactly=deleted)
-        label = self._places.registry_key(key)
-        buckets = [self._places.bucket(key, sort)]
-        if deleted:
-            buckets = self._places.candidates(key, sort)
+        places = self._places
+        label = places.registry_key(key)
+        buckets = places.candidates(key, sort) if deleted else [places.bucket(key, sort)]
         requests: dict[Place, Any] = {}
         for bucket in buckets:
             named = self._named(item, physical(key, bucket))

@@ -15,7 +15,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
-WEBHOOK = "heatsink.webhook"  # runs in every worker: tells a URL how a batch ended
+BUILT_IN = "heatsink."  # actions that every worker has
+WEBHOOK = f"{BUILT_IN}webhook"  # tells a URL how a batch ended
 
 
 class Retry(Exception):

@@ -17,7 +17,7 @@ from math import ceil, log
 
 import msgspec
 
-from .batch import Rate
+from .batch import RATE_MAX, Rate
 from .store import Grants
 
 LATE_MS = 20.0
@@ -64,8 +64,10 @@ def pace(explored: Explored, now_ms: float) -> float:
     """Items a second."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
     if not explored.found:
-        return explored.level * float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
-    return explored.level * (1 + CURVE * (age_s - LINGER_S) ** 3)
+        growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
+    else:
+        growth = 1 + CURVE * (age_s - LINGER_S) ** 3
+    return min(explored.level * growth, float(RATE_MAX))
 
 
 def _mean_pace(explored: Explored, now_ms: float) -> float:

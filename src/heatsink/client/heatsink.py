@@ -20,6 +20,8 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.hashing import SEED_BYTES
+from heatsink.isolate.store import NoCache
+from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
 from heatsink.registry.registry import Registry
@@ -36,6 +38,7 @@ from .queue import Queue, once_in
 from .queue_watch import QueueWatch
 from .settings import Settings
 from .status import Status
+from .timelines import make_timelines
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -58,6 +61,7 @@ class Heatsink:
         self._stores = stores
         self._make_queue = queue
         self._queue: Queue | None = None
+        self._timelines: Timelines | None = None
         self.queue_watch: QueueWatch | None = None
         self._settings = settings
         self._clock = clock
@@ -157,6 +161,17 @@ class Heatsink:
     def bulk(self) -> Bulk:
         """Bulk actions. The queue is opened with the first call."""
         return self._the_queue().bulk
+
+    @property
+    def timelines(self) -> Timelines:
+        """Who follows whom, and what they see."""
+        queue = self._the_queue()
+        if self._timelines is None:
+            settings = self._settings.timelines
+            self._timelines = make_timelines(
+                self.log, self.counters, self._registry, queue, NoCache(), settings
+            )
+        return self._timelines
 
     def worker(self, actions: Actions, **settings: Any) -> Consumer:
         """A consumer of bulk actions in this process: `await hs.worker(actions).run()`."""

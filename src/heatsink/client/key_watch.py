@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
 from heatsink.control.loop import ControlLoop
+from heatsink.control.turn_log import TurnLog
 from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.errors import HeatsinkError, Retryable
 from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
 from .settings import Settings
 
-logger = logging.getLogger("heatsink")
 SILENT_WINDOWS = 3
 
 
@@ -72,13 +70,7 @@ def coordinate_keys(
 ) -> Coordination:
     lease = Lease(stores.lease, name, clock, settings.lease_s)
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
-    coordinator = Coordinator(registry, lease, clock, _tell)
+    coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)
     coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
     return Coordination(coordinator, watch)
-
-
-def _tell(error: HeatsinkError) -> None:
-    """What passes by itself is not worth a line in everybody's log."""
-    level = logging.INFO if isinstance(error, Retryable) else logging.WARNING
-    logger.log(level, "a turn of the coordinator failed: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
 from os import getpid
 from pathlib import Path
@@ -10,7 +11,7 @@ from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from heatsink.bulk.actions import Actions, Context, Once, no_store
+from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
 from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
@@ -18,7 +19,11 @@ from heatsink.checks import check_kind, shown
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Conflict, InvalidSetting
 from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
+from heatsink.isolate.fanout import FAN_OUT, push_handler
+from heatsink.isolate.store import HomeStore
 from heatsink.spread.log import Log
+from heatsink.stores.embedded import join
+from heatsink.stores.memory.homes import MemoryHomes
 from heatsink.stores.memory.queue import MemoryQueueServer
 
 from .chance import fresh_random
@@ -30,10 +35,16 @@ class Queue:
     """`async with connect_queue(url) as queue`: `queue.bulk` submits, `queue.worker` runs."""
 
     def __init__(
-        self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
+        self,
+        stores: QueueStores,
+        homes: HomeStore,
+        settings: BulkSettings,
+        clock: Clock,
+        rng: Random,
     ) -> None:
         self.bulk = Bulk(stores, settings, clock, rng)
         self.stores = stores
+        self.homes = homes
         self._settings = settings
         self._clock = clock
         self._rng = rng
@@ -45,7 +56,8 @@ class Queue:
         check_kind("actions", actions, Actions)
         who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
-        return Consumer(self.stores, self.bulk, actions, chosen, who, self._clock, self._rng, once)
+        table = actions.and_also(Action(FAN_OUT, push_handler(self.homes), max_attempts=100))
+        return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
 
     async def __aenter__(self) -> Queue:
         await self.bulk.open()
@@ -67,7 +79,8 @@ def connect_queue(
     """Bulk actions without a data store beside them."""
     settings, clock = settings or BulkSettings(), clock or SystemClock()
     rng = rng or fresh_random()
-    return Queue(_open_stores(url, settings, clock, rng), settings, clock, rng)
+    stores, homes = _open_stores(url, settings, clock, rng)
+    return Queue(stores, homes, settings, clock, rng)
 
 
 def default_queue(store_url: str) -> str:
@@ -80,21 +93,24 @@ def default_queue(store_url: str) -> str:
     raise InvalidSetting("bulk actions need queue=: name a Redis, queue='redis://host:6379'")
 
 
-def _open_stores(url: str, settings: BulkSettings, clock: Clock, rng: Random) -> QueueStores:
+def _open_stores(
+    url: str, settings: BulkSettings, clock: Clock, rng: Random
+) -> tuple[QueueStores, HomeStore]:
     if not isinstance(url, str):
         raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        return MemoryQueueServer(clock).stores()
+        return MemoryQueueServer(clock).stores(), MemoryHomes()
     try:
-        from heatsink.stores.redis.embedded import open_embedded
+        from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
         raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+    membership = None
     if scheme == "embedded":
-        folder = Path(urlsplit(url).path[1:])
-        return open_embedded(folder, clock, rng, stage=settings.stage)
-    return open_queue(
+        membership = join(Path(urlsplit(url).path[1:]))
+        url = membership.url
+    stores = open_queue(
         url,
         clock,
         rng,
@@ -102,6 +118,15 @@ def _open_stores(url: str, settings: BulkSettings, clock: Clock, rng: Random) ->
         durability=settings.durability,
         places=settings.places,
     )
+    homes = RedisHomes(url, settings.stage, clock, rng)
+
+    async def close() -> None:
+        await homes.close()
+        await stores.close()
+        if membership is not None:
+            membership.leave()
+
+    return replace(stores, close=close), homes
 
 
 def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:

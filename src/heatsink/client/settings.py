@@ -10,6 +10,7 @@ from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.checks import check_kind, check_number, check_text
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Uuid7
+from heatsink.isolate.timelines import TimelineSettings
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
@@ -30,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     name: str = ""
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
     scaling: str = "littles_law"
+    timelines: TimelineSettings = TimelineSettings()
     workers: WorkerRules = WorkerRules()
 
     @property
@@ -43,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("retries", self.retries, Retries)
         check_kind("bulk", self.bulk, BulkSettings)
         check_kind("workers", self.workers, WorkerRules)
+        check_kind("timelines", self.timelines, TimelineSettings)
         if self.scaling not in POLICIES:
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}")
         check_kind("coordinate", self.coordinate, bool)

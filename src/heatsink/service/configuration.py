@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import tomllib
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import click
 
 PREFIX = "HEATSINK"
+PORTS = click.IntRange(0, 65_535)
+
+
+class Number(click.FloatRange):
+    """A float in a range, and a number: NaN passes every comparison that click makes."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -16,8 +30,8 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
     if value is None:
         return None
     try:
-        values: dict[str, Any] = tomllib.loads(Path(value).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        values: dict[str, Any] = tomllib.loads(Path(value).read_bytes().decode())
+    except (OSError, ValueError) as error:  # not UTF-8, or not TOML
         raise click.BadParameter(f"{value} cannot be read: {error}") from None
     known = {parameter.name for parameter in ctx.command.params}
     named = {name.replace("-", "_"): each for name, each in values.items()}

@@ -38,6 +38,11 @@ class Log:
         self._scheme = parts.router.scheme
         self._cursors = Cursors(parts.registry.meta.seed)
 
+    @property
+    def scheme(self) -> IdScheme:
+        """The deployment's kind of ids."""
+        return self._scheme
+
     async def append(
         self, key: str, body: bytes, *, id: Any = None, ttl: float | None = None
     ) -> Receipt:

@@ -37,9 +37,9 @@ from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.failures import TableThrottled
 from heatsink.stores.dynamodb.items import ATTRIBUTES, KEY_SCHEMA
 from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.embedded import free_port
 from heatsink.stores.stores import Stores
 from heatsink.testing import ManualClock
-from heatsink.testing.servers.redis import free_port
 
 SERVICE = "com.amazonaws.dynamodb.v20120810#"
 ENOUGH = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)

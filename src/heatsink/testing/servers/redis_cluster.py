@@ -7,8 +7,9 @@ from time import monotonic, sleep
 from types import TracebackType
 from urllib.parse import quote
 
-from .process import MissingServer
-from .redis import HOST, RedisServer, free_port
+from heatsink.stores.embedded import MissingServer, free_port
+
+from .redis import HOST, RedisServer
 
 MASTERS = 3
 SLOTS = 16_384

@@ -5,7 +5,8 @@ from __future__ import annotations
 from time import monotonic, sleep
 from types import TracebackType
 
-from .process import MissingServer
+from heatsink.stores.embedded import MissingServer
+
 from .redis import HOST, RedisServer
 
 SERVICE = "news"

@@ -24,7 +24,7 @@ from heatsink.errors import InvalidSetting
 
 STAGE = "default"
 HOMES = 256
-_STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,48}")
 
 
 def handle(kind: str, text: str) -> str:
@@ -44,7 +44,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.stage, str) or not _STAGE.fullmatch(self.stage):
             raise InvalidSetting(
-                f"stage must be 1 to 64 of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
+                f"stage must be 1 to 48 of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
             )
 
     def partition(self, number: int) -> str:

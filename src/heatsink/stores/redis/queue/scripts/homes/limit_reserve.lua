@@ -8,8 +8,9 @@ end
 local size, step_ms = calendar()
 local wanted = math.min(math.ceil(starts / size), GRANTS_MAX)
 local first_ms = math.max(next_ms, now)
+if limit.level then ahead_ms = math.min(ahead_ms, AHEAD_MS_MAX) end
 if step_ms > 0 then
-  local in_time = math.floor(math.max(now + ahead_ms - first_ms, 0) / step_ms) + 1
+  local in_time = whole_times(math.max(now + ahead_ms - first_ms, 0), step_ms) + 1
   wanted = math.min(wanted, in_time)
 end
 keep({ next_ms = first_ms + step_ms * wanted })

@@ -3,12 +3,14 @@ local LATE_MS = 20
 local GRANTS_PER_S_MAX = 100
 local GRANTS_MAX = 1000
 local SLOWEST_PER_S = 0.1
+local RATE_MAX = 10000000
 local SEARCH_DROP, SEARCH_GROWTH, SEARCH_S_MAX = 0.125, 1.4, 60
 local PAUSE_MS = 1000
 local STEP_DOWN, CURVE = 0.03, 5e-5
 local LINGER_S = (STEP_DOWN / CURVE) ^ (1 / 3)
 local NEAR, TRUST_NEAR, TRUST_FAR = 1.25, 0.1, 0.75
 local GUARD_MS, QUICK_MS, QUICK_DROP = 500, 2000, 0.85
+local AHEAD_MS_MAX = 100
 local IDLE_COST = 4
 local IDLE_MS = 30 * 24 * 3600 * 1000
 
@@ -33,8 +35,9 @@ end
 
 local function pace()
   local age_s = math.max(now - limit.since_ms, 0) / 1000
-  if limit.found == 0 then return limit.level * SEARCH_GROWTH ^ math.min(age_s, SEARCH_S_MAX) end
-  return limit.level * (1 + CURVE * (age_s - LINGER_S) ^ 3)
+  local growth = 1 + CURVE * (age_s - LINGER_S) ^ 3
+  if limit.found == 0 then growth = SEARCH_GROWTH ^ math.min(age_s, SEARCH_S_MAX) end
+  return math.min(limit.level * growth, RATE_MAX)
 end
 
 local function mean_pace()
@@ -51,7 +54,12 @@ local function rate()
   return declared or explored
 end
 
-local function grant_size(per_s) return math.max(1, math.floor(per_s / GRANTS_PER_S_MAX)) end
+-- As Python divides: exact where a quotient that was rounded first would be one too many.
+local function whole_times(number, unit)
+  return math.floor((number - math.fmod(number, unit)) / unit + 0.5)
+end
+
+local function grant_size(per_s) return math.max(1, whole_times(per_s, GRANTS_PER_S_MAX)) end
 
 -- How many starts a grant holds, and how far apart grants are.
 local function calendar()

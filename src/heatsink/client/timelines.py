@@ -1,0 +1,49 @@
+"""Timelines, put together: posts in the data store, pushes on the queue, homes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from hashlib import blake2b
+from typing import Any
+
+from heatsink.isolate.fanout import FAN_OUT, PRIORITY
+from heatsink.isolate.modes import Modes
+from heatsink.isolate.store import Cache, FanOut
+from heatsink.isolate.timelines import Timelines, TimelineSettings
+from heatsink.registry.registry import Registry
+from heatsink.spread.counter import Counters
+from heatsink.spread.log import Log
+
+from .queue import Queue
+
+
+def make_timelines(
+    log: Log,
+    counters: Counters,
+    registry: Registry,
+    queue: Queue,
+    cache: Cache,
+    settings: TimelineSettings,
+) -> Timelines:
+    return Timelines(
+        log,
+        counters,
+        queue.homes,
+        Modes(registry),
+        cache,
+        _through(queue),
+        log.scheme,
+        settings,
+    )
+
+
+def _through(queue: Queue) -> FanOut:
+    async def fan_out(author: str, post: str, items: AsyncIterable[Any]) -> str:
+        """Under the post's own id: posting again does not push again."""
+        name = blake2b(author.encode(), digest_size=8).hexdigest()
+        batch = await queue.bulk.submit(
+            FAN_OUT, items, tenant=author, priority=PRIORITY, id=f"push:{post}:{name}"
+        )
+        return batch.id
+
+    return fan_out

@@ -1,0 +1,49 @@
+"""Whether an author's posts are pushed or pulled: an epoch, as buckets are.
+
+The mode of a post is a function of its author and its id's time alone. It is kept as the layout of
+a key of its own in the registry, one bucket for push and two for pull, so the closed time makes
+everybody agree on it, and a flip neither loses a post nor shows it twice.
+"""
+
+from __future__ import annotations
+
+from heatsink.registry.decision import PIN, for_key
+from heatsink.registry.registry import Registry
+
+from .policy import PULLED, PUSHED
+
+PREFIX = "~mode/"
+BUCKETS = {PUSHED: 1, PULLED: 2}
+
+
+class Modes:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def now(self, author: str) -> str:
+        """What is in force for the newest posts, as far as this process knows."""
+        return _mode(self._registry.view.layout(PREFIX + author).buckets)
+
+    def at(self, author: str, time_ms: int) -> str:
+        """The mode of a post. Exact for ids below this process's horizon."""
+        return _mode(self._registry.view.layout(PREFIX + author).epoch_at(time_ms).buckets)
+
+    def was_ever_pulled(self, author: str) -> bool:
+        return self._registry.view.layout(PREFIX + author).max_buckets > 1
+
+    def reason(self, author: str) -> str:
+        pin = self._registry.view.pins.get(PREFIX + author)
+        return pin.reason if pin else "few followers"
+
+    def wanted(self, author: str) -> str | None:
+        """What was decided last; it takes effect a moment later."""
+        pin = self._registry.view.pins.get(PREFIX + author)
+        return _mode(pin.value or 1) if pin else None
+
+    async def change(self, author: str, mode: str, reason: str) -> None:
+        decision = for_key(PREFIX + author, PIN, BUCKETS[mode], reason)
+        await self._registry.publish([decision], term=None)
+
+
+def _mode(buckets: int) -> str:
+    return PULLED if buckets > 1 else PUSHED

@@ -1,0 +1,123 @@
+"""What timelines need from others: logs, counters, homes, a queue, a cache."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+HOME_MAX = 800
+HOME_SLOTS = 64
+
+
+class HomeEntry(msgspec.Struct, frozen=True, order=True):
+    """A post that was pushed into somebody's home. `raw` sorts as the posts do."""
+
+    raw: bytes
+    author: str
+
+
+class HomeStore(Protocol):
+    """Home timelines: caches of what was pushed, that may be lost and are then made anew."""
+
+    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        """Add to the homes of users of one slot. Said twice, it is there once."""
+
+    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
+        """The newest first. None if the home was never built, or was lost."""
+
+    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
+        """Add entries; with `built`, the home counts as whole from now on."""
+
+
+class Stored(Protocol):
+    """A row of a log."""
+
+    @property
+    def raw(self) -> bytes: ...
+
+    @property
+    def id(self) -> Any: ...
+
+
+class StoredEntry(Stored, Protocol):
+    @property
+    def body(self) -> bytes: ...
+
+
+class StoredPage(Protocol):
+    @property
+    def entries(self) -> Sequence[StoredEntry]: ...
+
+    @property
+    def cursor(self) -> str | None: ...
+
+
+class PostLog(Protocol):
+    """Logs by key, as `heatsink.spread.log.Log` has them."""
+
+    async def append(self, key: str, body: bytes, *, id: Any = None) -> Stored: ...
+
+    async def page(
+        self,
+        key: str,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Literal["newest", "oldest"] = "newest",
+        before: Any = None,
+    ) -> StoredPage: ...
+
+    async def get(self, key: str, id: Any) -> StoredEntry | None: ...
+
+    async def delete(self, key: str, id: Any) -> Any: ...
+
+
+class Counts(Protocol):
+    async def add(self, key: str, amount: int) -> Any: ...
+
+    async def value(self, key: str) -> int: ...
+
+
+class Cache(Protocol):
+    async def get(
+        self,
+        key: str,
+        load: Callable[[], Awaitable[Any]],
+        *,
+        fresh_for: float,
+        stale_for: float,
+    ) -> Any: ...
+
+    def forget(self, key: str) -> Any: ...
+
+
+class NoCache:
+    """Loads each time."""
+
+    async def get(
+        self,
+        key: str,  # noqa: ARG002
+        load: Callable[[], Awaitable[Any]],
+        *,
+        fresh_for: float,  # noqa: ARG002
+        stale_for: float,  # noqa: ARG002
+    ) -> Any:
+        return await load()
+
+    def forget(self, key: str) -> None:
+        pass
+
+
+class FanOut(Protocol):
+    """Hands the push of one post to the queue, once for each post; returns the batch's id."""
+
+    async def __call__(self, author: str, post: str, items: AsyncIterable[Any]) -> str: ...
+
+
+def slot_of(user: str) -> int:
+    """Users of one slot are pushed to together."""
+    digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
+    return int.from_bytes(digest, "big") % HOME_SLOTS

@@ -1,0 +1,294 @@
+"""Timelines: post, follow, read home. Celebrities' posts are read where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from heatsink.checks import check_text, check_whole
+from heatsink.errors import InvalidCursor, InvalidSetting
+from heatsink.ids import IdScheme
+
+from .graph import Graph
+from .modes import Modes
+from .policy import PULLED, PUSHED, wanted_mode
+from .store import (
+    HOME_MAX,
+    HOME_SLOTS,
+    Cache,
+    Counts,
+    FanOut,
+    HomeEntry,
+    HomeStore,
+    PostLog,
+    slot_of,
+)
+
+POSTS = "~posts/"
+NAME_MAX = 256
+LIMIT_MAX = 200
+PUSH_TOGETHER = 500
+BACK_FILL = 100
+SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
+
+
+class TimelineSettings(msgspec.Struct, frozen=True):
+    """`threshold` followers make an author pulled; posts of theirs are cached for `fresh_for`."""
+
+    threshold: int = 10_000
+    fresh_for: float = 0.5
+    stale_for: float = 5.0
+
+    def __post_init__(self) -> None:
+        check_whole("threshold", self.threshold, 1, 10**9)
+
+
+@dataclass(frozen=True)
+class Post:
+    """A post. `batch` is the bulk batch that pushes it, "" if it is pulled."""
+
+    id: Any
+    author: str
+    body: bytes
+    mode: str
+    batch: str = ""
+
+
+@dataclass(frozen=True)
+class HomePage:
+    posts: list[Post]
+    cursor: str | None
+
+
+class Timelines:
+    def __init__(
+        self,
+        log: PostLog,
+        counts: Counts,
+        homes: HomeStore,
+        modes: Modes,
+        cache: Cache,
+        fan_out: FanOut,
+        scheme: IdScheme,
+        settings: TimelineSettings,
+    ) -> None:
+        self._log = log
+        self._homes = homes
+        self._modes = modes
+        self._cache = cache
+        self._fan_out = fan_out
+        self._scheme = scheme
+        self._settings = settings
+        self._graph = Graph(log, counts, cache)
+
+    # -- following -------------------------------------------------------------------------
+
+    async def follow(self, user: str, author: str) -> bool:
+        """Whether it is new. The author's recent posts are in `user`'s home then."""
+        _check_pair(user, author)
+        is_new = await self._graph.follow(user, author)
+        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), built=False)
+        return is_new
+
+    async def unfollow(self, user: str, author: str) -> bool:
+        _check_pair(user, author)
+        return await self._graph.unfollow(user, author)
+
+    async def followers(self, author: str) -> int:
+        return await self._graph.follower_count(_check_name("author", author))
+
+    async def following(self, user: str) -> list[str]:
+        return sorted(await self._graph.following(_check_name("user", user)))
+
+    # -- posting ---------------------------------------------------------------------------
+
+    async def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
+        """Acknowledged when it is stored, and its push, if it is pushed, is on the queue.
+
+        Posting again with the same id is the same post.
+        """
+        _check_name("author", author)
+        await self._choose_mode(author)
+        stored = await self._log.append(POSTS + author, body, id=id)
+        self._cache.forget(POSTS + author)
+        mode = self._modes.at(author, self._scheme.time_ms(stored.raw))
+        batch = ""
+        if mode == PUSHED:
+            items = self._push_items(author, stored.raw)
+            batch = await self._fan_out(author, stored.raw.hex(), items)
+        return Post(stored.id, author, body, mode, batch)
+
+    async def delete(self, author: str, id: Any) -> bool:
+        """Gone from every home at once: homes hold names of posts, not copies."""
+        found = await self._log.delete(POSTS + _check_name("author", author), id)
+        self._cache.forget(POSTS + author)
+        self._cache.forget(_post_key(author, self._scheme.raw(id)))
+        return bool(found)
+
+    async def pin(self, author: str, mode: str, *, reason: str) -> None:
+        """Push or pull from now on, whatever the number of followers says."""
+        _check_name("author", author)
+        if mode not in (PUSHED, PULLED):
+            raise InvalidSetting(f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}")
+        await self._modes.change(author, mode, f"pinned: {check_text('reason', reason, 400)}")
+
+    async def _choose_mode(self, author: str) -> None:
+        if self._modes.reason(author).startswith("pinned: "):
+            return
+        followers = await self._graph.follower_count(author)
+        mode = self._modes.wanted(author) or PUSHED
+        if change := wanted_mode(followers, mode, self._settings.threshold):
+            await self._modes.change(author, *change)
+
+    async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
+        """Followers in groups that one call can serve."""
+        groups: dict[int, list[str]] = {slot: [] for slot in range(HOME_SLOTS)}
+        async for follower in self._graph.followers(author):
+            group = groups[slot_of(follower)]
+            group.append(follower)
+            if len(group) == PUSH_TOGETHER:
+                yield [author, raw, group.copy()]
+                group.clear()
+        for group in groups.values():
+            if group:
+                yield [author, raw, group]
+
+    # -- reading ---------------------------------------------------------------------------
+
+    async def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
+        """The newest posts of everybody that `user` follows, in the order of their ids."""
+        _check_name("user", user)
+        check_whole("limit", limit, 1, LIMIT_MAX)
+        below = _read_cursor(cursor)
+        following = await self._graph.following(user)
+        posts: list[Post] = []
+        while len(posts) < limit:
+            wanted = limit - len(posts)
+            entries = await self._newest(user, following, below, wanted)
+            if not entries:
+                return HomePage(posts, None)
+            below = entries[-1].raw
+            posts += [post for post in await self._posts(entries) if post is not None]
+            if len(entries) < wanted:
+                return HomePage(posts, None)
+        return HomePage(posts, below.hex() if below else None)
+
+    async def _newest(
+        self, user: str, following: Iterable[str], below: bytes | None, limit: int
+    ) -> list[HomeEntry]:
+        """What was pushed here and what is pulled now, merged; each post once."""
+        followed = frozenset(following)
+        pulled = sorted(author for author in followed if self._modes.was_ever_pulled(author))
+        pushed, *celebrities = await asyncio.gather(
+            self._pushed(user, followed, below, limit),
+            *(self._pulled(author, below, limit) for author in pulled),
+        )
+        found = {*pushed, *(entry for entries in celebrities for entry in entries)}
+        return sorted(found, reverse=True)[:limit]
+
+    async def _pushed(
+        self, user: str, followed: frozenset[str], below: bytes | None, limit: int
+    ) -> list[HomeEntry]:
+        """Of those followed now: an unfollow takes effect at once."""
+        found: list[HomeEntry] = []
+        while len(found) < limit:
+            page = await self._homes.page(user, below, limit)
+            if page is None:
+                await self._rebuild(user, followed)
+                page = await self._homes.page(user, below, limit) or []
+            found += [entry for entry in page if entry.author in followed]
+            if len(page) < limit:
+                break
+            below = page[-1].raw
+        return found[:limit]
+
+    async def _rebuild(self, user: str, followed: frozenset[str]) -> None:
+        """From the authors' own logs, which hold everything."""
+        recent = await asyncio.gather(*(self._recent_pushed(a, BACK_FILL) for a in followed))
+        entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
+        await self._homes.fill(user, entries, built=True)
+
+    async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
+        entries = await self._load_posts(author, None, limit)
+        return [entry for entry in entries if self._mode_of(entry) == PUSHED]
+
+    async def _pulled(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+        found: list[HomeEntry] = []
+        for _ in range(SCAN_PAGES):
+            entries = await self._author_page(author, below, limit)
+            found += [entry for entry in entries if self._mode_of(entry) == PULLED]
+            if len(found) >= limit or len(entries) < limit:
+                break
+            below = entries[-1].raw
+        return found[:limit]
+
+    async def _author_page(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+        """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
+        settings = self._settings
+        newest: list[HomeEntry] = await self._cache.get(
+            POSTS + author,
+            lambda: self._load_posts(author, None, LIMIT_MAX),
+            fresh_for=settings.fresh_for,
+            stale_for=settings.stale_for,
+        )
+        found = [entry for entry in newest if below is None or entry.raw < below][:limit]
+        if len(found) == limit or len(newest) < LIMIT_MAX:
+            return found
+        return await self._load_posts(author, below, limit)
+
+    async def _load_posts(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+        before = None if below is None else self._scheme.value(below)
+        page = await self._log.page(POSTS + author, limit=limit, before=before)
+        return [HomeEntry(entry.raw, author) for entry in page.entries]
+
+    def _mode_of(self, entry: HomeEntry) -> str:
+        return self._modes.at(entry.author, self._scheme.time_ms(entry.raw))
+
+    async def _posts(self, entries: list[HomeEntry]) -> list[Post | None]:
+        return list(await asyncio.gather(*map(self._post, entries)))
+
+    async def _post(self, entry: HomeEntry) -> Post | None:
+        """Posts never change, so they may be kept; a deleted one is forgotten."""
+        id = self._scheme.value(entry.raw)
+
+        async def load() -> bytes | None:
+            stored = await self._log.get(POSTS + entry.author, id)
+            return stored.body if stored else None
+
+        settings = self._settings
+        body: bytes | None = await self._cache.get(
+            _post_key(entry.author, entry.raw),
+            load,
+            fresh_for=settings.stale_for,
+            stale_for=settings.stale_for,
+        )
+        if body is None:
+            return None
+        return Post(id, entry.author, body, self._mode_of(entry))
+
+
+def _post_key(author: str, raw: bytes) -> str:
+    return f"~post/{raw.hex()}/{author}"
+
+
+def _check_name(field: str, value: object) -> str:
+    return check_text(field, value, NAME_MAX)
+
+
+def _check_pair(user: str, author: str) -> None:
+    _check_name("user", user)
+    if _check_name("author", author) == user:
+        raise InvalidSetting("author must be somebody else than user")
+
+
+def _read_cursor(cursor: str | None) -> bytes | None:
+    if cursor is None:
+        return None
+    try:
+        return bytes.fromhex(cursor)
+    except (ValueError, TypeError):
+        raise InvalidCursor("cursor was not made by home(): pass what the last page had") from None

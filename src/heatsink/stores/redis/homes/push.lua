@@ -1,0 +1,14 @@
+-- push: how many a home holds, seconds to keep it, number of members, members, homes
+local most, keep_s, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local words = {}
+for i = 4, 3 + count do
+  words[#words + 1] = 0
+  words[#words + 1] = ARGV[i]
+end
+for i = 4 + count, #ARGV do
+  local home = KEYS[1] .. ARGV[i]
+  redis.call('ZADD', home, unpack(words))
+  redis.call('ZREMRANGEBYRANK', home, 0, -(most + 2))
+  redis.call('EXPIRE', home, keep_s)
+end
+return {}

@@ -1,0 +1,183 @@
+"""Accepted means on disk, and where nobody can tell, opening says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from heatsink.bulk.batch import Batch
+from heatsink.bulk.store import Chunk, Part, QueueStores
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.stores.redis.queue import open_queue
+from heatsink.stores.redis.queue.durability import Durability
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import real
+
+from .driver import NOW_MS, PARTITION
+
+SECRET = "x" * 8
+ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the command
+
+
+@asynccontextmanager
+async def opened(url: str, durability: Durability = "fsync") -> AsyncIterator[QueueStores]:
+    stores = open_queue(url, SystemClock(), Random(1), durability=durability)
+    try:
+        await stores.open()
+        yield stores
+    finally:
+        await stores.close()
+
+
+async def stage(stores: QueueStores, partition: int = PARTITION) -> None:
+    part = Part("a", "a", "ada", "mail", NOW_MS, "mail/ada")
+    await stores.queue.stage(partition, part, [Chunk(0, 1, b"x")])
+
+
+async def test_a_server_without_a_log_is_refused_with_the_cure(server: RedisServer) -> None:
+    with pytest.raises(InvalidSetting, match=r"appendonly yes .* or durability='relaxed'"):
+        async with opened(server.url):
+            pass
+    async with opened(server.url, "relaxed") as stores:
+        await stage(stores)
+        await stores.sync()
+
+
+async def test_a_durability_that_is_none_is_refused(server: RedisServer) -> None:
+    with pytest.raises(InvalidSetting, match="durability must be"):
+        open_queue(server.url, SystemClock(), Random(1), durability="maybe")  # type: ignore[arg-type]
+
+
+async def test_what_was_synced_survives_a_kill() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            await stage(stores)
+            await stores.batches.open(Batch("a", "mail", "ada", 1))
+            await stores.sync()
+            server.kill()
+            server.start()
+        async with opened(server.url) as stores:
+            assert await stores.queue.part(PARTITION, "a") is not None
+            assert await stores.batches.get("a") is not None
+
+
+async def test_many_that_wait_share_few_fsyncs() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+
+            async def submit() -> None:
+                await stage(stores)
+                await stores.sync()
+
+            await asyncio.gather(*(submit() for _ in range(50)))
+            calls = server.command("INFO", "commandstats").partition("cmdstat_waitaof:calls=")[2]
+            assert 2 <= int(calls.partition(",")[0]) <= 6
+
+
+async def test_nothing_written_means_nothing_to_wait_for() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            server.kill()
+            await stores.sync()
+
+
+async def test_a_sync_that_fails_is_not_forgotten() -> None:
+    with real(lambda: RedisServer(options=ALWAYS)) as server:
+        async with opened(server.url) as stores:
+            await stage(stores)
+            server.kill()
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="cannot be reached"):
+                    await stores.sync()
+            server.start()
+            await stores.sync()
+
+
+async def test_a_log_that_was_switched_off_meanwhile_is_noticed() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            server.command("CONFIG", "SET", "appendonly", "no")
+            await stage(stores)
+            with pytest.raises(Unavailable):
+                await stores.sync()
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"), [(ALWAYS, True), ({"appendonly": "yes"}, False), ({}, False)]
+)
+async def test_a_server_that_does_not_know_waitaof_must_fsync_always(
+    options: dict[str, str], accepted: bool
+) -> None:
+    with real(lambda: RedisServer(options={**options, **OLD})) as server:
+        if not accepted:
+            with pytest.raises(InvalidSetting, match="appendfsync always"):
+                async with opened(server.url):
+                    pass
+            return
+        async with opened(server.url) as stores:
+            await stage(stores)
+            await stores.sync()
+
+
+async def test_a_server_that_evicts_is_refused() -> None:
+    full = {"appendonly": "yes", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+    with real(lambda: RedisServer(options=full)) as server:
+        with pytest.raises(InvalidSetting, match="maxmemory-policy noeviction"):
+            async with opened(server.url):
+                pass
+        server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        async with opened(server.url):
+            pass
+
+
+async def test_opening_says_what_is_wrong_with_the_login_or_the_server() -> None:
+    with real(lambda: RedisServer(append_only=True, password=SECRET)) as server:
+        for durability in ("fsync", "relaxed"):
+            with pytest.raises(InvalidSetting, match="refuses the user or the password"):
+                async with opened(f"redis://:wrong@{server.address}", durability):
+                    pass
+        server.kill()
+        with pytest.raises(Unavailable, match="retry later"):
+            async with opened(server.url):
+                pass
+
+
+async def test_a_place_that_is_down_does_not_keep_the_others_from_opening() -> None:
+    with real(lambda: RedisServer(append_only=True)) as home, real(RedisServer) as other:
+        other.kill()
+        places = {PARTITION: other.url}
+        stores = open_queue(home.url, SystemClock(), Random(1), places=places)
+        await stores.open()
+        await stage(stores, PARTITION + 1)
+        await stores.sync()
+        other.start()
+        await asyncio.sleep(0.3)
+        await stage(stores)
+        with pytest.raises(InvalidSetting, match="appendonly"):
+            await stores.sync()
+        await stores.close()
+
+
+async def test_every_master_of_a_cluster_is_asked(cluster: RedisCluster) -> None:
+    for master in cluster.masters:
+        master.command("CONFIG", "SET", "appendonly", "yes")
+    try:
+        async with opened(cluster.url) as stores:
+            for partition in range(12):
+                await stage(stores, partition)
+            await stores.sync()
+            for master in cluster.masters:
+                assert "cmdstat_waitaof" in master.command("INFO", "commandstats")
+        cluster.masters[-1].command("CONFIG", "SET", "appendonly", "no")
+        with pytest.raises(InvalidSetting):
+            async with opened(cluster.url):
+                pass
+    finally:
+        for master in cluster.masters:
+            master.command("CONFIG", "SET", "appendonly", "no")

@@ -1,0 +1,174 @@
+"""What every store must do with batches, limits, the fleet and the bell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heatsink.bulk.batch import Batch, PartPlace, Rate
+from heatsink.bulk.store import Plan, QueueStores
+from heatsink.testing import ManualClock
+
+from .driver import PARTITION, Driver
+
+
+def batch(id: str, submitted_ms: int = 1, tenant: str = "ada") -> Batch:
+    return Batch(id, "mail", tenant, submitted_ms)
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+
+async def test_the_first_batch_of_an_id_is_the_one_that_is_kept(stores: QueueStores) -> None:
+    first = Batch("a/{b}\n", "mail", "ada", 5, generation="one", rate=Rate(5, 60.0))
+    assert await stores.batches.open(first) == first
+    assert await stores.batches.open(Batch("a/{b}\n", "push", "bob", 6)) == first
+    assert await stores.batches.get("a/{b}\n") == first
+    assert await stores.batches.get("b") is None
+
+
+async def test_an_update_replaces_only_the_version_it_read(stores: QueueStores) -> None:
+    first = await stores.batches.open(batch("a"))
+    places = (PartPlace("p", 3, 10),)
+    changed = Batch("a", "mail", "ada", 1, state="running", parts=places)
+    second = await stores.batches.update(changed)
+    assert second is not None
+    assert (second.version, second.state, second.parts) == (1, "running", places)
+    assert await stores.batches.get("a") == second
+    assert await stores.batches.update(first) is None
+    assert await stores.batches.update(batch("never opened")) is None
+
+
+async def test_batches_are_listed_newest_first_of_all_or_of_one_tenant(
+    stores: QueueStores,
+) -> None:
+    for number in range(5):
+        tenant = "bob" if number % 2 else "ada"
+        await stores.batches.open(batch(f"b{number}", number, tenant))
+    await stores.batches.open(batch("b3", 99, "bob"))
+    assert [b.id for b in await stores.batches.list(3)] == ["b4", "b3", "b2"]
+    assert [b.id for b in await stores.batches.list(9, "bob")] == ["b3", "b1"]
+    assert await stores.batches.list(9, "cyd") == []
+
+
+async def test_a_forgotten_batch_is_gone(stores: QueueStores) -> None:
+    for id in ("a", "b", "c"):
+        await stores.batches.open(batch(id))
+    await stores.batches.forget("a", 0)
+    await stores.batches.forget("b", 60_000)
+    await stores.batches.forget("nobody", 0)
+    assert await stores.batches.get("a") is None
+    assert [b.id for b in await stores.batches.list(9)] == ["b", "c"]
+
+
+# -- the fleet ---------------------------------------------------------------------------------
+
+
+async def test_members_are_there_until_their_time_is_over_or_they_leave(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    assert await stores.fleet.join("b", ["mail"], 1_000) == ["b"]
+    assert await stores.fleet.join("a", ["push", "mail"], 3_000) == ["a", "b"]
+    await clock.advance(1.0)
+    assert await stores.fleet.join("c", [], 3_000) == ["a", "c"]
+    await stores.fleet.leave("a")
+    assert await stores.fleet.join("c", [], 3_000) == ["c"]
+    assert await stores.fleet.actions() == ["mail", "push"]
+
+
+async def test_a_partition_has_one_owner_at_a_time(stores: QueueStores, clock: ManualClock) -> None:
+    assert await stores.fleet.own(1, "a", 1_000)
+    assert not await stores.fleet.own(1, "b", 1_000)
+    assert await stores.fleet.own(2, "b", 1_000)
+    await clock.advance(0.9)
+    assert await stores.fleet.own(1, "a", 1_000)
+    await clock.advance(0.9)
+    assert not await stores.fleet.own(1, "b", 1_000)
+    await clock.advance(0.1)
+    assert await stores.fleet.own(1, "b", 1_000)
+    await stores.fleet.disown(1, "a")
+    assert not await stores.fleet.own(1, "a", 1_000)
+    await stores.fleet.disown(1, "b")
+    assert await stores.fleet.own(1, "a", 1_000)
+
+
+async def test_the_first_plan_is_kept_until_a_newer_one_comes(stores: QueueStores) -> None:
+    assert await stores.fleet.plan(Plan(4, 4)) == Plan(4, 4)
+    assert await stores.fleet.plan(Plan(9, 9, version=7)) == Plan(4, 4)
+    assert await stores.fleet.change(Plan(8, 8, version=1)) == Plan(8, 8, version=1)
+    assert await stores.fleet.change(Plan(2, 8, version=1)) == Plan(8, 8, version=1)
+    assert await stores.fleet.plan(Plan(4, 4)) == Plan(8, 8, version=1)
+
+
+async def test_a_change_may_be_the_first_plan(stores: QueueStores) -> None:
+    assert await stores.fleet.change(Plan(8, 8, version=0)) == Plan(8, 8, version=0)
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+async def test_a_lane_without_a_limit_is_granted_everything(stores: QueueStores) -> None:
+    assert await stores.limits.rate_of("mail") is None
+    grants = await stores.limits.reserve("mail", 2_500, 0)
+    assert (grants.size, grants.wait_ms) == (1_000, [0.0, 0.0, 0.0])
+
+
+async def test_a_declared_rate_is_booked_ahead_and_never_twice(stores: QueueStores) -> None:
+    await stores.limits.declare("mail", Rate(10))
+    assert await stores.limits.rate_of("mail") == 10.0
+    first = await stores.limits.reserve("mail", 3, 10_000)
+    assert (first.size, first.wait_ms) == (1, [0.0, 102.0, 204.0])
+    later = await stores.limits.reserve("mail", 100, 600)
+    assert later.wait_ms == pytest.approx([306.0, 408.0, 510.0])
+    assert len((await stores.limits.reserve("mail", 100, 0)).wait_ms) == 1
+    await stores.limits.declare("mail", None)
+    assert await stores.limits.rate_of("mail") is None
+
+
+async def test_refusals_lower_the_rate_and_time_raises_it(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    await stores.limits.refused("mail", 100.0, 2_000)
+    lowered = await stores.limits.rate_of("mail")
+    await stores.limits.refused("mail", 100.0, 2_000)
+    assert lowered is not None
+    assert lowered < 50
+    assert await stores.limits.rate_of("mail") == lowered, "one surge counts once"
+    assert (await stores.limits.reserve("mail", 1, 10_000)).wait_ms == [2_000.0]
+    await clock.advance(5.0)
+    raised = await stores.limits.rate_of("mail")
+    assert raised is not None
+    assert raised > lowered
+    await stores.limits.refused("mail", 100.0, 0)
+    again = await stores.limits.rate_of("mail")
+    assert again is not None
+    assert again < raised
+
+
+async def test_a_lane_that_was_refused_long_ago_is_as_good_as_unlimited(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    await stores.limits.refused("mail", 100.0, 0)
+    await clock.advance(100_000.0)
+    assert await stores.limits.rate_of("mail") == 10_000_000
+    await stores.limits.refused("mail", 100.0, 0)
+    await clock.advance(100_000.0)
+    assert (await stores.limits.reserve("mail", 5, 0)).wait_ms == [0.0]
+
+
+# -- the bell ----------------------------------------------------------------------------------
+
+
+async def test_the_bell_rings_for_what_can_be_claimed(driver: Driver, stores: QueueStores) -> None:
+    wait = asyncio.ensure_future(stores.bell.wait(60.0))
+    await asyncio.sleep(0.2)  # a subscription takes a moment to be there
+    await driver.submit("a", [1])
+    async with asyncio.timeout(5):
+        assert await wait == {PARTITION}
+
+
+async def test_the_bell_gives_up_in_time(stores: QueueStores, clock: ManualClock) -> None:
+    wait = asyncio.ensure_future(stores.bell.wait(1.0))
+    await clock.advance(1.0)
+    assert await wait == set()

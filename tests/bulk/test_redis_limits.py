@@ -1,0 +1,37 @@
+"""Limits in Lua and in Python agree on whatever happens."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from heatsink.bulk.batch import Rate
+from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisServer
+
+from .conftest import redis_queue
+
+LANE = "ada:mail"
+RATES = [Rate(1), Rate(7), Rate(1_000), Rate(123_456), Rate(30_000, 60.0), Rate(100, 3600.0), None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_lua_and_python_agree(seed: int, server: RedisServer, clock: ManualClock) -> None:
+    rng, python = Random(seed), MemoryQueueServer(clock).stores().limits
+    async with redis_queue(server.url, clock) as stores:
+        lua = stores.limits
+        for _ in range(150):
+            step, wait_s = rng.random(), rng.choice([0.0, 0.0013, 0.07, 0.6, 2.0, 9.0, 40.0])
+            await clock.advance(wait_s)
+            for limits in (python, lua):
+                pick = Random(f"{seed} {step}")
+                if step < 0.15:
+                    await limits.declare(LANE, pick.choice(RATES))
+                elif step < 0.4:
+                    await limits.refused(LANE, pick.uniform(0, 5_000), pick.choice([0, 1_500]))
+            starts, ahead_ms = rng.randint(1, 3_000), rng.choice([0, 50, 1_000])
+            granted = await lua.reserve(LANE, starts, ahead_ms)
+            assert granted == await python.reserve(LANE, starts, ahead_ms)
+            assert await lua.rate_of(LANE) == await python.rate_of(LANE)

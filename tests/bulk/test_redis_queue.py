@@ -1,0 +1,195 @@
+"""What is special about a queue in Redis: names, places, memory, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
+from heatsink.errors import InvalidSetting
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.connection import Connection
+from heatsink.stores.redis.queue import open_queue
+from heatsink.stores.redis.queue.keys import QueueKeys
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisSentinel, RedisServer
+from tests.servers import real
+
+from .conftest import redis_queue
+from .driver import NOW_MS, PARTITION, Driver
+
+
+@pytest.fixture
+async def stores(server: RedisServer, clock: ManualClock) -> AsyncIterator[QueueStores]:
+    async with redis_queue(server.url, clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def redis(server: RedisServer, clock: ManualClock) -> AsyncIterator[Connection]:
+    connection = Connection(parse(server.url), clock, Random(1))
+    await connection.run("FLUSHALL")
+    yield connection
+    await connection.close()
+
+
+async def names(redis: Connection) -> list[str]:
+    return sorted(name.decode() for name in await redis.run("KEYS", "*"))
+
+
+def test_keys_are_where_operators_expect_them() -> None:
+    keys = QueueKeys("prod")
+    assert keys.partition(3) == "/prod/queue/{partition_3}/"
+    assert keys.partition(LEGACY) == "/prod/{queue}/"
+    assert keys.bell == "/prod/queue/bell"
+    assert keys.fleet("members") == "/prod/fleet/{fleet}/members"
+    assert keys.batch("a").startswith("/prod/batches/{batch_")
+    assert keys.limit("a").startswith("/prod/limits/{limit_")
+
+
+@pytest.mark.parametrize("stage", ["", "a/b", "a{b", "a b", "x" * 65, 3])
+def test_a_stage_that_breaks_names_is_refused(stage: str) -> None:
+    with pytest.raises(InvalidSetting, match="stage must be"):
+        QueueKeys(stage)
+
+
+def test_homes_spread_evenly_over_256_slots() -> None:
+    homes = {QueueKeys().batch(str(n)).split("}")[0] for n in range(5_000)}
+    assert len(homes) == 256
+
+
+async def test_nothing_that_users_write_is_in_a_name(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver, text = Driver(stores, clock), "{u}ser text"
+    about: Any = {"tenant": text, "batch": text, "action": text}
+    await driver.submit(f"{text} 1", [2, 2], lane=text, **about)
+    await driver.submit(f"{text} 2", [2, 2], **about)
+    for item in await driver.slices(**{text: 3}):
+        await driver.settle(item, "rf"[: item.count])
+    await driver.lose()
+    await stores.batches.open(Batch(text, text, text, 1))
+    await stores.limits.declare(text, Rate(1))
+    await stores.fleet.join(text, [text], 1_000)
+    await driver.slices()
+    found = await names(redis)
+    assert len(found) > 20
+    assert not [name for name in found if "ser text" in name]
+
+
+async def test_items_that_are_done_leave_nothing_behind(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5, 5])
+    await driver.work(mark="r")
+    await driver.work(mark="f")
+    await driver.steer("a", "retry", lap=1)
+    await driver.lose(10)
+    while await driver.work():
+        await driver.wait(20)
+    left = {name.partition("}/")[2].partition("/")[2] for name in await names(redis)}
+    assert (await driver.counts("a")).done == 10
+    assert {name.partition("/")[2] for name in left} == {""}, "only the part's own record is left"
+
+
+async def test_a_part_that_ended_expires_once_its_end_was_reported(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5])
+    await driver.work(mark="f")
+    parts = [name for name in await names(redis) if "/part/" in name]
+
+    async def lasting() -> list[int]:
+        return [await redis.run("TTL", name) for name in parts]
+
+    assert await lasting() == [-1] * 4
+    (end,) = await driver.ends()
+    await driver.ends(end)
+    assert all(0 < left_s <= 7 * 24 * 3600 for left_s in await lasting())
+    await driver.steer("a", "retry", lap=1)
+    assert set(await lasting()) <= {-1, -2}
+
+
+async def test_partitions_can_be_on_another_redis(clock: ManualClock) -> None:
+    with real(RedisServer) as home, real(RedisServer) as other:
+        stores = open_queue(
+            home.url, clock, Random(1), durability="relaxed", places={PARTITION: other.url}
+        )
+        part = Part("a", "a", "ada", "mail", NOW_MS, "mail/ada")
+        wait = asyncio.ensure_future(stores.bell.wait(60.0))
+        await asyncio.sleep(0.2)
+        await stores.queue.stage(PARTITION, part, [Chunk(0, 1, b"x")])
+        await stores.queue.stage(PARTITION + 1, part, [Chunk(0, 1, b"x")])
+        await stores.queue.steer(PARTITION, "a", "release")
+        async with asyncio.timeout(5):
+            assert await wait == {PARTITION}
+        assert "partition_3" in other.command("KEYS", "*")
+        assert "partition_3" not in home.command("KEYS", "*")
+        assert "partition_4" in home.command("KEYS", "*")
+        await stores.close()
+
+
+@pytest.mark.parametrize("places", [{"x": "redis://a"}, {-2: "redis://a"}, {1: "http://a"}])
+def test_places_must_be_numbers_and_urls(places: dict[int, str], clock: ManualClock) -> None:
+    with pytest.raises(InvalidSetting, match="places"):
+        open_queue("redis://a", clock, Random(1), places=places)
+
+
+async def test_scripts_come_back_after_a_restart(clock: ManualClock) -> None:
+    with real(RedisServer) as server:
+        stores = open_queue(server.url, clock, Random(1), durability="relaxed")
+        assert await stores.fleet.own(1, "me", 1_000)
+        server.command("SCRIPT", "FLUSH")
+        assert not await stores.fleet.own(1, "you", 1_000)
+        await stores.close()
+
+
+async def test_a_bell_through_sentinel_rings_too(clock: ManualClock) -> None:
+    with real(RedisSentinel) as group:
+        stores = open_queue(group.url, clock, Random(1), durability="relaxed")
+        wait = asyncio.ensure_future(stores.bell.wait(60.0))
+        await asyncio.sleep(0.3)
+        await Driver(stores, clock).submit("a", [1])
+        async with asyncio.timeout(5):
+            assert await wait == {PARTITION}
+        await stores.close()
+
+
+async def test_a_bell_without_a_redis_just_waits_and_rings_when_it_is_back(
+    clock: ManualClock,
+) -> None:
+    with real(RedisServer) as server:
+        stores = open_queue(server.url, clock, Random(1), durability="relaxed")
+        server.kill()
+        wait = asyncio.ensure_future(stores.bell.wait(3.0))
+        await asyncio.sleep(0.1)
+        await clock.advance(3.0)
+        assert await wait == set()
+        server.start()
+        wait = asyncio.ensure_future(stores.bell.wait(60.0))
+        await clock.advance(3.0)
+        await asyncio.sleep(0.2)
+        await Driver(stores, clock).submit("a", [1])
+        async with asyncio.timeout(5):
+            assert await wait == {PARTITION}
+        await stores.close()
+
+
+async def test_two_stages_share_a_redis_without_meeting(
+    server: RedisServer, clock: ManualClock
+) -> None:
+    mine, yours = uuid4().hex, uuid4().hex
+    first = open_queue(server.url, clock, Random(1), stage=mine, durability="relaxed")
+    second = open_queue(server.url, clock, Random(1), stage=yours, durability="relaxed")
+    await Driver(first, clock).submit("a", [1])
+    assert await second.queue.part(PARTITION, "a") is None
+    await first.close()
+    await second.close()

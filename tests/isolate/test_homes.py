@@ -1,0 +1,66 @@
+"""Homes in memory and in Redis behave alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+from uuid import uuid4
+
+import pytest
+
+from heatsink.clock import SystemClock
+from heatsink.isolate.store import HOME_MAX, HomeEntry, HomeStore, slot_of
+from heatsink.stores.memory.homes import MemoryHomes
+from heatsink.stores.redis.homes import RedisHomes
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import real
+
+
+@pytest.fixture(params=["memory", "server", "cluster"])
+async def homes(request: pytest.FixtureRequest) -> AsyncIterator[HomeStore]:
+    if request.param == "memory":
+        yield MemoryHomes()
+        return
+    with real(RedisServer if request.param == "server" else RedisCluster) as server:
+        opened = RedisHomes(server.url, f"test-{uuid4().hex}", SystemClock(), Random(1))  # type: ignore[attr-defined]
+        yield opened
+        await opened.close()
+
+
+def entry(number: int, author: str = "ada") -> HomeEntry:
+    return HomeEntry(number.to_bytes(16, "big"), author)
+
+
+async def test_a_home_is_whole_only_after_it_was_built(homes: HomeStore) -> None:
+    assert await homes.page("zoe", None, 10) is None
+    await homes.push(["zoe"], entry(1))
+    assert await homes.page("zoe", None, 10) is None
+    await homes.fill("zoe", [], built=True)
+    assert await homes.page("zoe", None, 10) == [entry(1)]
+
+
+async def test_pages_go_on_below_the_last_and_show_a_post_once(homes: HomeStore) -> None:
+    await homes.fill("zoe", [entry(n) for n in range(5)], built=True)
+    await homes.push(["zoe"], entry(3))
+    first = await homes.page("zoe", None, 3)
+    assert first == [entry(4), entry(3), entry(2)]
+    assert await homes.page("zoe", first[-1].raw, 3) == [entry(1), entry(0)]
+
+
+async def test_a_push_reaches_every_user_of_the_group_and_nobody_else(homes: HomeStore) -> None:
+    group = [name for name in (f"user-{n}" for n in range(2_000)) if slot_of(name) == 7]
+    for user in [*group, "other"]:
+        await homes.fill(user, [], built=True)
+    await homes.push(group, entry(9, "größe"))
+    assert [await homes.page(user, None, 5) for user in group] == [[entry(9, "größe")]] * len(group)
+    assert await homes.page("other", None, 5) == []
+
+
+async def test_a_home_keeps_the_newest(homes: HomeStore) -> None:
+    await homes.fill("zoe", [entry(n) for n in range(500)], built=True)
+    await homes.fill("zoe", [entry(n) for n in range(500, HOME_MAX + 50)], built=False)
+    page = await homes.page("zoe", None, HOME_MAX + 50)
+    assert page is not None
+    assert len(page) == HOME_MAX
+    assert page[0] == entry(HOME_MAX + 49)
+    assert page[-1] == entry(50)

@@ -1,0 +1,149 @@
+"""A server in a folder: started by the first, shared, and gone after the last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import msgspec
+import pytest
+
+from heatsink.bulk.store import Chunk, Part
+from heatsink.client.queue import connect_queue
+from heatsink.errors import InvalidSetting
+from heatsink.stores.embedded import Membership, MissingServer, find_server, join
+from heatsink.stores.embedded.server import Door
+
+USER = """
+import sys
+from pathlib import Path
+from heatsink.stores.embedded import join
+membership = join(Path(sys.argv[1]))
+print(membership.url, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def server_is_there() -> None:
+    try:
+        find_server()
+    except MissingServer as missing:
+        pytest.skip(str(missing))
+
+
+@contextmanager
+def joined(folder: Path) -> Iterator[Membership]:
+    membership = join(folder)
+    try:
+        yield membership
+    finally:
+        membership.leave()
+
+
+def door(folder: Path) -> Door:
+    return msgspec.json.decode((folder / "door").read_bytes(), type=Door)
+
+
+def wait_until_gone(folder: Path) -> None:
+    deadline_s = monotonic() + 20
+    while door(folder).answers():
+        assert monotonic() < deadline_s, "the server outlives its users"
+        sleep(0.05)
+
+
+def server_pids(folder: Path) -> list[int]:
+    """Of the server itself, not of its keeper."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            program = (process / "exe").resolve().name
+            here = (process / "cwd").resolve() == folder.resolve()
+        except OSError:
+            continue
+        if here and "python" not in program:
+            found.append(int(process.name))
+    return found
+
+
+async def test_a_queue_in_a_folder_is_there_again_after_its_last_user_left(tmp_path: Path) -> None:
+    part = Part("a", "a", "ada", "mail", 1, "mail/ada")
+    stores = connect_queue(f"embedded:///{tmp_path}/queue").stores
+    await stores.open()
+    await stores.queue.stage(3, part, [Chunk(0, 5, b"x")])
+    await stores.sync()
+    await stores.close()
+    wait_until_gone(tmp_path / "queue")
+    stores = connect_queue(f"embedded:///{tmp_path}/queue").stores
+    counts = await stores.queue.part(3, "a")
+    await stores.close()
+    assert counts is not None
+    assert counts.size == 5
+    wait_until_gone(tmp_path / "queue")
+
+
+def test_those_who_join_at_once_share_one_server(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        members = list(pool.map(join, [tmp_path] * 4))
+    assert len({member.url for member in members}) == 1
+    if sys.platform == "linux":
+        assert len(server_pids(tmp_path)) == 1
+    for member in members:
+        member.leave()
+    wait_until_gone(tmp_path)
+
+
+def test_the_server_outlives_the_process_that_started_it_but_not_the_last(tmp_path: Path) -> None:
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", USER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    )
+    with first, second:
+        assert first.stdout is not None
+        assert second.stdout is not None
+        assert first.stdout.readline() == second.stdout.readline()
+        first.kill()
+        first.wait()
+        sleep(2.5)
+        assert door(tmp_path).answers()
+        second.kill()
+    wait_until_gone(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) -> None:
+    with joined(tmp_path) as membership:
+        (pid,) = server_pids(tmp_path)
+        os.kill(pid, signal.SIGKILL)
+        deadline_s = monotonic() + 20
+        while server_pids(tmp_path) in ([pid], []) or not door(tmp_path).answers():
+            assert monotonic() < deadline_s
+            sleep(0.05)
+        assert door(tmp_path).url == membership.url
+    wait_until_gone(tmp_path)
+
+
+def test_strangers_need_the_password_and_cannot_read_it(tmp_path: Path) -> None:
+    with joined(tmp_path / "queue"):
+        assert not Door(door(tmp_path / "queue").port, "guess").answers()
+        for name in ("door", "server.conf"):
+            assert (tmp_path / "queue" / name).stat().st_mode & 0o077 == 0
+        assert (tmp_path / "queue").stat().st_mode & 0o077 == 0
+    wait_until_gone(tmp_path / "queue")
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidSetting, match="must be a folder"):
+        join(tmp_path / "file")
