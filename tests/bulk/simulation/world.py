@@ -159,7 +159,9 @@ class World:
         for _ in range(self.rng.choice((1, 2, 3, 6))):
             if node := self._up(self.producers):
                 breaks = self.rng.random() < 0.15
-                result = await self._on(node, partial(self._submit_once, batch=batch, breaks=breaks))
+                result = await self._on(
+                    node, partial(self._submit_once, batch=batch, breaks=breaks)
+                )
                 if not isinstance(result, BaseException):
                     batch.accepted = True
                     self.history.events["accepted"] += 1
