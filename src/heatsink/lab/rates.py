@@ -97,7 +97,7 @@ async def unknown(seconds: float, seed: int) -> list[Second]:
 def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> Report:
     known = run_on_virtual_time(declared(jobs, seed))
     history = run_on_virtual_time(unknown(seconds, seed))
-    held = _held(history)
+    used = held(history)
     refused = history[-1].refused / history[-1].calls
     return Report(
         name="rates",
@@ -110,7 +110,7 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> R
                 f"the seed: {SEED_S / SEED_IDEAL_S:.2f} ×",
             ),
             Figure("refusals per job", f"{known.throttles:.2f}", f"the seed: {SEED_THROTTLES}"),
-            Figure("unknown limit: used", f"{held:.1%}", "from the beginning, changes included"),
+            Figure("unknown limit: used", f"{used:.1%}", "from the beginning, changes included"),
             Figure("unknown limit: refused", f"{refused:.2%}", "of all calls, the first surge too"),
         ],
         tables=[_declared_table(known), _thirds_table(history)],
@@ -138,11 +138,12 @@ def _thirds_table(history: list[Second]) -> Table:
             refused = span[-1].refused - span[0].refused
             calls = span[-1].calls - span[0].calls
             title = f"{begin_s:,.0f}–{end_s:,.0f} s, {span[-1].limit:g}/s taken"
-            rows.append([title, f"{_held(span):.1%}", f"{refused / calls:.2%}"])
+            rows.append([title, f"{held(span):.1%}", f"{refused / calls:.2%}"])
     return Table("A limit that nobody declared", ["", "of the limit used", "refused"], rows)
 
 
-def _held(span: list[Second]) -> float:
+def held(span: list[Second]) -> float:
+    """The share of what the service would have taken."""
     first, last = span[0], span[-1]
     done = last.calls - last.refused - first.calls + first.refused
     possible = sum(second.limit for second in span[1:]) * (last.time_s - first.time_s)

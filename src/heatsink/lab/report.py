@@ -69,7 +69,7 @@ def to_html(report: Report, command: str, plotly: str) -> str:
         title=escape(report.title),
         story="".join(f"<p>{escape(text)}</p>" for text in report.story.split("\n\n")),
         figures="".join(map(_figure, report.figures)),
-        charts="".join(_chart(number, chart) for number, chart in enumerate(report.charts)),
+        charts="".join(map(_chart, range(len(report.charts)), report.charts)),
         tables="".join(map(_table, report.tables)),
         command=escape(command),
         data=charts,

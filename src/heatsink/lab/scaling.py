@@ -160,11 +160,14 @@ def _policy_charts(fixed: Run, steered: list[Run]) -> list[Chart]:
         Chart(
             "Workers",
             "workers",
-            [_line(run, "workers", shown_s, "step") for run in every],
-            note=f"The service is full at {FULL}.",
+            [_line(run, "workers", shown_s, "step") for run in every] + [_full(shown_s)],
         ),
         Chart("Items that wait", "items", [_line(run, "ready", shown_s) for run in every]),
     ]
+
+
+def _full(until_s: float) -> Series:
+    return Series("the service is full", [0.0, until_s], [FULL, FULL], "dot", COLOURS[""])
 
 
 def _metric_charts(theirs: Run, ours: Run) -> list[Chart]:

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -159,9 +160,8 @@ class World:
         for _ in range(self.rng.choice((1, 2, 3, 6))):
             if node := self._up(self.producers):
                 breaks = self.rng.random() < 0.15
-                result = await self._on(
-                    node, partial(self._submit_once, batch=batch, breaks=breaks)
-                )
+                once = partial(self._submit_once, batch=batch, breaks=breaks)
+                result = await self._on(node, once)
                 if not isinstance(result, BaseException):
                     batch.accepted = True
                     self.history.events["accepted"] += 1
