@@ -407,6 +407,7 @@ async def test_load_tells_what_there_is_to_do(driver: Driver, stores: QueueStore
     assert (load.runnable, load.limited, load.delayed, load.in_flight) == (6, 5, 1, 2)
     assert (load.tenants, load.oldest_ms, load.claimed, load.done) == (2, 500, 4, 1)
     assert load.service_us == pytest.approx(3_000)
+    assert load.used_us == 6_000
     await driver.wait(500)
     load = await stores.queue.load(PARTITION)
     assert (load.runnable, load.delayed) == (7, 0)

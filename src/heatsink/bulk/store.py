@@ -154,7 +154,10 @@ class Chores(msgspec.Struct, frozen=True):
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """Totals (claimed, done …) only grow; the rest is now. Times in µs are per item."""
+    """Totals (claimed, done …, used_us) only grow; the rest is now.
+
+    `service_us` is for each item that waits; `used_us` is what all that was started has taken.
+    """
 
     runnable: int = 0
     limited: int = 0
@@ -170,6 +173,7 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     fenced: int = 0
     lost: int = 0
     workers: int = 0
+    used_us: int = 0
 
 
 class QueueStore(Protocol):

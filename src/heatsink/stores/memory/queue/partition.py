@@ -38,7 +38,7 @@ SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker;
 SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
 SERVICE_WEIGHT = 0.1
 QUANTUM_US = 20_000.0
-TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost")
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost", "used_us")
 
 
 @dataclass
@@ -287,6 +287,7 @@ class Partition:
     def _correct(self, lease: Lease, used_us: int, settled: int, started: int) -> None:
         """Tenants were charged what their items were thought to cost; now it is known."""
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
+        self.tally["used_us"] += used_us
         if started:
             action = lease.share.part.action
             known = self.service_us.get(action)
