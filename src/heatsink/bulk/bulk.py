@@ -109,7 +109,7 @@ class Bulk:
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
         )
-        await self._check_known(action)
+        await self._check_known(wanted)
         return await self._accept(wanted, items, spread)
 
     async def _accept(
@@ -117,15 +117,21 @@ class Bulk:
     ) -> Batch:
         known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
-        if known.state not in ("open", "aborted"):
-            return known
-        batch = msgspec.structs.replace(wanted, submitted_ms=known.submitted_ms)
-        partitions = await self._hand(batch.id, spread)
-        submission = Submission(
-            batch, partitions, self._stores, self._patience, self._clock, self._rng
+        accepted = known
+        batch = msgspec.structs.replace(
+            wanted, submitted_ms=known.submitted_ms, version=known.version
         )
-        accepted = await submission.run(items)
-        if accepted.is_final:
+        if known.state in ("open", "aborted"):
+            partitions = await self._hand(batch.id, spread)
+            submission = Submission(
+                batch, partitions, self._stores, self._patience, self._clock, self._rng
+            )
+            accepted = await submission.run(items)
+        calls = [self._stores.sync()]
+        if accepted.state == "running":
+            calls.append(self._tell_parts(accepted, "release"))
+        await asyncio.gather(*calls)
+        if not accepted.items:
             await self.tell_done(accepted)
         return accepted
 
@@ -141,15 +147,15 @@ class Bulk:
             )
         return on_done
 
-    async def _check_known(self, action: str) -> None:
+    async def _check_known(self, wanted: Batch) -> None:
         """Workers announce what they can do. Before the first of them came, anything may be."""
-        if action.startswith(BUILT_IN):
-            return
         known = await self._patience.call(self._stores.fleet.actions)
-        if known and action not in known:
-            raise InvalidSetting(
-                f"action {action!r} is unknown: workers announced {', '.join(known[:20])}"
-            )
+        callback = "" if "://" in wanted.on_done else wanted.on_done
+        for field, name in (("action", wanted.action), ("on_done", callback)):
+            if known and name and name not in known and not name.startswith(BUILT_IN):
+                raise InvalidSetting(
+                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
+                )
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:
@@ -259,10 +265,14 @@ class Bulk:
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
+        if (batch := await self._get(id)).lap:  # whoever began that lap may not have told all parts
+            await self._tell_parts(batch, "retry")
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
             await self._clock.sleep(LOOK_S)
+        if (batch := await self._get(id)).is_final:
+            await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")
 
@@ -273,7 +283,7 @@ class Bulk:
     async def _tell_parts(self, batch: Batch, verb: Verb) -> None:
         steer = self._stores.queue.steer
         calls = (
-            self._patience.call(steer, part.partition, part.id, verb, batch.lap)
+            self._patience.call(steer, part.partition, part.id, verb, batch.lap, batch.version)
             for part in batch.parts
         )
         await asyncio.gather(*calls)

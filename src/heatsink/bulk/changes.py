@@ -22,6 +22,7 @@ def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: in
         items=items,
         parts=tuple(parts),
         ended_ms=0 if items else now_ms,
+        reason="",
     )
 
 
@@ -39,7 +40,9 @@ def steered(batch: Batch, wish: State) -> Batch:
 
 
 def tried_again(batch: Batch) -> Batch:
-    """Only what failed runs again, and the batch ends anew."""
+    """Only what failed runs again, and the batch ends anew. Said twice, it changes nothing."""
+    if batch.state == "running" and batch.lap:
+        return batch
     if batch.state != "failed":
         raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed one can be retried")
     return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)

@@ -47,9 +47,7 @@ async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
             async with heatsink.connect("memory://", news=url):
                 pass
     said = str(caught.value)
-    assert said == (
-        f"Redis at {server.address} refuses the user or the password: check the news URL"
-    )
+    assert said == (f"Redis at {server.address} refuses the user or the password: check its URL")
 
 
 async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualClock) -> None:

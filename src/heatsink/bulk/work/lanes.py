@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from heatsink.bulk.rates import LATE_MS
 from heatsink.bulk.store import Grants, LaneDepth, LimitStore
@@ -64,11 +65,15 @@ class HomeClock:
         return home_s + self._high_s, latest_s
 
 
+class Start(NamedTuple):
+    from_s: float
+    by_s: float
+    size: int
+
+
 @dataclass
 class Booked:
-    """Starts: from when, until when, how many."""
-
-    starts: deque[tuple[float, float, int]] = field(default_factory=deque)
+    starts: deque[Start] = field(default_factory=deque)
     retry_s: float = 0.0
     clock: HomeClock = field(default_factory=HomeClock)
 
@@ -97,7 +102,7 @@ class Lanes:
             return
         for wait_ms in grants.wait_ms:
             window = booked.clock.window((grants.now_ms + wait_ms) / 1000)
-            booked.starts.append((*window, grants.size))
+            booked.starts.append(Start(*window, grants.size))
 
     async def _booked(self, lane: str, waiting: int, clock: HomeClock) -> Grants:
         """One start at a time until the home's clock is known: those may be forfeited."""
@@ -115,17 +120,17 @@ class Lanes:
         granted: dict[str, int] = {}
         start_by_s = float("inf")
         for lane, booked in self._lanes.items():
-            while booked.starts and booked.starts[0][0] <= now_s:
-                _, latest_s, size = booked.starts.popleft()
-                if now_s <= latest_s and room > 0:
-                    granted[lane] = granted.get(lane, 0) + min(size, room)
-                    room -= min(size, room)
-                    start_by_s = min(start_by_s, latest_s)
+            while booked.starts and booked.starts[0].from_s <= now_s:
+                start = booked.starts.popleft()
+                if now_s <= start.by_s and room > 0:
+                    granted[lane] = granted.get(lane, 0) + min(start.size, room)
+                    room -= min(start.size, room)
+                    start_by_s = min(start_by_s, start.by_s)
         return granted, start_by_s
 
     def next_s(self) -> float:
-        """When something is to be done for a lane: to claim, or to ask again."""
-        return min(
-            (b.starts[0][0] if b.starts else b.retry_s for b in self._lanes.values()),
-            default=float("inf"),
-        )
+        """When to claim for a lane, or to ask again. A lane without starts waits for a worker."""
+        now_s = self._clock.monotonic_s()
+        starts_s = [b.starts[0].from_s for b in self._lanes.values() if b.starts]
+        retries_s = [b.retry_s for b in self._lanes.values() if b.retry_s > now_s]
+        return min([*starts_s, *retries_s], default=float("inf"))

@@ -117,7 +117,7 @@ class Connection:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
             self._fail("it refuses the login")
-            return InvalidSetting(f"{where} refuses the user or the password: check the news URL")
+            return InvalidSetting(f"{where} refuses the user or the password: check its URL")
         if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
             return _refusal(error, where, command)
         reason = type(error).__name__
@@ -126,7 +126,7 @@ class Connection:
 
     def _fail(self, reason: str) -> None:
         if not self._failures:
-            logger.warning("Redis at %s is out of reach (%s); appends go on", self._address, reason)
+            logger.warning("Redis at %s is out of reach (%s)", self._address, reason)
         longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
         self._failures = min(self._failures + 1, 10)
         self._resume_s = self._clock.monotonic_s() + longest_s * self._rng.uniform(0.5, 1.0)
@@ -140,8 +140,13 @@ class Connection:
         """The servers that take writes, or the one that takes them for a key."""
         if self._address.kind != "cluster":
             return [self._address]
-        cluster: Any = self._driver or await self._open()
-        nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
+        if self._driver is None:
+            await self.run("PING")
+        cluster: Any = self._driver
+        try:
+            nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
+        except exceptions.RedisError as error:
+            raise self._translated(error, "CLUSTER SLOTS") from None
         return [self._address.node(node.host, node.port) for node in nodes]
 
     async def close(self) -> None:
