@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -81,7 +82,7 @@ class BadWire:
         for process in world.processes:
             if process is not self._process and rng.random() > 0.1:
                 delay_s = rng.choice((0.0, 0.01, 0.5, 3.0))
-                world.later(delay_s, lambda p=process: p.wire.hear(keys, sent_s))
+                world.later(delay_s, partial(process.wire.hear, keys, sent_s))
 
     def hear(self, keys: Sequence[str], sent_s: float) -> None:
         if self._ear is not None:
@@ -132,7 +133,7 @@ class World:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+    def later(self, delay_s: float, act: Callable[[], Any]) -> None:
         asyncio.get_running_loop().call_later(delay_s, act)
 
     async def run(self) -> Counter[str]:
@@ -155,7 +156,7 @@ class World:
         return self.counts
 
     def _start(self, act: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(act)
+        task: asyncio.Task[Any] = asyncio.ensure_future(act)
         self._acts.add(task)
         task.add_done_callback(self._end)
         return task
