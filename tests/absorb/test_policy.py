@@ -8,13 +8,26 @@ from heatsink.errors import InvalidSetting
 from heatsink.registry.decision import Decision
 
 
-def seen(start_s: float, servers: int = 50, **reads_s: float) -> Observation:
-    keys = {key: KeyHeat(0, 0, reads, 0, 0) for key, reads in reads_s.items()}
-    return Observation(WindowHeat(int(start_s), start_s, True, keys, 0), servers)
+class Fleet:
+    """A policy, and what came of its decisions."""
+
+    def __init__(self, rules: NearRules) -> None:
+        self.policy = NearPolicy(rules)
+        self.near: dict[str, Decision] = {}
+
+    def see(self, start_s: float, servers: int = 50, **reads_s: float) -> list[Decision]:
+        keys = {key: KeyHeat(0, 0, reads, 0, 0) for key, reads in reads_s.items()}
+        window = WindowHeat(int(start_s), start_s, True, keys, 0)
+        decided = self.policy.decide(Observation(window, servers, dict(self.near)))
+        for decision in decided:
+            self.near[decision.key] = decision
+            if decision.value is None:
+                del self.near[decision.key]
+        return decided
 
 
 def test_a_read_hot_key_is_kept_and_the_reason_says_why() -> None:
-    decided = NearPolicy(NearRules()).decide(seen(1, hot=12_000, cold=900))
+    decided = Fleet(NearRules()).see(1, hot=12_000, cold=900)
     assert decided == [Decision("key:hot", "near", 500, "12,000 reads/s")]
 
 
@@ -22,31 +35,39 @@ def test_a_read_hot_key_is_kept_and_the_reason_says_why() -> None:
     ("servers", "ms"), [(1, 100), (10, 100), (11, 200), (50, 500), (900, 10_000)]
 )
 def test_the_more_servers_the_longer_each_keeps_it(servers: int, ms: int) -> None:
-    assert NearPolicy(NearRules()).decide(seen(1, servers, hot=12_000))[0].value == ms
+    assert Fleet(NearRules()).see(1, servers, hot=12_000)[0].value == ms
 
 
 def test_nothing_is_said_twice() -> None:
-    policy = NearPolicy(NearRules())
-    assert policy.decide(seen(1, hot=12_000))
+    fleet = Fleet(NearRules())
+    assert fleet.see(1, hot=12_000)
     for second in range(2, 60):
-        assert policy.decide(seen(second, hot=2_000 if second % 2 else 800)) == []
-    assert policy.decide(seen(60, servers=200, hot=2_000))[0].value == 2_000
+        assert fleet.see(second, hot=2_000 if second % 2 else 800) == []
+    assert fleet.see(60, servers=200, hot=2_000)[0].value == 2_000
 
 
 def test_a_key_is_let_go_after_it_was_calm_for_long() -> None:
-    policy = NearPolicy(NearRules(cool_down_s=30))
-    policy.decide(seen(1, hot=12_000))
-    for second in range(2, 31):
-        assert policy.decide(seen(second, hot=10)) == []
-    [gone] = policy.decide(seen(31))
+    fleet = Fleet(NearRules(cool_down_s=30))
+    fleet.see(1, hot=12_000)
+    for second in range(2, 32):
+        assert fleet.see(second, hot=10) == []
+    [gone] = fleet.see(32)
     assert (gone.value, gone.reason) == (None, "less than 500 reads/s for 30 s")
-    assert policy.decide(seen(32)) == []
-    assert policy.decide(seen(33, hot=1_000))[0].value == 500
+    assert fleet.see(33) == []
+    assert fleet.see(34, hot=1_000)[0].value == 500
+
+
+def test_a_new_leader_lets_go_what_an_old_one_kept() -> None:
+    fleet = Fleet(NearRules(cool_down_s=30))
+    fleet.see(1, hot=12_000)
+    fleet.policy = NearPolicy(NearRules(cool_down_s=30))
+    assert fleet.see(100) == [], "it has not seen it calm for long enough"
+    assert fleet.see(130)[0].value is None
 
 
 def test_the_hottest_come_first_and_the_number_is_bounded() -> None:
-    policy = NearPolicy(NearRules(keys_max=2))
-    decided = policy.decide(seen(1, a=2_000, b=9_000, c=5_000))
+    fleet = Fleet(NearRules(keys_max=2))
+    decided = fleet.see(1, a=2_000, b=9_000, c=5_000)
     assert [decision.key for decision in decided] == ["b", "c"]
 
 

@@ -64,7 +64,7 @@ class BlockingReads:
         self._flights: dict[str, _Flight] = {}
         self._lock = Lock()
         self.is_linked = True
-        self.on_forget: Callable[[str], None] = lambda _key: None
+        self.on_forget: Callable[[str], object] = lambda _key: None
 
     def get(
         self,

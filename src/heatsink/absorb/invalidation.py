@@ -19,13 +19,14 @@ TOGETHER_MAX = 500
 OUTBOX_MAX = 10_000
 AGAIN_S = 1.0
 EVERYTHING: Sequence[str] = ()
+Tell = Callable[[str], object]
 
 
 class Forgetful(Protocol):
     """What `Reads` and `BlockingReads` are, seen from here."""
 
     is_linked: bool
-    on_forget: Callable[[str], None]
+    on_forget: Tell
 
     def drop(self, key: str) -> None: ...
 
@@ -62,7 +63,7 @@ class Invalidation:
         self._outbox: dict[str, None] = {}
         self._has_mail = asyncio.Event()
 
-    def tie(self, cache: Forgetful, on_forget: Callable[[str], None] | None = None) -> None:
+    def tie(self, cache: Forgetful, on_forget: Tell | None = None) -> None:
         cache.is_linked = False
         cache.on_forget = on_forget or self.post
         self._caches.append(cache)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from heatsink.checks import check_number, check_whole
@@ -38,44 +40,44 @@ class NearRules(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """The last complete window of heat, and how many servers reported in it."""
+    """The last complete window of heat, how many servers reported in it, and what is in force."""
 
     window: WindowHeat
     servers: int
+    near: Mapping[str, Decision]
 
 
 class NearPolicy:
-    """Kept at once, let go after a calm cool-down."""
+    """Kept at once, let go after a calm cool-down, which starts anew with a new leader."""
 
     def __init__(self, rules: NearRules) -> None:
         self._rules = rules
-        self._near_ms: dict[str, int] = {}
         self._hot_at_s: dict[str, float] = {}
 
     def decide(self, observation: Observation) -> list[Decision]:
-        window, near_ms = observation.window, self._rules.near_ms(observation.servers)
-        hottest_first = sorted(window.keys.items(), key=lambda item: -item[1].reads_s)
-        decisions = []
-        for key, heat in hottest_first:
-            if heat.reads_s < self._rules.hot_reads_s * COOL_SHARE:
-                break
-            is_kept = key in self._near_ms
-            if is_kept:
+        window, near = observation.window, observation.near
+        near_ms = self._rules.near_ms(observation.servers)
+        self._hot_at_s = {key: self._hot_at_s.get(key, window.start_s) for key in near}
+        decisions, room = [], self._rules.keys_max - len(near)
+        for key, reads_s in self._warm(window):
+            if key in near:
                 self._hot_at_s[key] = window.start_s
-            if self._may_keep(key, heat.reads_s) and self._near_ms.get(key) != near_ms:
-                self._near_ms[key], self._hot_at_s[key] = near_ms, window.start_s
-                decisions.append(for_key(key, NEAR, near_ms, f"{heat.reads_s:,.0f} reads/s"))
+                changed = near[key].value != near_ms
+            else:
+                changed = reads_s >= self._rules.hot_reads_s and room > 0
+                room -= changed
+            if changed:
+                decisions.append(for_key(key, NEAR, near_ms, f"{reads_s:,.0f} reads/s"))
         return [*decisions, *self._let_go(window.start_s)]
 
-    def _may_keep(self, key: str, reads_s: float) -> bool:
-        if key in self._near_ms:
-            return True
-        return reads_s >= self._rules.hot_reads_s and len(self._near_ms) < self._rules.keys_max
+    def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
+        """Keys that are hot, or were and are not cool yet; the hottest first."""
+        least = self._rules.hot_reads_s * COOL_SHARE
+        warm = [(key, heat.reads_s) for key, heat in window.keys.items() if heat.reads_s >= least]
+        return sorted(warm, key=lambda item: (-item[1], item[0]))
 
     def _let_go(self, start_s: float) -> list[Decision]:
         calm_s, limit = self._rules.cool_down_s, self._rules.hot_reads_s * COOL_SHARE
-        cool = [key for key, at_s in self._hot_at_s.items() if start_s - at_s >= calm_s]
-        for key in cool:
-            del self._near_ms[key], self._hot_at_s[key]
         reason = f"less than {limit:,.0f} reads/s for {calm_s:,.0f} s"
+        cool = [key for key, at_s in self._hot_at_s.items() if start_s - at_s >= calm_s]
         return [for_key(key, NEAR, None, reason) for key in cool]

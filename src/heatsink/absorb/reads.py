@@ -57,7 +57,7 @@ class Reads:
         self._loading = Coalescer(clock, self._shelf.settings.patience_s)
         self._is_closed = False
         self.is_linked = True
-        self.on_forget: Callable[[str], None] = lambda _key: None
+        self.on_forget: Callable[[str], object] = lambda _key: None
 
     async def get(
         self,

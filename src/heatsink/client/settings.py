@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from heatsink.absorb.policy import NearRules
+from heatsink.absorb.settings import ReadSettings
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
@@ -31,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True):
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
     scaling: str = "littles_law"
     workers: WorkerRules = WorkerRules()
+    reads: ReadSettings = ReadSettings()
+    near: NearRules = NearRules()
 
     @property
     def alarm_units(self) -> int:
@@ -43,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("retries", self.retries, Retries)
         check_kind("bulk", self.bulk, BulkSettings)
         check_kind("workers", self.workers, WorkerRules)
+        check_kind("reads", self.reads, ReadSettings)
+        check_kind("near", self.near, NearRules)
         if self.scaling not in POLICIES:
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}")
         check_kind("coordinate", self.coordinate, bool)
