@@ -113,12 +113,12 @@ class World:
             await self._follow(user, author, self.rng.random() < 0.7)
         elif choice < 0.8 and self.acknowledged[author]:
             await self._delete(author, self.rng.choice(self.acknowledged[author]))
-        elif choice < 0.86:
+        elif choice < 0.90:
             mode = self.rng.choice([PUSHED, PULLED])
             await self.attempt(lambda hs: hs.timelines.pin(author, mode, reason="a flip"))
-        elif choice < 0.92:
+        elif choice < 0.94:
             await self.attempt(lambda hs: hs.timelines.home(user))
-        elif choice < 0.96:
+        elif choice < 0.98:
             self.crash_a_node()
         else:
             self.homes.lose_everything()
