@@ -180,8 +180,13 @@ class Bulk:
     # -- looking ---------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
+        """How far a batch is. A wish that not all of its parts have heard is told them again."""
         batch = await self._get(id)
-        counts = [c for c in await asyncio.gather(*map(self._count, batch.parts)) if c]
+        found = await asyncio.gather(*map(self._count, batch.parts))
+        parts = zip(batch.parts, found, strict=True)
+        for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
+            await self._tell_parts(batch, verb)
+        counts = [count for count in found if count]
         done, failed, cancelled, running = (
             sum(getattr(count, name) for count in counts)
             for name in ("done", "failed", "cancelled", "running")
@@ -265,8 +270,6 @@ class Bulk:
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
-        if (batch := await self._get(id)).lap:  # whoever began that lap may not have told all parts
-            await self._tell_parts(batch, "retry")
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
