@@ -269,12 +269,16 @@ class Bulk:
 
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
+        was_running = not (await self._get(id)).is_final
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
             await self._clock.sleep(LOOK_S)
-        if (batch := await self._get(id)).is_final:
+        batch = await self._get(id)
+        if was_running and batch.state == "done":
+            return  # this wish was heard before, but not by all parts until now
+        if batch.is_final:
             await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")
