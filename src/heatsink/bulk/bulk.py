@@ -15,7 +15,7 @@ from heatsink.errors import InvalidSetting, Overloaded
 
 from . import changes
 from .actions import BUILT_IN, WEBHOOK, check_action
-from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
+from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
 from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
@@ -110,6 +110,8 @@ class Bulk:
             on_done=self._checked_on_done(on_done),
         )
         await self._check_known(wanted)
+        if wanted.rate is not None:
+            await self._declare(wanted, wanted.rate)
         return await self._accept(wanted, items, spread)
 
     async def _accept(
@@ -129,11 +131,28 @@ class Bulk:
             accepted = await submission.run(items)
         calls = [self._stores.sync()]
         if accepted.state == "running":
-            calls.append(self._tell_parts(accepted, "release"))
+            calls.append(self._release(accepted))
         await asyncio.gather(*calls)
         if not accepted.items:
             await self.tell_done(accepted)
         return accepted
+
+    async def _declare(self, wanted: Batch, rate: Rate) -> None:
+        """A lane's first rate also holds for what was queued without one."""
+        lane, limits = lane_of(wanted), self._stores.limits
+        before = await self._patience.call(limits.rate_of, lane)
+        await self._patience.call(limits.declare, lane, rate)
+        if before is None:
+            for batch in await self.list(LIST_MAX, wanted.tenant):
+                if batch.action == wanted.action and not batch.is_final:
+                    await self._tell_parts(batch, "limit")
+
+    async def _release(self, batch: Batch) -> None:
+        """Whoever declared a rate since this was staged did not see it before it was sealed."""
+        limits = self._stores.limits
+        if await self._patience.call(limits.rate_of, lane_of(batch)) is not None:
+            await self._tell_parts(batch, "limit")
+        await self._tell_parts(batch, "release")
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(96):024x}"

@@ -47,11 +47,12 @@ def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
     wanted: list[tuple[Verb, set[PartState]]] = []
     if batch.state == "running":
         wanted = [("release", {"staged"}), ("resume", {"paused"})]
-        wanted += [("retry", {"finished"})] if batch.lap else []
     elif batch.state == "paused":
         wanted = [("pause", {"ready", "staged"})]
     elif batch.state == "cancelling":
         wanted = [("cancel", {"ready", "paused", "staged"})]
+    if batch.lap and batch.state != "paused":
+        wanted.insert(0, ("retry", {"finished"}))  # even to be cancelled, it must know of its lap
     return [verb for verb, behind in wanted if behind & found]
 
 
