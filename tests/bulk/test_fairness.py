@@ -138,6 +138,28 @@ async def test_one_rate_holds_over_all_batches_partitions_and_consumers() -> Non
 
 
 @on_virtual_time
+async def test_a_rate_also_holds_for_what_was_queued_without_one() -> None:
+    world = World(8)
+
+    @world.action()
+    async def slow(item: Any, context: Context) -> None:
+        await world.note(item, context)
+        await asyncio.sleep(0.1)
+
+    async with world.consumer(workers=8):
+        first = await world.bulk.submit("slow", range(2_000))
+        await asyncio.sleep(2.0)
+        second = await world.bulk.submit("slow", range(20), rate="50/s")
+        await asyncio.sleep(0.1)
+        before = len(world.ran)
+        for batch in (first, second):
+            await world.bulk.wait(batch.id, 60.0)
+    assert before > 200
+    assert most_in_a_window(world.starts_s[before:], 1.0) <= 50
+    assert len(world.ran) == 2_020
+
+
+@on_virtual_time
 async def test_a_busy_worker_forfeits_starts_and_the_rate_still_holds() -> None:
     world = World(1)
     starts_s: list[float] = []

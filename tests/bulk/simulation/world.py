@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -131,6 +132,8 @@ class World:
 
     async def _on(self, node: Node, act: Callable[[Bulk], Awaitable[Any]]) -> Any:
         """Errors of ours, or a crash, are returned: the caller does not know what happened."""
+        if self.weights is None and self.rng.random() < 0.1:
+            self.acts[asyncio.ensure_future(self._crash_soon(node))] = None
         task = node.process.run(_noticed(act(node.bulk)))
         try:
             return await task
@@ -218,6 +221,11 @@ class World:
         if not node.is_up:
             node.start()
 
+    async def _crash_soon(self, node: Node) -> None:
+        """While it is in the middle of something."""
+        await asyncio.sleep(self.rng.uniform(0.0, 0.06))
+        await self._crash(node)
+
     async def _stall(self, node: Node) -> None:
         node.process.clock.stall(self.rng.choice((0.3, 1.0, 3.0, 8.0)))
 
@@ -261,7 +269,7 @@ class World:
                 break
 
     async def _finish(self) -> None:
-        """An operator lets everything go on, as often as it takes, until all has ended."""
+        """An operator resumes what is paused, and looks at everything until all has ended."""
         node, give_up_s = self.producers[0], self.clock.monotonic_s() + PATIENCE_S
         while self.audit.violation is None and self.clock.monotonic_s() < give_up_s:
             records = list(self.server.batches._batches.values())
@@ -269,12 +277,8 @@ class World:
             if not left and not checks.leftovers(self.server):
                 return
             for batch in left:
-                if batch.state == "paused":
-                    await self._on(node, lambda bulk, id=batch.id: bulk.resume(id))  # type: ignore[misc]
-                elif batch.state == "cancelling":
-                    await self._on(node, lambda bulk, id=batch.id: bulk.cancel(id))  # type: ignore[misc]
-                elif batch.lap:
-                    await self._on(node, lambda bulk, id=batch.id: bulk.retry_failed(id))  # type: ignore[misc]
+                verb = _resume if batch.state == "paused" else _status
+                await self._on(node, partial(verb, id=batch.id))
             await asyncio.sleep(2.0)
 
 
