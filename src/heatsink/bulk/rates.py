@@ -33,7 +33,7 @@ PAUSE_MS = 1_000.0  # most limits count by the second: let what was counted pass
 STEP_DOWN = 0.03
 CURVE = 5e-5
 LINGER_S: float = (STEP_DOWN / CURVE) ** (1 / 3)  # when the pace is back at the level
-NEAR = 1.25
+NEAR = 1.1
 TRUST_NEAR, TRUST_FAR = 0.1, 0.75
 
 GUARD_MS = 500.0
