@@ -24,8 +24,8 @@ class TlsEnd:
         self._served: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._accept, HOST, 0, ssl=self._context)
+    async def listening(self, at: int) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._accept, HOST, at, ssl=self._context)
         try:
             yield server.sockets[0].getsockname()[1]
         finally:
@@ -63,9 +63,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def tls_before(port: int, authority: trustme.CA, name: str = HOST) -> AsyncIterator[int]:
-    """The port of a TLS end before `port`, whose certificate names a host."""
-    async with TlsEnd(port, authority, name).listening() as tls_port:
+async def tls_before(
+    port: int, authority: trustme.CA, name: str = HOST, at: int = 0
+) -> AsyncIterator[int]:
+    """The port of a TLS end before `port`, whose certificate names a host. 0 is any free one."""
+    async with TlsEnd(port, authority, name).listening(at) as tls_port:
         yield tls_port
 
 

@@ -131,6 +131,19 @@ async def test_a_certificate_of_another_host_says_so(
     assert "use the host that the certificate names in the news URL" in said
 
 
+async def test_a_certificate_that_is_not_trusted_any_more_stops_nobody(
+    server: RedisServer, authority: trustme.CA, ca: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with tls_before(server.port, authority) as port:
+            news = f"rediss://{HOST}:{port}?ca={ca}&timeout_s=2"
+            hs = await stack.enter_async_context(heatsink.connect("memory://", news=news))
+        await stack.enter_async_context(tls_before(server.port, trustme.CA(), at=port))
+        while "its certificate is not trusted" not in caplog.text:
+            assert await hs.log.append("k", b"hey")
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "no certificates"])
 def test_a_file_that_is_no_authority_is_refused_at_the_start(
     tmp_path: Path, content: str | None

@@ -75,6 +75,7 @@ class Connection:
         self._calls: set[asyncio.Task[Any]] = set()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._failures = 0
+        self._told: set[str] = set()  # reasons of this outage: each is logged once
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
@@ -135,7 +136,8 @@ class Connection:
         return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
 
     def _fail(self, reason: str) -> None:
-        if not self._failures:
+        if reason not in self._told:
+            self._told.add(reason)
             logger.warning("Redis at %s is out of reach (%s); appends go on", self._address, reason)
         longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
         self._failures = min(self._failures + 1, 10)
@@ -145,6 +147,7 @@ class Connection:
         if self._failures:
             logger.info("Redis at %s answers again", self._address)
         self._failures = 0
+        self._told.clear()
 
     async def close(self) -> None:
         driver, self._driver = self._driver, None
