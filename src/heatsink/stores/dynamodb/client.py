@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Closed, HeatsinkError, Unavailable
+from heatsink.errors import Closed, HeatsinkError, InvalidSetting, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
@@ -86,6 +86,11 @@ class DynamoClient:
             return Unavailable(
                 f"{self._url} did not answer within {self._timeout_s:g} s: check the network, retry"
             )
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return InvalidSetting(
+                f"{self._url} shows a certificate that is not trusted ({_reason(error)}): check "
+                "endpoint= in the url, or name its authority's file in SSL_CERT_FILE"
+            )
         if isinstance(error, aiohttp.ClientConnectorError):
             return Unavailable(
                 f"cannot connect to DynamoDB at {self._url}: {error.os_error}; "
@@ -126,6 +131,10 @@ class DynamoClient:
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+def _reason(error: aiohttp.ClientConnectorCertificateError) -> str:
+    return getattr(error.certificate_error, "verify_message", "") or "it does not name this host"
 
 
 def _is_cancelled() -> bool:
