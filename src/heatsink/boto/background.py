@@ -36,7 +36,8 @@ class Background:
             return attempt()
         except Retryable as refusal:
             again = partial(asyncio.to_thread, attempt)
-            result: Result = self.client._wait(self._backoff.after, refusal, again, key)
+            deadline_s = self._backoff.deadline_s()
+            result: Result = self.client._wait(self._backoff.after, refusal, again, key, deadline_s)
             return result
 
     def note_throttle(self, key: str, bucket: int | None) -> None:
@@ -47,11 +48,14 @@ class Background:
     def reach(self, time_ms: int) -> None:
         """Return when items of this time may be placed."""
         deadline_s = self._backoff.deadline_s()
-        self.client._wait(self._backoff.call, partial(self.registry.reach, time_ms, deadline_s))
+        reach = partial(self.registry.reach, time_ms, deadline_s)
+        self.client._wait(self._backoff.call, reach, "", deadline_s)
 
     def renew(self) -> None:
-        self.client._wait(self._backoff.call, self.registry.renew)
+        deadline_s = self._backoff.deadline_s()
+        self.client._wait(self._backoff.call, self.registry.renew, "", deadline_s)
 
     def start_layout(self, key: str) -> Future[Layout]:
         """Ask the registry's store for a layout; the answer comes while buckets are queried."""
-        return self.client._submit(self._backoff.call(partial(self.registry.layout, key), key))
+        layout, deadline_s = partial(self.registry.layout, key), self._backoff.deadline_s()
+        return self.client._submit(self._backoff.call(layout, key, deadline_s))
