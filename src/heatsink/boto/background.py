@@ -32,6 +32,7 @@ class Background:
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
         """In the caller's own thread; only what was refused goes on in the background."""
+        self.registry.check()
         try:
             return attempt()
         except Retryable as refusal:
@@ -50,6 +51,13 @@ class Background:
         deadline_s = self._backoff.deadline_s()
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self.client._wait(self._backoff.call, reach, "", deadline_s)
+
+    def believe_nothing(self, key: str) -> None:
+        """Nothing was found: by a registry that was wiped, for all we know. See `Parts`."""
+        if not self.registry.is_fresh():
+            renew, deadline_s = self.registry.renew_shared, self._backoff.deadline_s()
+            self.client._wait(self._backoff.call, renew, key, deadline_s)
+        self.registry.check()
 
     def renew(self) -> None:
         deadline_s = self._backoff.deadline_s()

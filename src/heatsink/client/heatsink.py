@@ -182,6 +182,7 @@ class Heatsink:
         """Buckets now, epochs, heat, why, and what a read costs."""
         check_key(key)
         self._check_open()
+        self._registry.check()
         deadline_s = self._backoff.deadline_s()
         layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
         view = self._registry.view

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -13,6 +13,7 @@ from heatsink.errors import (
     HeatsinkError,
     InvalidId,
     InvalidSetting,
+    NoRegistry,
     Outdated,
     Unavailable,
     WrongIncarnation,
@@ -32,6 +33,8 @@ PUBLISH_ATTEMPTS = 8
 PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
+REPLACED = "the data store was replaced by another incarnation: reconnect"
+WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
 BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
@@ -52,6 +55,7 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
+        self._refusal = ""
         self._listener = Listener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
         self.time = Timekeeper()
@@ -88,15 +92,35 @@ class Registry:
         """Bring the view up to the store's closed time."""
         if self._listener is not None:
             self._listener.note_asked()
-        reading = await self._store.meta()
+        reading = await self._ours(self._store.meta())
         await self._catch_up(reading)
         return reading
+
+    async def _ours(self, question: Awaitable[Reading]) -> Reading:
+        """META, if it is of our incarnation. If not, `check` refuses from now on."""
+        try:
+            reading = await question
+        except NoRegistry:
+            self._refusal = WIPED
+        except WrongIncarnation as error:
+            self._refusal = str(error)
+        else:
+            same = reading.meta.incarnation == self.meta.incarnation
+            self._refusal = "" if same else REPLACED
+        self.check()
+        return reading
+
+    def check(self) -> None:
+        """Refuse what would read or write in a store that is not ours any more.
+
+        It costs no request: whoever follows the registry learns of it from META.
+        """
+        if self._refusal:
+            raise WrongIncarnation(self._refusal)
 
     async def _catch_up(self, reading: Reading) -> None:
         """The pair first, then the log up to its version, and only then the closed time."""
         meta, asked_s = reading.meta, self._clock.monotonic_s()
-        if meta.incarnation != self.meta.incarnation:
-            raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
         self._meta = meta
         self.time.observe(now_ms(self._clock), reading.store_ms, asked_s)
         self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
@@ -137,7 +161,7 @@ class Registry:
             horizon_ms = self._listener.horizon_ms(self.servers)
         closed_ms = rules.new_closed_time(reading, self.now_ms(), leads, horizon_ms)
         if closed_ms is not None:
-            await self._catch_up(await self._store.advance(closed_ms))
+            await self._catch_up(await self._ours(self._store.advance(closed_ms)))
 
     async def keep_up(self, urgent: bool) -> None:
         """Keep the view fresh, by news if there is any; if it is urgent, by all means."""

@@ -141,7 +141,7 @@ class BufferedCounters:
             self._cells.pop(key, None)
 
     async def _write(self, key: str, cell: _Cell) -> None:
-        totals, writer, deadline_s = self._totals, cell.writer, self._totals.deadline_s()
+        totals, writer, deadline_s = self._totals, cell.writer, self._totals.begin()
         if writer is None or not (cell.unsure or totals.is_good(key, writer)):
             writer = cell.writer = await totals.new_writer(key, deadline_s)
         goal = writer.written + cell.owed

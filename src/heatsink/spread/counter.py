@@ -42,7 +42,7 @@ class Counters:
         """Add to a counter. With the same `token` it is the same add, however often it is sent."""
         check_key(key)
         check_amount(amount)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         if token is not None:
             raw, time_ms = self._router.id_from(token)
             self._check_age(time_ms)
@@ -62,7 +62,7 @@ class Counters:
     async def value(self, key: str) -> int:
         """The sum of all acknowledged adds, as of one moment during the call."""
         check_key(key)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         layout = await self._layout(key, deadline_s)
         partitions = self._partitions(key, layout, self._folded.get(key, 0))
         self._tracker.record_read(key, len(partitions))
@@ -73,6 +73,8 @@ class Counters:
         if value and self._is_worth_folding(key, layout, totals[0]):
             with suppress(Retryable):  # the value is known; the next reader may fold
                 await self._fold(key, layout, deadline_s)
+        if not value:
+            await self._parts.believe_nothing(key, deadline_s)
         return value
 
     async def fold(self, key: str) -> None:
@@ -82,7 +84,7 @@ class Counters:
         `value` calls this when it is worth it.
         """
         check_key(key)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         await self._fold(key, await self._layout(key, deadline_s), deadline_s)
 
     async def _fold(self, key: str, layout: Layout, deadline_s: float) -> None:

@@ -31,6 +31,7 @@ TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 class Log:
     def __init__(self, store: LogStore, parts: Parts) -> None:
         self._store = store
+        self._parts = parts
         self._registry = parts.registry
         self._router = parts.router
         self._tracker = parts.tracker
@@ -44,7 +45,7 @@ class Log:
         """Add an entry. Repeating it with the same id and body is the same append."""
         check_key(key)
         check_body(body)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         if id is not None:
             raw, time_ms = self._router.id_from(id)
         else:
@@ -98,7 +99,7 @@ class Log:
         if span.above is not None and span.below is not None and span.above >= span.below:
             return []
         gather = Gather(key, self._registry.view.layout(key), span, wanted, self._scheme)
-        need_truth, deadline_s = self._passes_horizon(span), self._backoff.deadline_s()
+        need_truth, deadline_s = self._passes_horizon(span), self._parts.begin()
         while asks := gather.asks():
             answers, truth = await self._ask_all(key, asks, need_truth, deadline_s)
             for (partition, ask), answer in zip(asks.items(), answers, strict=True):
@@ -106,6 +107,8 @@ class Log:
             if truth is not None:
                 gather.learn(truth)
                 need_truth = False
+        if not gather.rows:
+            await self._parts.believe_nothing(key, deadline_s)
         return gather.rows
 
     def _passes_horizon(self, span: Range) -> bool:
@@ -141,7 +144,7 @@ class Log:
         check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record_read(key)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         if time_ms >= self._registry.view.horizon_ms:
             await self._backoff.call(self._registry.renew, key, deadline_s)
         try:
@@ -149,14 +152,17 @@ class Log:
         except PastHorizon:
             return None  # past the closed time, so nobody can have placed it yet
         row = await self._backoff.call(partial(self._store.get, partition, raw), key, deadline_s)
-        return None if row is None else entry_of(row, self._scheme)
+        if row is None:
+            await self._parts.believe_nothing(key, deadline_s)
+            return None
+        return entry_of(row, self._scheme)
 
     async def delete(self, key: str, id: Any) -> bool:
         """Remove an entry and leave a tombstone, so that no late retry brings it back."""
         check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record(key)
-        deadline_s = self._backoff.deadline_s()
+        deadline_s = self._parts.begin()
         try:
             partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
@@ -173,7 +179,7 @@ class Log:
         attempt whose answer was lost are gone when the next one looks, and nobody counts them.
         """
         check_key(key)
-        layout = await self._layout(key, self._backoff.deadline_s())
+        layout = await self._layout(key, self._parts.begin())
         erased = 0
         for partition in layout.partitions(key):
             erased += await self._backoff.persist(partial(self._store.erase, partition), key)

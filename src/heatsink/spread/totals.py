@@ -43,8 +43,8 @@ class TotalsStore:
         young = view.horizon_ms - writer.minted_ms < self._age_ms_max
         return young and view.layout(key) is writer.layout
 
-    def deadline_s(self) -> float:
-        return self._parts.backoff.deadline_s()
+    def begin(self) -> float:
+        return self._parts.begin()
 
     async def new_writer(self, key: str, deadline_s: float) -> Writer:
         router = self._parts.router

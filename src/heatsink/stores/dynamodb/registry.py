@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import msgspec
 
-from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.keys import partition_of
 from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import Layout
@@ -88,7 +88,7 @@ class DynamoRegistry:
     async def meta(self) -> Reading:
         answer = await self._table.call("GetItem", {"Key": META_KEY, "ConsistentRead": True})
         if "Item" not in answer.body:
-            raise Unavailable("this store has no registry yet")
+            raise NoRegistry
         return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
 
     async def _update(self, change: str, condition: str, values: Item) -> Reading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.registry.decision import LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import Layout
 from heatsink.registry.rules import check_append
@@ -21,7 +21,7 @@ class MemoryRegistry:
 
     def _reading(self) -> Reading:
         if self._meta is None:
-            raise Unavailable("this store has no registry yet")
+            raise NoRegistry
         return Reading(self._meta, now_ms(self._clock))
 
     def _change(self, **changes: int | str) -> Meta:

@@ -7,7 +7,7 @@ import sqlite3
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import COLD, Layout
 from heatsink.registry.rules import check_append
@@ -29,7 +29,7 @@ def read_layout(connection: sqlite3.Connection, key: str) -> Layout:
 def _read_meta(connection: sqlite3.Connection) -> Meta:
     found = connection.execute("SELECT meta FROM meta").fetchone()
     if found is None:
-        raise Unavailable("this store has no registry yet")
+        raise NoRegistry
     return _META.decode(found[0])
 
 
