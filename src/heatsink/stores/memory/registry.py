@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from msgspec import structs
 
 from heatsink.clock import Clock, now_ms
@@ -67,6 +69,10 @@ class MemoryRegistry:
         self._log = {}
         self._truth = View()
         self._truth.load(snapshot)
+
+    async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
+        for key, layout in list(self._truth.layouts.items()):
+            yield key, layout
 
     async def lead(self, seen: Meta, leader: str) -> Meta:
         meta = self._reading().meta
