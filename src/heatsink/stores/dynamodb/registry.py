@@ -157,7 +157,7 @@ class DynamoRegistry:
         await self._table.delete_all(items)
 
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        """META last: until then processes see the old incarnation. What is new to us in it stays."""
+        """META last: until then processes see the old incarnation. What we do not know stays."""
         for partition in (KEYS, PINS, LOG):
             items = await self._table.everything(partition, FIRST, LAST)
             await self._table.delete_all(items)
