@@ -21,6 +21,7 @@ from heatsink.errors import (
 
 from . import drafts, rules
 from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
+from .latency import Latency
 from .layout import Layout
 from .news import News, NewsStore
 from .relay import FOLLOW_S, Listener, Teller
@@ -58,6 +59,7 @@ class Registry:
         self._refusal = ""
         self._listener = Listener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
+        self._latency = Latency()
         self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
         self._renewed_s = float("-inf")
@@ -98,8 +100,10 @@ class Registry:
 
     async def _ours(self, question: Awaitable[Reading]) -> Reading:
         """META, if it is of our incarnation. If not, `check` refuses from now on."""
+        asked_s = self._clock.monotonic_s()
         try:
             reading = await question
+            self._latency.note(self._clock.monotonic_s() - asked_s)
         except NoRegistry:
             self._refusal = WIPED
         except WrongIncarnation as error:
@@ -144,7 +148,7 @@ class Registry:
         if news is not None:
             await self._adopt(news)
             self._renewed_s = asked_s
-        return self.view.horizon_ms - self.now_ms() >= rules.THIN_MS
+        return self.view.horizon_ms - self.now_ms() >= self._thin_ms()
 
     async def _adopt(self, news: News) -> None:
         """The same order as in `_catch_up`; what is missing in the news is read in the store."""
@@ -156,12 +160,20 @@ class Registry:
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
         """Advance the closed time if it falls to this process, and adopt what came of it."""
         reading = reading or await self.renew()
-        horizon_ms = rules.HORIZON_MS
-        if self._listener is not None:
-            horizon_ms = self._listener.horizon_ms(self.servers)
-        closed_ms = rules.new_closed_time(reading, self.now_ms(), leads, horizon_ms)
+        horizon_ms = self._horizon_ms()
+        enough_ms = horizon_ms if leads else self._thin_ms()
+        closed_ms = rules.new_closed_time(reading, self.now_ms(), enough_ms, horizon_ms)
         if closed_ms is not None:
             await self._catch_up(await self._ours(self._store.advance(closed_ms)))
+
+    def _horizon_ms(self) -> int:
+        horizon_ms = rules.horizon_for(self._latency.typical_s)
+        if self._listener is not None:
+            return max(horizon_ms, self._listener.horizon_ms(self.servers))
+        return horizon_ms
+
+    def _thin_ms(self) -> int:
+        return rules.thin_ms(self._latency.typical_s)
 
     async def keep_up(self, urgent: bool) -> None:
         """Keep the view fresh, by news if there is any; if it is urgent, by all means."""
@@ -237,26 +249,33 @@ class Registry:
         return published
 
     async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
+        takes_s = 0.0
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
+            renewed_s = self._clock.monotonic_s()
             news = drafts.worth_publishing(decisions, self.view)
             if not news:
                 return []
             try:
-                await self._store.append(self._entry(news), term)
+                await self._store.append(self._entry(news, takes_s), term)
             except Outdated:
+                takes_s = max(2 * takes_s, self._clock.monotonic_s() - renewed_s, FOLLOW_S)
                 continue
             await self.renew()
             await self._trim()
             return news
         raise Unavailable("the registry changes too fast to be written: retry")
 
-    def _entry(self, decisions: list[Decision]) -> LogEntry:
+    def _entry(self, decisions: list[Decision], takes_s: float) -> LogEntry:
+        """Aim at where the closed time is now, or, if that is too slow, where it will be."""
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
+        earliest_ms = self.now_ms()
+        if takes_s:
+            earliest_ms += self._horizon_ms() + int(takes_s * 1000)
         return LogEntry(
             version=self.view.version + 1,
             decided_ms=self.now_ms(),
-            start_ms=rules.start_of_epochs(self.meta, self.now_ms(), layouts),
+            start_ms=rules.start_of_epochs(self.meta, earliest_ms, layouts),
             decisions=tuple(decisions),
         )
 
