@@ -153,6 +153,23 @@ def test_attempts_with_different_deadlines_are_each_cut_at_their_own() -> None:
     run_on_virtual_time(scenario())
 
 
+def test_a_late_attempt_of_an_older_call_is_cut_at_that_calls_deadline() -> None:
+    async def scenario() -> None:
+        made = backoff(deadline_s=2.0)
+        older_s = made.deadline_s()
+        await asyncio.sleep(1.0)
+        newer = asyncio.ensure_future(made.call(Hanging(), "k", made.deadline_s()))
+        await asyncio.sleep(0.5)
+        with pytest.raises(Overloaded):
+            await made.call(Hanging(), "k", older_s)
+        assert asyncio.get_running_loop().time() == pytest.approx(2.0, abs=0.01)
+        with pytest.raises(Overloaded):
+            await newer
+        assert asyncio.get_running_loop().time() == pytest.approx(3.0, abs=0.01)
+
+    run_on_virtual_time(scenario())
+
+
 def test_who_cancels_a_call_is_not_told_that_the_store_is_late() -> None:
     async def scenario() -> None:
         made = backoff(deadline_s=2.0)

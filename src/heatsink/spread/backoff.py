@@ -24,7 +24,7 @@ from heatsink.keys import key_of
 from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
-LOOK_S_MIN, LOOK_S_MAX = 0.001, 3_600.0
+LOOK_S_MIN = 0.001
 Result = TypeVar("Result")
 
 
@@ -52,22 +52,26 @@ class Deadlines:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.timer: asyncio.TimerHandle | None = None
+        self.next_s = math.inf
         self.open: set[Cut] = set()
         self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
 
     def look_at(self, deadline_s: float) -> None:
-        left_s = deadline_s - self._clock.monotonic_s()
-        pause_s = min(max(left_s, LOOK_S_MIN), LOOK_S_MAX)
-        self.timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.next_s = deadline_s
+        pause_s = max(deadline_s - self._clock.monotonic_s(), LOOK_S_MIN)
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _look(self) -> None:
-        self.timer = None
         now_s = self._clock.monotonic_s()
         for cut in [cut for cut in self.open if cut.deadline_s <= now_s]:
             cut.now()
-        if self.open:
-            self.look_at(min(cut.deadline_s for cut in self.open))
+        self._timer, self.next_s = None, math.inf
+        soonest_s = min((cut.deadline_s for cut in self.open), default=math.inf)
+        if soonest_s < math.inf:
+            self.look_at(soonest_s)
 
 
 class Cut:
@@ -85,7 +89,7 @@ class Cut:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         deadlines.open.add(self)
-        if deadlines.timer is None:
+        if self.deadline_s < deadlines.next_s:
             deadlines.look_at(self.deadline_s)
 
     def now(self) -> None:
