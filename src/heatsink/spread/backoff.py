@@ -53,7 +53,7 @@ class Deadlines:
 
     def __init__(self, clock: Clock) -> None:
         self.next_s = math.inf
-        self.open: set[Cut] = set()
+        self.open: dict[Cut, None] = {}  # in order, so that a simulation replays
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,17 +88,17 @@ class Cut:
         deadlines, task = self._deadlines, asyncio.current_task()
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
-        deadlines.open.add(self)
+        deadlines.open[self] = None
         if self.deadline_s < deadlines.next_s:
             deadlines.look_at(self.deadline_s)
 
     def now(self) -> None:
-        self._deadlines.open.discard(self)
+        self._deadlines.open.pop(self, None)
         self._made = True
         self._task.cancel()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self._deadlines.open.discard(self)
+        self._deadlines.open.pop(self, None)
         if not self._made:
             return
         is_ours = self._task.uncancel() <= self._cancelling
