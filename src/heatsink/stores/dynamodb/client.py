@@ -1,7 +1,8 @@
 """A thin DynamoDB client: signed JSON over kept connections, with errors told apart.
 
-botocore builds, validates and parses each request in Python and costs over a millisecond of CPU a
-put; this costs a tenth of that. Retries are the caller's: `spread.backoff` has the budget.
+botocore builds, validates and parses each request in Python. A put through this costs a fifth of
+the CPU that it costs through aiobotocore: 0.11 to 0.15 ms beside 0.61 to 0.78 (`./dev bench
+dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 """
 
 from __future__ import annotations

@@ -100,8 +100,12 @@ def _path(parts: SplitResult, kind: Kind) -> tuple[int, str]:
 
 
 def _options(query: str) -> Options:
+    pairs = parse_qsl(query)
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise InvalidSetting("news has an option more than once after the ?: name it once")
     try:
-        return msgspec.convert(dict(parse_qsl(query)), Options, strict=False)
+        return msgspec.convert(named, Options, strict=False)
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
         raise InvalidSetting(f"news takes {takes} after the ?: {error}") from None
