@@ -34,6 +34,7 @@ NAMES = (
     "queue",
     "head_of_line",
     "rates",
+    "celebrity",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
