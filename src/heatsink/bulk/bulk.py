@@ -15,7 +15,7 @@ from heatsink.errors import InvalidSetting, Overloaded
 
 from . import changes
 from .actions import BUILT_IN, WEBHOOK, check_action
-from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
+from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
 from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
@@ -110,6 +110,8 @@ class Bulk:
             on_done=self._checked_on_done(on_done),
         )
         await self._check_known(wanted)
+        if wanted.rate is not None:
+            await self._declare(wanted, wanted.rate)
         return await self._accept(wanted, items, spread)
 
     async def _accept(
@@ -129,11 +131,28 @@ class Bulk:
             accepted = await submission.run(items)
         calls = [self._stores.sync()]
         if accepted.state == "running":
-            calls.append(self._tell_parts(accepted, "release"))
+            calls.append(self._release(accepted))
         await asyncio.gather(*calls)
         if not accepted.items:
             await self.tell_done(accepted)
         return accepted
+
+    async def _declare(self, wanted: Batch, rate: Rate) -> None:
+        """A lane's first rate also holds for what was queued without one."""
+        lane, limits = lane_of(wanted), self._stores.limits
+        before = await self._patience.call(limits.rate_of, lane)
+        await self._patience.call(limits.declare, lane, rate)
+        if before is None:
+            for batch in await self.list(LIST_MAX, wanted.tenant):
+                if batch.action == wanted.action and not batch.is_final:
+                    await self._tell_parts(batch, "limit")
+
+    async def _release(self, batch: Batch) -> None:
+        """Whoever declared a rate since this was staged did not see it before it was sealed."""
+        limits = self._stores.limits
+        if await self._patience.call(limits.rate_of, lane_of(batch)) is not None:
+            await self._tell_parts(batch, "limit")
+        await self._tell_parts(batch, "release")
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(96):024x}"
@@ -180,8 +199,13 @@ class Bulk:
     # -- looking ---------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
+        """How far a batch is. A wish that not all of its parts have heard is told them again."""
         batch = await self._get(id)
-        counts = [c for c in await asyncio.gather(*map(self._count, batch.parts)) if c]
+        found = await asyncio.gather(*map(self._count, batch.parts))
+        parts = zip(batch.parts, found, strict=True)
+        for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
+            await self._tell_parts(batch, verb)
+        counts = [count for count in found if count]
         done, failed, cancelled, running = (
             sum(getattr(count, name) for count in counts)
             for name in ("done", "failed", "cancelled", "running")
@@ -264,14 +288,16 @@ class Bulk:
 
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
+        was_running = not (await self._get(id)).is_final
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
-        if (batch := await self._get(id)).lap:  # whoever began that lap may not have told all parts
-            await self._tell_parts(batch, "retry")
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
             await self._clock.sleep(LOOK_S)
-        if (batch := await self._get(id)).is_final:
+        batch = await self._get(id)
+        if was_running and batch.state == "done":
+            return  # this wish was heard before, but not by all parts until now
+        if batch.is_final:
             await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from heatsink.errors import Conflict, InvalidSetting
 
 from .batch import Batch, PartEnd, PartPlace, State
+from .store import PartState, Verb
 
 
 def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int) -> Batch:
@@ -37,6 +38,22 @@ def steered(batch: Batch, wish: State) -> Batch:
     if batch.state not in ("running", "paused"):
         raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot become {wish}")
     return replace(batch, state=wish)
+
+
+def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
+    """What some parts were never told, since whoever wished it died half way."""
+    ended = {end.part for end in batch.ends}
+    found = {state for part, state in states.items() if part not in ended}
+    wanted: list[tuple[Verb, set[PartState]]] = []
+    if batch.state == "running":
+        wanted = [("release", {"staged"}), ("resume", {"paused"})]
+    elif batch.state == "paused":
+        wanted = [("pause", {"ready", "staged"})]
+    elif batch.state == "cancelling":
+        wanted = [("cancel", {"ready", "paused", "staged"})]
+    if batch.lap and batch.state != "paused":
+        wanted.insert(0, ("retry", {"finished"}))  # even to be cancelled, it must know of its lap
+    return [verb for verb, behind in wanted if behind & found]
 
 
 def tried_again(batch: Batch) -> Batch:

@@ -150,7 +150,7 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
         wanted = min(wanted, in_time)
     waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
     following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
-    return following, Grants(size, waits)
+    return following, Grants(size, waits, now_ms)
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:

@@ -233,10 +233,14 @@ class BatchStore(Protocol):
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited."""
+    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited.
+
+    `now_ms` is by the clock of the limit's home.
+    """
 
     size: int
     wait_ms: list[float]
+    now_ms: float
 
 
 class LimitStore(Protocol):

@@ -61,8 +61,6 @@ class Submission:
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
         lane = lane_of(self._batch)
-        if self._batch.rate is not None:
-            await self._patience.call(self._stores.limits.declare, lane, self._batch.rate)
         self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
         freshening = asyncio.ensure_future(self._stay_fresh())
         try:

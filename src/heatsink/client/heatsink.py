@@ -10,6 +10,7 @@ from random import Random
 from socket import gethostname
 from typing import Any
 
+from heatsink.absorb.reads import Reads
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import POLICIES
@@ -20,7 +21,6 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.hashing import SEED_BYTES
-from heatsink.isolate.store import NoCache
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Meta, for_key
@@ -36,6 +36,7 @@ from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
 from .queue import Queue, once_in
 from .queue_watch import QueueWatch
+from .read_side import ReadSide
 from .settings import Settings
 from .status import Status
 from .timelines import make_timelines
@@ -73,6 +74,7 @@ class Heatsink:
         self._coordination: Coordination | None = None
         self._entered = False
         self._log: Log | None = None
+        self._read_side: ReadSide | None = None
         self._counters: Counters | None = None
         self._running: list[asyncio.Task[None]] = []
 
@@ -99,7 +101,12 @@ class Heatsink:
         )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
-        parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
+        reading = ReadSide(self._stores, self._settings, self._tracker, self._clock, self._rng)
+        self._read_side = reading
+        self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
+        parts = Parts(
+            self._registry, router, self._tracker, self._backoff, self._clock, reading.pages
+        )
         self._log = Log(self._stores.log, parts)
         self._stores.meter.report = self._tracker.record_units
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
@@ -108,6 +115,10 @@ class Heatsink:
         reporter = self._make_reporter()
         self._start("following the registry", self._registry.follow)
         self._start("reporting heat", reporter.run)
+        assert self._read_side is not None
+        self._start("following soft decisions", self._read_side.follow)
+        if self._read_side.invalidation is not None:
+            self._start("forgetting with others", self._read_side.invalidation.run)
         if self._settings.coordinate and self._coordination:
             self._start("coordinating", self._coordination.coordinator.run)
 
@@ -146,6 +157,8 @@ class Heatsink:
     async def close(self) -> None:
         """Stop what runs beside the application and give the lease back."""
         self._log = self._counters = None
+        if self._read_side is not None:
+            self._read_side.close()
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -169,7 +182,7 @@ class Heatsink:
         if self._timelines is None:
             settings = self._settings.timelines
             self._timelines = make_timelines(
-                self.log, self.counters, self._registry, queue, NoCache(), settings
+                self.log, self.counters, self._registry, queue, self.reads, settings
             )
         return self._timelines
 
@@ -207,6 +220,16 @@ class Heatsink:
         if self._counters is None:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._counters
+
+    @property
+    def reads(self) -> Reads:
+        """Reads of anything, coalesced and kept near."""
+        return self._reading().reads
+
+    def _reading(self) -> ReadSide:
+        self._check_open()
+        assert self._read_side is not None
+        return self._read_side
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
         """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
@@ -248,6 +271,7 @@ class Heatsink:
             pin=view.pins.get(key),
             heat=self._coordination.heat_of(key) if self._coordination else None,
             table_refusal=self._backoff.table_refusal,
+            near=self._reading().near_keys.in_force().get(key),
         )
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:

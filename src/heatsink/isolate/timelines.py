@@ -91,7 +91,7 @@ class Timelines:
         """Whether it is new. The author's recent posts are in `user`'s home then."""
         _check_pair(user, author)
         is_new = await self._graph.follow(user, author)
-        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), built=False)
+        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), False)
         return is_new
 
     async def unfollow(self, user: str, author: str) -> bool:
@@ -210,7 +210,7 @@ class Timelines:
         """From the authors' own logs, which hold everything."""
         recent = await asyncio.gather(*(self._recent_pushed(a, BACK_FILL) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
-        await self._homes.fill(user, entries, built=True)
+        await self._homes.fill(user, entries, True)
 
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
         entries = await self._load_posts(author, None, limit)

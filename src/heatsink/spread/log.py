@@ -36,6 +36,7 @@ class Log:
         self._tracker = parts.tracker
         self._backoff = parts.backoff
         self._scheme = parts.router.scheme
+        self._pages = parts.pages
         self._cursors = Cursors(parts.registry.meta.seed)
 
     @property
@@ -68,6 +69,8 @@ class Log:
         except Retryable as refusal:
             put_again = partial(self._store.put, partition, row)
             taken_by = await self._backoff.after(refusal, put_again, key)
+        finally:
+            self._pages.wrote(key)
         if taken_by is not None:
             _check_same(row, taken_by, self._scheme)
         return Receipt(raw, self._scheme, key)
@@ -81,9 +84,29 @@ class Log:
         order: Order = "newest",
         after: Any = None,
         before: Any = None,
+        fresh_for: float | None = None,
+        stale_for: float | None = None,
     ) -> Page:
-        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone."""
+        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone.
+
+        With `fresh_for` a page that was read so lately may be returned again: for keys that are
+        read far more often than written. It never misses what this client has appended.
+        """
         check_key(key)
+        load = partial(self._page, key, limit, cursor, order, after, before)
+        if fresh_for is None:
+            if stale_for is not None:
+                raise InvalidSetting("stale_for needs fresh_for beside it")
+            return await load()
+        what, bound_s = (limit, cursor, order, after, before), stale_for
+        page = await self._pages.get(
+            key, what, load, fresh_for, fresh_for if bound_s is None else bound_s
+        )
+        return Page(list(page.entries), page.cursor)  # a list of the caller's own
+
+    async def _page(
+        self, key: str, limit: int, cursor: str | None, order: Order, after: Any, before: Any
+    ) -> Page:
         newest_first, limit = check_order(order), check_limit(limit)
         above, below = self._bound(after, lower=True), self._bound(before, lower=False)
         if cursor is not None:
@@ -162,7 +185,10 @@ class Log:
         except PastHorizon:
             partition, epoch = await self._router.place_later(key, raw, time_ms)
         tombstone = Row(raw, b"", epoch.start_ms, epoch.buckets, None, deleted=True)
-        return await self._backoff.call(partial(self._store.delete, partition, tombstone), key)
+        try:
+            return await self._backoff.call(partial(self._store.delete, partition, tombstone), key)
+        finally:
+            self._pages.wrote(key)
 
     async def erase(self, key: str) -> int:
         """Remove every row the key has in any bucket it ever had, tombstones and counters too.
@@ -172,8 +198,11 @@ class Log:
         check_key(key)
         layout = await self._layout(key)
         erased = 0
-        for partition in layout.partitions(key):
-            erased += await self._backoff.call(partial(self._store.erase, partition), key)
+        try:
+            for partition in layout.partitions(key):
+                erased += await self._backoff.call(partial(self._store.erase, partition), key)
+        finally:
+            self._pages.wrote(key)
         return erased
 
     def _bound(self, bound: Any, lower: bool) -> bytes | None:

@@ -116,6 +116,7 @@ def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stor
         lease=far(stores.lease),
         bus=far(stores.bus, relay or link),
         news=stores.news and far(stores.news, relay or link),
+        soft=stores.soft and far(stores.soft, relay or link),
     )
 
 

@@ -26,6 +26,7 @@ class Audit:
         self.done: dict[tuple[str, int], str] = {}
         self.failed: dict[tuple[str, int, int], str] = {}
         self._holder: dict[Where, str] = {}
+        self._names: set[str] = set()
         self._settling = ""
 
     def complain(self, text: str) -> None:
@@ -34,6 +35,9 @@ class Audit:
     # -- what the store does ---------------------------------------------------------------
 
     def handed_out(self, claimed: Slice, lease: Lease) -> None:
+        if claimed.attempt in self._names:
+            self.complain(f"two leases have the name {claimed.attempt}")
+        self._names.add(claimed.attempt)
         for offset in range(claimed.count):
             where = claimed.part, (lease.chunk, claimed.start + offset)
             if where in self._holder:

@@ -22,7 +22,6 @@ from heatsink.bulk.work import lanes
 from heatsink.bulk.work.chores import Housekeeping
 from heatsink.bulk.work.lanes import Booked, Lanes, Start
 from heatsink.bulk.work.pump import Pump
-from heatsink.errors import Conflict
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
 from heatsink.stores.memory.queue.parts import Share
@@ -177,10 +176,10 @@ def a_dead_producers_parts_left_alone() -> Iterator[None]:
 def a_callback_without_an_id_of_its_own() -> Iterator[None]:
     tell = Bulk._accept
 
-    async def anew(self: Bulk, wanted: Batch, *rest: Any) -> Batch:
+    async def anew(self: Bulk, wanted: Batch, *rest: Any, **named: Any) -> Batch:
         if ":done:" in wanted.id:
             wanted = replace(wanted, id=f"{wanted.id}:{self._new_id()}")
-        return await tell(self, wanted, *rest)
+        return await tell(self, wanted, *rest, **named)
 
     with patch.object(Bulk, "_accept", anew):
         yield
@@ -227,20 +226,9 @@ def a_late_wish_that_undoes_a_newer_one() -> Iterator[None]:
 
 
 @bug
-def a_retry_that_is_told_only_once() -> Iterator[None]:
-    """Whoever dies between the record and the parts leaves the batch running for ever."""
-
-    async def once(self: Bulk, id: str) -> None:
-        batch = await self.change(id, changes.tried_again)
-        if batch.state == "running" and batch.ends == () and batch.version:
-            await self._tell_parts(batch, "retry")
-
-    def strict(batch: Batch) -> Batch:
-        if batch.state != "failed":
-            raise Conflict("only a failed one")
-        return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
-
-    with patch.object(Bulk, "retry_failed", once), patch.object(changes, "tried_again", strict):
+def wishes_that_are_told_only_once() -> Iterator[None]:
+    """Whoever dies between the record and the parts leaves the batch as it is for ever."""
+    with patch.object(changes, "unheard", lambda *_: []):
         yield
 
 

@@ -31,9 +31,9 @@ STALE_S = 5.0
 LATE_S = (0.5, 8.0)
 LATENCY_S = (0.0005, 0.003)
 PARTITIONS = 4
-ACTIONS = ("work", "work", "limited", "together")
+ACTIONS = ("work", "limited", "limited", "together")
 TENANTS = ("ann", "bob", "cleo")
-RATES = {"ann": "5/s", "bob": "20/s", "cleo": "300/min"}
+RATES = {"ann": "8/s", "bob": "25/s", "cleo": "300/min"}
 
 
 class Node:
@@ -132,6 +132,8 @@ class World:
 
     async def _on(self, node: Node, act: Callable[[Bulk], Awaitable[Any]]) -> Any:
         """Errors of ours, or a crash, are returned: the caller does not know what happened."""
+        if self.weights is None and self.rng.random() < 0.1:
+            self.acts[asyncio.ensure_future(self._crash_soon(node))] = None
         task = node.process.run(_noticed(act(node.bulk)))
         try:
             return await task
@@ -159,27 +161,26 @@ class World:
         """Tries again with the same id, here or elsewhere, unless it gives up half way."""
         for _ in range(self.rng.choice((1, 2, 3, 6))):
             if node := self._up(self.producers):
-                breaks = self.rng.random() < 0.15
-                once = partial(self._submit_once, batch=batch, breaks=breaks)
-                result = await self._on(node, once)
+                result = await self._on(node, lambda bulk: self._submit_once(bulk, batch))
                 if not isinstance(result, BaseException):
                     batch.accepted = True
                     self.history.events["accepted"] += 1
                     return
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
 
-    async def _submit_once(self, bulk: Bulk, batch: Submitted, breaks: bool) -> Any:
+    async def _submit_once(self, bulk: Bulk, batch: Submitted) -> Any:
         rate = RATES[batch.tenant] if batch.action == "limited" else None
         return await bulk.submit(
             batch.action,
-            self._stream(batch, breaks),
+            self._stream(batch),
             tenant=batch.tenant,
             rate=rate,
             id=batch.id,
             on_done=batch.on_done,
         )
 
-    async def _stream(self, batch: Submitted, breaks: bool) -> AsyncIterator[list[Any]]:
+    async def _stream(self, batch: Submitted) -> AsyncIterator[list[Any]]:
+        breaks = self.rng.random() < 0.15
         pause_s = self.rng.choice((0.0, 0.0, 0.01, 0.3))
         for index in range(batch.size):
             await asyncio.sleep(pause_s)
@@ -188,10 +189,14 @@ class World:
             yield [batch.id, index]
 
     async def _operate(self) -> None:
-        node, known = self._up(self.producers), list(self.history.submitted)
+        node, verb = self._up(self.producers), self.rng.choice(list(VERBS))
+        all_known = self.server.batches._batches.values()
+        records = [batch for batch in all_known if batch.id in self.history.submitted]
+        sensible = [b.id for b in records if b.state in VERBS[verb]][-4:]
+        known = sensible or [b.id for b in records][-6:]
         if node is None or not known:
             return
-        id, verb = self.rng.choice(known[-6:]), self.rng.choice(VERBS)
+        id = self.rng.choice(known)
         result = await self._on(node, lambda bulk: verb(bulk, id))
         if not isinstance(result, BaseException):
             self.history.events[verb.__name__] += 1
@@ -215,6 +220,11 @@ class World:
         await asyncio.sleep(self.rng.uniform(0.1, 2.0))
         if not node.is_up:
             node.start()
+
+    async def _crash_soon(self, node: Node) -> None:
+        """While it is in the middle of something."""
+        await asyncio.sleep(self.rng.uniform(0.0, 0.06))
+        await self._crash(node)
 
     async def _stall(self, node: Node) -> None:
         node.process.clock.stall(self.rng.choice((0.3, 1.0, 3.0, 8.0)))
@@ -259,7 +269,7 @@ class World:
                 break
 
     async def _finish(self) -> None:
-        """An operator lets everything go on, as often as it takes, until all has ended."""
+        """An operator resumes what is paused, and looks at everything until all has ended."""
         node, give_up_s = self.producers[0], self.clock.monotonic_s() + PATIENCE_S
         while self.audit.violation is None and self.clock.monotonic_s() < give_up_s:
             records = list(self.server.batches._batches.values())
@@ -267,12 +277,8 @@ class World:
             if not left and not checks.leftovers(self.server):
                 return
             for batch in left:
-                if batch.state == "paused":
-                    await self._on(node, lambda bulk, id=batch.id: bulk.resume(id))  # type: ignore[misc]
-                elif batch.state == "cancelling":
-                    await self._on(node, lambda bulk, id=batch.id: bulk.cancel(id))  # type: ignore[misc]
-                elif batch.lap:
-                    await self._on(node, lambda bulk, id=batch.id: bulk.retry_failed(id))  # type: ignore[misc]
+                verb = _resume if batch.state == "paused" else _status
+                await self._on(node, partial(verb, id=batch.id))
             await asyncio.sleep(2.0)
 
 
@@ -303,7 +309,13 @@ async def _status(bulk: Bulk, id: str) -> None:
         raise Violation(f"{id} shows {total} of {progress.accepted} items")
 
 
-VERBS = (_pause, _pause, _resume, _resume, _cancel, _retry_failed, _retry_failed, _status)
+VERBS = {
+    _pause: ("running",),
+    _resume: ("paused",),
+    _cancel: ("running", "paused"),
+    _retry_failed: ("failed",),
+    _status: ("running",),
+}
 
 
 @contextmanager

@@ -152,14 +152,19 @@ class Consumer:
             return [LEGACY]
         return list(range((await self._bulk.plan()).high_water))
 
-    async def _own(self, partition: int, ttl_ms: int) -> bool:
+    async def _own(self, partition: int, ttl_ms: int) -> bool | None:
+        """None if there was no answer: partitions may be on several servers, and one be away."""
         workers = self._target(partition)
-        return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
+        try:
+            return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
+        except HeatsinkError as error:
+            logger.info("%s: %s", self.name, error)
+            return None
 
     async def _renew(self, ttl_ms: int) -> None:
         owned = await asyncio.gather(*(self._own(p, ttl_ms) for p in self.partitions))
         for partition, mine in zip(self.partitions, owned, strict=True):
-            if not mine:
+            if mine is False:
                 self._pumps.pop(partition).hand_off()
 
     def _start(self, partition: int) -> None:
@@ -196,8 +201,8 @@ class Consumer:
     # -- the other rounds ------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        for partition in self.partitions:
-            await self._housekeeping.tidy(partition)
+        for partition in self.partitions:  # one that is away must not keep the others waiting
+            await self._quietly(self._housekeeping.tidy(partition))
 
     async def _follow_targets(self) -> None:
         self._targets.apply(await self._stores.soft.read())
