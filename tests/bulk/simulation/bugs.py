@@ -22,6 +22,7 @@ from heatsink.bulk.work import lanes
 from heatsink.bulk.work.chores import Housekeeping
 from heatsink.bulk.work.lanes import HomeClock
 from heatsink.bulk.work.pump import Pump
+from heatsink.errors import Conflict
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
 from heatsink.stores.memory.queue.parts import Share
@@ -226,9 +227,20 @@ def a_late_wish_that_undoes_a_newer_one() -> Iterator[None]:
 
 
 @bug
-def wishes_that_are_told_only_once() -> Iterator[None]:
-    """Whoever dies between the record and the parts leaves the batch as it is for ever."""
-    with patch.object(changes, "unheard", lambda *_: []):
+def a_retry_that_is_told_only_once() -> Iterator[None]:
+    """Whoever dies between the record and the parts leaves the batch running for ever."""
+
+    async def once(self: Bulk, id: str) -> None:
+        batch = await self.change(id, changes.tried_again)
+        if batch.state == "running" and batch.ends == () and batch.version:
+            await self._tell_parts(batch, "retry")
+
+    def strict(batch: Batch) -> Batch:
+        if batch.state != "failed":
+            raise Conflict("only a failed one")
+        return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
+
+    with patch.object(Bulk, "retry_failed", once), patch.object(changes, "tried_again", strict):
         yield
 
 
@@ -253,10 +265,10 @@ def starts_that_are_not_forfeited() -> Iterator[None]:
 def starts_counted_from_the_answer() -> Iterator[None]:
     """A slow answer shifts starts into the time that others have booked."""
 
-    def trust(self: HomeClock, home_s: float, _asked_s: float, now_s: float) -> None:
+    def trusting(self: HomeClock, home_s: float, _asked_s: float, now_s: float) -> None:
         self._low_s = self._high_s = now_s - home_s
 
-    with patch.object(HomeClock, "learn", trust):
+    with patch.object(HomeClock, "learn", trusting):
         yield
 
 
