@@ -20,7 +20,6 @@ from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import lanes
 from heatsink.bulk.work.chores import Housekeeping
-from heatsink.bulk.work.lanes import HomeClock
 from heatsink.bulk.work.pump import Pump
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
@@ -246,17 +245,6 @@ def a_lap_begun_before_the_last_was_told() -> Iterator[None]:
 def starts_that_are_not_forfeited() -> Iterator[None]:
     """What could not start in time starts late."""
     with patch.object(lanes, "LATE_S", 5.0):
-        yield
-
-
-@bug
-def starts_counted_from_the_answer() -> Iterator[None]:
-    """A slow answer shifts starts into the time that others have booked."""
-
-    def trust(self: HomeClock, home_s: float, _asked_s: float, now_s: float) -> None:
-        self._low_s = self._high_s = now_s - home_s
-
-    with patch.object(HomeClock, "learn", trust):
         yield
 
 
