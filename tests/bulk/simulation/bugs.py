@@ -5,7 +5,6 @@ They show that the simulation bites: every one of them must be found within 200 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,6 @@ from heatsink.bulk.work.chores import Housekeeping
 from heatsink.bulk.work.pump import Pump
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
-from heatsink.stores.memory.queue.parts import Share
 
 Bug = Callable[[], Any]
 BUGS: dict[str, Bug] = {}
@@ -214,17 +212,6 @@ def an_end_counted_for_every_report() -> Iterator[None]:
 
 
 @bug
-def a_late_wish_that_undoes_a_newer_one() -> Iterator[None]:
-    steer = Share.steer
-
-    def obedient(self: Share, verb: Any, lap: int, _since: int) -> bool:
-        return steer(self, verb, lap, self.since)
-
-    with patch.object(Share, "steer", obedient):
-        yield
-
-
-@bug
 def wishes_that_are_told_only_once() -> Iterator[None]:
     """Whoever dies between the record and the parts leaves the batch as it is for ever."""
     with patch.object(changes, "unheard", lambda *_: []):
@@ -256,19 +243,4 @@ def a_generation_for_all_submissions() -> Iterator[None]:
         return f"{batch}/{partition}"
 
     with patch.object(submit, "part_id", shared):
-        yield
-
-
-@bug
-def aborted_parts_dropped_though_the_seal_landed() -> Iterator[None]:
-    async def careless(self: Submission, _error: BaseException) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        try:
-            await self._drop_parts(keep=None)
-        except Exception:
-            return
-
-    with patch.object(Submission, "_abort", careless):
         yield
