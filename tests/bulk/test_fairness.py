@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from heatsink.bulk import Context
+from heatsink.bulk.work.lanes import HomeClock
 
 from .world import World, on_virtual_time
 
@@ -192,3 +194,13 @@ async def test_a_rate_holds_over_a_link_that_is_slow_now_and_then() -> None:
     assert most_in_a_window(world.starts_s, 1.0) <= 20
     for each in consumers:
         await each.stop()
+
+
+def test_a_home_clock_taken_from_the_last_answer_would_break_the_rate() -> None:
+    """The test above bites: slow answers would shift starts into the time that others booked."""
+
+    def trust(self: HomeClock, home_s: float, _asked_s: float, now_s: float) -> None:
+        self._low_s = self._high_s = now_s - home_s
+
+    with patch.object(HomeClock, "learn", trust), pytest.raises(AssertionError):
+        test_a_rate_holds_over_a_link_that_is_slow_now_and_then()

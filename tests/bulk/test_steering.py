@@ -63,6 +63,21 @@ async def test_a_batch_that_was_paused_before_its_release_does_not_run() -> None
 
 
 @on_virtual_time
+async def test_a_wish_that_lands_late_does_not_undo_a_newer_one() -> None:
+    world = slow_world()
+    async with world.consumer(workers=1):
+        batch = await world.bulk.submit("slow", range(100))
+        await world.bulk.pause(batch.id)
+        version = (await world.server.batches.get(batch.id)).version  # type: ignore[union-attr]
+        await world.bulk.resume(batch.id)
+        for part in batch.parts:
+            await world.server.queue.steer(part.partition, part.id, "pause", 0, version)
+            counts = await world.server.queue.part(part.partition, part.id)
+            assert counts is not None
+            assert counts.state == "ready"
+
+
+@on_virtual_time
 async def test_what_waits_when_a_batch_is_cancelled_never_runs() -> None:
     world = slow_world()
     async with world.consumer(workers=2):

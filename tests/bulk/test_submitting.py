@@ -163,6 +163,27 @@ async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_
         assert (await world.bulk.wait("x", 60.0)).done == 10
 
 
+@pytest.mark.parametrize("fault", ["deaf", "cut"])
+@on_virtual_time
+async def test_a_seal_of_which_nothing_was_heard_is_there_whole_or_not_at_all(fault: str) -> None:
+    world = World(deadline_s=3.0)
+    faults = world.link_of_producer.faults
+
+    async def items() -> AsyncIterator[int]:
+        for number in range(10):
+            yield number
+        setattr(faults, fault, True)
+
+    async with world.consumer():
+        with pytest.raises(Overloaded):
+            await world.bulk.submit("note", items(), id="x")
+        await asyncio.sleep(120.0)
+        faults.heal()
+        status = await world.bulk.status("x")
+        assert world.staged() == []
+        assert (status.state, len(world.ran)) in (("done", 10), ("aborted", 0), ("open", 0))
+
+
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"items": "text"}, "items must be an iterable"),
     ({"items": b"bytes"}, "items must be an iterable"),

@@ -37,11 +37,11 @@ from heatsink.stores.stores import Stores
 from .explanation import Explanation
 from .key_watch import Coordination, coordinate_keys
 from .queue import Queue, once_in
-from .queue_watch import QueueWatch
+from .queue.timelines import make_timelines
+from .queue.watch import QueueWatch
 from .read_side import ReadSide
 from .settings import Settings
 from .status import Status
-from .timelines import make_timelines
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]

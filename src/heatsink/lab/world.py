@@ -16,7 +16,7 @@ from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.bulk.store import PartitionLoad
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.client.queue_watch import QueueWatch
+from heatsink.client.queue.watch import QueueWatch
 from heatsink.control.coordinator import Coordinator
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock

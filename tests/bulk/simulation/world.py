@@ -172,14 +172,14 @@ class World:
         rate = RATES[batch.tenant] if batch.action == "limited" else None
         return await bulk.submit(
             batch.action,
-            self._stream(batch),
+            self._stream(batch, bulk),
             tenant=batch.tenant,
             rate=rate,
             id=batch.id,
             on_done=batch.on_done,
         )
 
-    async def _stream(self, batch: Submitted) -> AsyncIterator[list[Any]]:
+    async def _stream(self, batch: Submitted, bulk: Bulk) -> AsyncIterator[list[Any]]:
         breaks = self.rng.random() < 0.15
         pause_s = self.rng.choice((0.0, 0.0, 0.01, 0.3))
         for index in range(batch.size):
@@ -187,6 +187,12 @@ class World:
             if breaks and index > batch.size // 2:
                 raise BrokenPipeError
             yield [batch.id, index]
+        if (
+            self.weights is None
+            and self.rng.random() < 0.06
+            and isinstance(bulk._clock, SkewedClock)
+        ):
+            bulk._clock.stall(STALE_S + 3.0)  # between the last item and the seal
 
     async def _operate(self) -> None:
         node, verb = self._up(self.producers), self.rng.choice(list(VERBS))
