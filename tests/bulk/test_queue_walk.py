@@ -113,8 +113,8 @@ class Walk:
 
     async def steer(self) -> None:
         part = self.rng.choice([*self.parts, "nobody"])
-        verb, lap = self.rng.choice(VERBS), self.rng.randint(0, 3)
-        await self.both(lambda s: s.queue.steer(PARTITION, part, verb, lap))
+        verb, lap, since = self.rng.choice(VERBS), self.rng.randint(0, 3), self.rng.randint(0, 4)
+        await self.both(lambda s: s.queue.steer(PARTITION, part, verb, lap, since))
         await self.both(lambda s: s.queue.part(PARTITION, part))
 
     async def claim(self) -> None:
@@ -128,6 +128,8 @@ class Walk:
         )
         self.attempts += 1
         if self.last and self.rng.random() < 0.15:
+            request = msgspec.structs.replace(request, unanswered=[self.last.attempt])
+        elif self.last and self.rng.random() < 0.05:
             request = msgspec.structs.replace(request, attempt=self.last.attempt)
         self.last = request
         claimed = await self.both(lambda s: s.queue.claim(PARTITION, request), _sorted_lanes)

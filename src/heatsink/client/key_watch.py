@@ -35,7 +35,7 @@ class KeyWatch:
         self._window_s = window_s
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
-        self._latest: WindowHeat | None = None
+        self.latest: WindowHeat | None = None
 
     async def observe(self) -> Observation:
         now_s = self._registry.fleet_now_s()
@@ -46,13 +46,18 @@ class KeyWatch:
         if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
             windows = []
         self._lease.servers = self._aggregator.servers
-        self._latest = next((w for w in reversed(windows) if w.complete), self._latest)
+        self.latest = next((w for w in reversed(windows) if w.complete), self.latest)
         view = self._registry.view
         return Observation(windows, view.layouts, view.pins, view.version)
 
     def heat_of(self, key: str) -> KeyHeat | None:
         """The key's heat in the last complete window, if it was reported."""
-        return self._latest.keys.get(key) if self._latest else None
+        return self.latest.keys.get(key) if self.latest else None
+
+    @property
+    def servers(self) -> int:
+        """How many reported in that window."""
+        return self._aggregator.servers
 
 
 @dataclass(frozen=True)

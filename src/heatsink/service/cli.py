@@ -24,6 +24,7 @@ from heatsink.errors import HeatsinkError
 from .bulk import bulk
 from .configuration import PORTS, PREFIX, Number, config_option
 from .demo.traffic import LIMIT, PEAK, SHAPES, Plan
+from .lab.commands import lab
 from .worker import worker
 
 INTERRUPTED = 130
@@ -289,4 +290,5 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
 
 
 main.add_command(bulk)
+main.add_command(lab)
 main.add_command(worker)

@@ -18,7 +18,8 @@ class Share:
     part: Part
     state: PartState = "staged"
     lap: int = 0
-    staged_ms: float = 0.0
+    since: int = 0
+    stamp: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     next_chunk: int = 0
@@ -54,11 +55,14 @@ class Share:
 
     # -- what operators wish ---------------------------------------------------------------
 
-    def steer(self, verb: Verb, lap: int) -> bool:
-        """Whether anything changed."""
-        if verb == "release" and self.state == "staged":
-            self.state = "ready"
-        elif verb == "pause" and self.state == "ready":
+    def steer(self, verb: Verb, lap: int, since: int) -> bool:
+        """Whether anything changed. A wish that comes too late, after a newer one, does not."""
+        if verb == "release":
+            return self._release()
+        if since < self.since:
+            return False
+        self.since = since
+        if verb == "pause" and self.state in ("ready", "staged"):
             self.state = "paused"
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
@@ -68,6 +72,12 @@ class Share:
             self._retry(lap)
         else:
             return False
+        return True
+
+    def _release(self) -> bool:
+        if self.state != "staged":
+            return False
+        self.state = "ready"
         return True
 
     def _cancel(self) -> None:

@@ -1,4 +1,4 @@
--- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs
+-- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed unanswered
 -- Answers {owned, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent once.
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -6,13 +6,13 @@ if meta.owner ~= owner or now >= meta.until_ms then return { 0 } end
 
 local infos, info_of, bodies, body_of, slices, count_of = {}, {}, {}, {}, {}, 0
 
-local function take_back()
+local function take_back(name)
   local number = 0
-  local lease = find_lease(attempt .. ':0')
+  local lease = find_lease(name .. ':0')
   while lease do
     settle(lease.attempt, string.rep('b', #lease.marks), 0, {})
     number = number + 1
-    lease = find_lease(attempt .. ':' .. number)
+    lease = find_lease(name .. ':' .. number)
   end
 end
 
@@ -194,11 +194,13 @@ local function lanes()
   return redis.call('HRANDFIELD', LANES, LANES_MAX, 'WITHVALUES')
 end
 
-take_back()
+for _, name in ipairs(cmsgpack.unpack(ARGV[7])) do take_back(name) end
 expire()
 wake()
-for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
-serve_tenants()
+if not find_lease(attempt .. ':0') then -- else this very call came twice
+  for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
+  serve_tenants()
+end
 save()
 local more = redis.call('EXISTS', TENANTS)
 return { 1, more, wake_ms(), lanes(), infos, bodies, slices }

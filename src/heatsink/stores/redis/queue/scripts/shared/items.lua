@@ -132,6 +132,7 @@ end
 
 local function learn_cost(p, lease, used_us, settled, started)
   charge(p, used_us - lease.cost_us * settled)
+  meta.used_us = meta.used_us + used_us
   if started == 0 then return end
   local action, each = p.info[ACTION], used_us / started
   local known = tonumber(redis.call('HGET', SERVICE, action) or nil)

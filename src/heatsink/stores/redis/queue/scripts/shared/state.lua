@@ -19,7 +19,7 @@ local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'dept
 local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 
-local NUMBERS = { 'lap', 'staged_ms', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
+local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons' }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
@@ -30,7 +30,7 @@ local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PUR
 local meta, meta_was = {}, {}
 for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
   'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'lost',
-  'workers' }) do
+  'workers', 'used_us' }) do
   meta[name] = 0
 end
 do
