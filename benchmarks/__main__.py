@@ -30,6 +30,7 @@ NAMES = (
     "dynamodb",
     "registry_reads",
     "fleet",
+    "reads",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
