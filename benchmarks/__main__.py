@@ -35,6 +35,7 @@ NAMES = (
     "head_of_line",
     "rates",
     "celebrity",
+    "reads",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 

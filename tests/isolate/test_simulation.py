@@ -56,6 +56,13 @@ def unfollowed_stay() -> AbstractContextManager[object]:
 @pytest.mark.parametrize("plant", [mode_of_today, no_back_fill, no_rebuild, unfollowed_stay])
 def test_a_planted_bug_is_found(plant: object) -> None:
     assert callable(plant)
-    with plant(), pytest.raises(Violation):
-        for seed in range(SEEDS_FOR_BUGS):
-            simulate(seed)
+    with plant():
+        assert any(is_violated(seed) for seed in range(SEEDS_FOR_BUGS))
+
+
+def is_violated(seed: int) -> bool:
+    try:
+        simulate(seed)
+    except Violation:
+        return True
+    return False

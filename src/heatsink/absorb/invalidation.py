@@ -18,6 +18,7 @@ from heatsink.errors import HeatsinkError
 TOGETHER_MAX = 500
 OUTBOX_MAX = 10_000
 AGAIN_S = 1.0
+END_S = 1.0
 EVERYTHING: Sequence[str] = ()
 Tell = Callable[[str], object]
 
@@ -62,6 +63,7 @@ class Invalidation:
         self._caches: list[Forgetful] = []
         self._outbox: dict[str, None] = {}
         self._has_mail = asyncio.Event()
+        self._is_running = False
 
     def tie(self, cache: Forgetful, on_forget: Tell | None = None) -> None:
         cache.is_linked = False
@@ -74,16 +76,23 @@ class Invalidation:
         self._has_mail.set()
 
     async def run(self) -> None:
-        tasks = [asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())]
+        """In tasks that are not waited for long: a driver may swallow their cancellation."""
+        tasks = {asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())}
+        self._is_running = True
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
+            self._is_running = False
             for task in tasks:
                 task.cancel()
+            ended, _ = await asyncio.wait(tasks, timeout=END_S)
             self._set_linked(False)
+        for task in ended:
+            if not task.cancelled():
+                task.result()
 
     async def _tell(self) -> None:
-        while True:
+        while self._is_running:
             await self._has_mail.wait()
             await self._tell_once()
 
@@ -102,7 +111,7 @@ class Invalidation:
             await self._pause()
 
     async def _listen(self) -> None:
-        while True:
+        while self._is_running:
             try:
                 await self._wire.listen(self)
             except HeatsinkError:

@@ -52,7 +52,9 @@ class Explanation(msgspec.Struct, frozen=True):
     def reason(self) -> str:
         if self.pin is not None:
             return f"pinned to {self.pin.value}: {self.pin.reason}"
-        return self.decision.reason if self.decision else "never hot: one bucket"
+        if self.decision is not None:
+            return self.decision.reason
+        return "never write-hot: one bucket" if self.near else "never hot: one bucket"
 
     def __str__(self) -> str:
         page = _count(self.queries_per_page, "query", "queries")
