@@ -81,6 +81,7 @@ class WorkerPool:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
         self.size = 0
+        self.busy = 0
         self.finished = 0
 
     @property
@@ -91,10 +92,6 @@ class WorkerPool:
     @property
     def free(self) -> int:
         return max(self.size - self.busy, 0)
-
-    @property
-    def busy(self) -> int:
-        return sum(worker.job is not None for worker in self._workers)
 
     def resize(self, size: int) -> None:
         """Grow at once; shrink as workers finish what they run."""
@@ -168,6 +165,7 @@ class WorkerPool:
             self._on_change()
             return
         worker.job, worker.started_s = job, started_s
+        self.busy += 1
         name = job.places[0][0].slice.action
         worker.action = action = self._actions.get(name) or _unknown(name, self._actions)
         try:
@@ -180,9 +178,14 @@ class WorkerPool:
         except BaseException as error:  # whatever a handler raises is the item's, not ours
             results = [error] * job.count
         finally:
-            worker.job = None
+            self._release(worker)
         self._forgive(worker)
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
+
+    def _release(self, worker: Worker) -> None:
+        if worker.job is not None:
+            worker.job = None
+            self.busy -= 1
 
     def _forgive(self, worker: Worker) -> None:
         """The next job starts afresh, whatever this handler did with its cancellation."""
@@ -246,6 +249,7 @@ class WorkerPool:
         logger.error("a handler of %r ignores its cancellation: left behind", action.name)
         worker.abandoned = True
         self._workers.discard(worker)
+        self._release(worker)
         error = TimedOut(f"the handler never returned after timeout_s={action.timeout_s:g}")
         used_s = self._clock.monotonic_s() - worker.started_s
         self._settle(job, action, [error] * job.count, used_s)
