@@ -34,6 +34,7 @@ NAMES = (
     "queue",
     "head_of_line",
     "rates",
+    "celebrity",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
@@ -76,6 +77,7 @@ def write(results: list[Result], scale: Scale) -> None:
     report = {
         "python": platform.python_version(),
         "processors": os.cpu_count(),
+        "load": os.getloadavg(),
         "quick": scale.quick,
         "results": results,
     }
@@ -87,7 +89,8 @@ def write(results: list[Result], scale: Scale) -> None:
 def report(results: list[Result]) -> None:
     print(table(results))
     judged = [result.met for result in results if result.met is not None]
-    print(f"\n{sum(judged)} of {len(judged)} targets met. Details: artifacts/bench.json")
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    print(f"\n{sum(judged)} of {len(judged)} targets met, {load}. Details: artifacts/bench.json")
 
 
 def main() -> int:

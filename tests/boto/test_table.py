@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from time import time
 from typing import Any
@@ -16,7 +18,9 @@ from boto3.dynamodb.conditions import Attr, Key
 from boto3.dynamodb.types import Binary
 
 from heatsink.boto import Table, times
-from heatsink.errors import InvalidId, InvalidKey, InvalidSetting
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
+from heatsink.service.fsck import run_fsck
 
 from .conftest import HEATSINK, KEYS, Engine, until
 
@@ -376,3 +380,22 @@ def test_times_are_read_from_sort_keys(time_of: times.TimeOf, value: Any) -> Non
     assert times.careful(time_of)(value) == moment_ms
     with pytest.raises(InvalidId, match="carries no time"):
         times.careful(time_of)("abc")
+
+
+def test_reads_are_refused_when_the_registry_is_replaced(engine: Engine, tmp_path: Path) -> None:
+    registry = f"sqlite:///{tmp_path}/registry.db"
+    plain = engine.make_table(f"chat-{uuid4().hex}")
+    names = {"partition_key": KEYS[0], "sort_key": KEYS[1]}
+    key = {"conversation": "c1", "sent": millis_key(OLD_MS)}
+    asked = Key("conversation").eq("c1")
+    with Table(plain, **names, time_of=times.millis_text, registry=registry) as table:
+        assert table.query(KeyConditionExpression=asked)["Items"] == []
+        asyncio.run(run_fsck(registry, True, SystemClock()))
+        table._background.registry._renewed_s = float("-inf")
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.get_item(Key=key)
+        until(lambda: bool(table._background.registry._refusal))
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.query(KeyConditionExpression=asked)
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.put_item(Item=key)

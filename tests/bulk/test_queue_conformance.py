@@ -256,6 +256,17 @@ async def test_twice_lost_runs_one_at_a_time_and_the_third_loss_fails_it(
     assert [end.failed for end in await driver.ends()] == [2]
 
 
+async def test_a_claim_takes_back_a_bounded_number_of_leases_and_says_that_there_are_more(
+    driver: Driver, stores: QueueStores
+) -> None:
+    await driver.submit("a", [1] * 60)
+    assert len(await driver.lose(60)) == 60
+    first = await driver.claim(0)
+    assert ((await stores.queue.load(PARTITION)).lost, first.wake_ms) == (50, 0)
+    await driver.claim(0)
+    assert (await stores.queue.load(PARTITION)).lost == 60
+
+
 async def test_fresh_items_pass_suspects_that_must_wait(driver: Driver) -> None:
     await driver.submit("a", [9, 3])
     await driver.lose(9)

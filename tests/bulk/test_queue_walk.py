@@ -48,14 +48,13 @@ VERBS: list[Verb] = [
 def _same_order(kind: str, count: int) -> list[str]:
     """Names that sort like their hashes: Redis breaks ties by those, the reference by names."""
     names: list[str] = []
-    for number in range(10_000):
-        name = f"{kind}-{number:05d}"
-        if not names or handle(kind, name) > handle(kind, names[-1]):
+    for name in (f"{kind}-{number:05d}" for number in range(10_000)):
+        if int(handle(kind, name)[:4], 16) * count // 65_536 == len(names) < count:
             names.append(name)
-    return names[:count]
+    return names
 
 
-TENANTS = _same_order("tenant", 4)
+TENANTS, PARTS = _same_order("tenant", 4), _same_order("part", 64)
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Walk:
             return
         rng, number = self.rng, len(self.parts)
         part = Part(
-            id=f"part-{number}",
+            id=PARTS[number],
             batch=f"batch-{number // 2}",
             tenant=rng.choice(TENANTS),
             action=rng.choice(["mail", "push"]),

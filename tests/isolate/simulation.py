@@ -42,6 +42,7 @@ class World:
     clients: dict[str, Heatsink] = field(default_factory=dict)
     acknowledged: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     wished: dict[tuple[str, str], bool] = field(default_factory=dict)
+    unsure: set[tuple[str, str]] = field(default_factory=set)
     deleted: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -135,8 +136,11 @@ class World:
             await change(user, author)
             return True
 
-        await self.attempt(act)
         self.wished[user, author] = follows
+        if await self.attempt(act):
+            self.unsure.discard((user, author))
+        else:
+            self.unsure.add((user, author))
 
     async def _delete(self, author: str, id: Any) -> None:
         self.deleted.add(id)
@@ -145,13 +149,13 @@ class World:
     # -- the end ---------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Everything heals, every wish is said once more, and the queue drains."""
+        """Everything heals, what nobody knows is said once more, and the queue drains."""
         for node in self.nodes:
             if not node.is_dead:
                 node.faults.heal()
         await self.clock.sleep(15.0)
-        for (user, author), follows in self.wished.items():
-            await self._follow(user, author, follows)
+        for user, author in sorted(self.unsure):
+            await self._follow(user, author, self.wished[user, author])
         for author, ids in self.acknowledged.items():
             for id in ids:
                 if id in self.deleted:

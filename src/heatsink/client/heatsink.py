@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from os import getpid
 from random import Random
 from socket import gethostname
@@ -19,11 +21,11 @@ from heatsink.checks import check_text, check_whole
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed, InvalidSetting
+from heatsink.errors import Closed, InvalidSetting, Overloaded
 from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, Meta, for_key
+from heatsink.registry.decision import PIN, Decision, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
@@ -155,7 +157,8 @@ class Heatsink:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs beside the application and give the lease back."""
+        """Stop what runs beside the application and give the lease back, if the store answers."""
+        deadline_s = self._backoff.deadline_s()
         self._log = self._counters = None
         if self._read_side is not None:
             self._read_side.close()
@@ -164,7 +167,9 @@ class Heatsink:
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
         if self._coordination is not None:
-            await self._coordination.coordinator.close()
+            with suppress(Overloaded):  # whoever leads next waits for the lease to end
+                resign = self._coordination.coordinator.close
+                await self._backoff.call(resign, "", deadline_s)
         await self._registry.close()
         if self._queue is not None:
             await self._queue.close()
@@ -261,7 +266,9 @@ class Heatsink:
         """Buckets now, epochs, heat, why, and what a read costs."""
         check_key(key)
         self._check_open()
-        layout = await self._registry.layout(key)
+        self._registry.check()
+        deadline_s = self._backoff.deadline_s()
+        layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
         view = self._registry.view
         return Explanation(
             key=key,
@@ -280,14 +287,19 @@ class Heatsink:
         self._check_open()
         check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
         check_text("reason", reason, REASON_MAX)
-        await self._registry.publish([for_key(key, PIN, buckets, reason)], term=None)
+        await self._publish(for_key(key, PIN, buckets, reason))
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
         check_key(key)
         self._check_open()
         check_text("reason", reason, REASON_MAX)
-        await self._registry.publish([for_key(key, PIN, None, reason)], term=None)
+        await self._publish(for_key(key, PIN, None, reason))
+
+    async def _publish(self, decision: Decision) -> None:
+        """A target: committed twice it is the same."""
+        publish = partial(self._registry.publish, [decision], None)
+        await self._backoff.call(publish, decision.key, self._backoff.deadline_s())
 
     def _check_open(self) -> None:
         _ = self.log

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise, repeat
 from os import cpu_count
 
 import msgspec
@@ -22,9 +24,9 @@ FULL = 64
 WORKERS = 8
 FIXED = "8 fixed workers"
 SEED_BEFORE_S, SEED_AFTER_S, SEED_WORKERS = 25 * 60, 4 * 60, 256
-FEW_ITEMS = 20_000  # up to here another process would take longer to start
+FEW_ITEMS = 40_000  # up to here another process would take longer to start
 POINTS = 300
-NAMES = {"littles_law": "Little's law", "time_decay": "time decay (the seed's)"}
+NAMES = {"littles_law": "Little's law", "time_decay": "time decay (seed)"}
 COLOURS = {"littles_law": 0, "time_decay": 1, "congestion": 2, "exponential": 3, "": 4}
 
 
@@ -50,10 +52,22 @@ class Moment(msgspec.Struct, frozen=True):
         return self.ready / max(self.workers, 1)
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """A batch of so many items every `gap_s`, for a service that is `full` at so many calls."""
+
+    items: int
+    batches: int = 1
+    gap_s: float = 0.0
+    full: int = FULL
+
+
 class Run(msgspec.Struct, frozen=True):
+    """`batches_s` is how long each batch took."""
+
     policy: str
     took_s: float
     moments: list[Moment]
+    batches_s: list[float]
 
     @property
     def name(self) -> str:
@@ -67,24 +81,35 @@ class Run(msgspec.Struct, frozen=True):
     def worker_hours(self) -> float:
         return sum(moment.workers for moment in self.moments) / 3600
 
+    @property
+    def changes(self) -> int:
+        return sum(a.workers != b.workers for a, b in pairwise(self.moments))
 
-async def spike(policy: str, items: int, seed: int) -> Run:
-    """One batch of so many items, from its acceptance to its end."""
+
+async def drive(policy: str, plan: Plan, seed: int) -> Run:
+    """From the first batch's acceptance to the last one's end."""
     clock, moments = SkewedClock(), list[Moment]()
-    downstream = Saturating(clock, SERVICE_S, FULL)
+    downstream = Saturating(clock, SERVICE_S, plan.full)
     rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX, growth_max=WORKERS_MAX / WORKERS)
     fleet = Fleet(workers=WORKERS, policy=policy, rules=rules, seed=seed)
 
     async def look(at: World) -> None:
         moments.append(_moment(at, await at.load(), downstream))
 
+    async def submit_and_wait(lab: World, number: int) -> float:
+        await clock.sleep(number * plan.gap_s)
+        began_s = lab.now_s()
+        batch = await lab.bulk.submit(ACTION, range(plan.items))
+        await lab.bulk.wait(batch.id)
+        return lab.now_s() - began_s
+
     async with world(fleet, downstream.call, clock) as lab:
         began_s = lab.now_s()
-        batch = await lab.bulk.submit(ACTION, range(items))
         async with lab.looking(look):
-            await lab.bulk.wait(batch.id)
+            waits = (submit_and_wait(lab, number) for number in range(plan.batches))
+            batches_s = await asyncio.gather(*waits)
         shifted = [msgspec.structs.replace(m, time_s=m.time_s - began_s) for m in moments]
-        return Run(policy, lab.now_s() - began_s, shifted)
+        return Run(policy, lab.now_s() - began_s, shifted, batches_s)
 
 
 def _moment(at: World, load: PartitionLoad, downstream: Saturating) -> Moment:
@@ -98,45 +123,72 @@ def _moment(at: World, load: PartitionLoad, downstream: Saturating) -> Moment:
     )
 
 
-def run_one(policy: str, items: int, seed: int) -> Run:
-    return run_on_virtual_time(spike(policy, items, seed))
+def run_one(policy: str, plan: Plan, seed: int) -> Run:
+    return run_on_virtual_time(drive(policy, plan, seed))
 
 
-def run_all(items: int, seed: int) -> list[Run]:
-    names = ["", *POLICIES]
-    if items <= FEW_ITEMS or (cpu_count() or 1) == 1:
-        return [run_one(name, items, seed) for name in names]
-    with ProcessPoolExecutor(min(len(names), cpu_count() or 1)) as processes:
-        waiting = [processes.submit(run_one, name, items, seed) for name in names]
-        return [each.result() for each in waiting]
+def run_all(wanted: list[tuple[str, Plan]], seed: int) -> list[Run]:
+    processes = min(len(wanted), cpu_count() or 1)
+    if processes == 1 or sum(plan.items * plan.batches for _, plan in wanted) <= FEW_ITEMS:
+        return [run_one(policy, plan, seed) for policy, plan in wanted]
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(run_one, *zip(*wanted, strict=True), repeat(seed)))
 
 
 def experiment(items: int = ITEMS, seed: int = 1) -> Report:
-    fixed, *steered = run_all(items, seed)
-    ours = next(run for run in steered if run.policy == "littles_law")
-    theirs = next(run for run in steered if run.policy == "time_decay")
-    less = 1 - ours.took_s / fixed.took_s
-    seed_less = 1 - SEED_AFTER_S / SEED_BEFORE_S
+    spike = Plan(items)
+    requests = Plan(items // 25, batches=6, gap_s=120.0, full=10**9)
+    names = list(POLICIES)
+    wanted = [("", spike)] + [(name, plan) for plan in (spike, requests) for name in names]
+    fixed, *runs = run_all(wanted, seed)
+    steered, follow_up = runs[: len(names)], runs[len(names) :]
+    ours, theirs = steered[names.index("littles_law")], steered[names.index("time_decay")]
     return Report(
         name="scaling",
         title=f"Scaling: {items:,} items on one partition",
         story=STORY,
-        figures=[
-            Figure("time against 8 fixed workers", f"−{less:.1%}", f"the seed: −{seed_less:.0%}"),
-            Figure("it took", _minutes(ours.took_s), f"{_minutes(fixed.took_s)} with 8"),
-            Figure("workers at most", str(ours.peak), f"{theirs.peak} by the seed's choice"),
-            Figure(
-                "worker hours",
-                f"{ours.worker_hours:.1f}",
-                f"{theirs.worker_hours:.1f} by the seed's choice",
-            ),
+        figures=_figures(fixed, ours, theirs),
+        tables=[_spike_table(fixed, steered), _requests_table(requests, follow_up)],
+        charts=[
+            *_policy_charts(fixed, steered),
+            *_request_charts(follow_up),
+            *_metric_charts(theirs, ours),
         ],
-        tables=[_table(fixed, steered)],
-        charts=[*_policy_charts(fixed, steered), *_metric_charts(theirs, ours)],
     )
 
 
-def _table(fixed: Run, steered: list[Run]) -> Table:
+def _figures(fixed: Run, ours: Run, theirs: Run) -> list[Figure]:
+    less, seed_less = 1 - ours.took_s / fixed.took_s, 1 - SEED_AFTER_S / SEED_BEFORE_S
+    hours, their_hours = f"{ours.worker_hours:.1f}", f"{theirs.worker_hours:.1f}"
+    return [
+        Figure("time against 8 fixed workers", f"−{less:.1%}", f"the seed: −{seed_less:.0%}"),
+        Figure("it took", _minutes(ours.took_s), f"{_minutes(fixed.took_s)} with 8"),
+        Figure("workers at most", str(ours.peak), f"{theirs.peak} by the seed's choice"),
+        Figure("worker hours", hours, f"{their_hours} by the seed's choice"),
+    ]
+
+
+def _requests_table(plan: Plan, runs: list[Run]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            run.name,
+            round(run.batches_s[0]),
+            round(sum(run.batches_s[1:]) / len(run.batches_s[1:])),
+            run.changes,
+            run.peak,
+            round(run.worker_hours, 2),
+        ]
+        for run in runs
+    ]
+    columns = ["policy", "first, s", "others, s", "changes", "workers", "hours"]
+    note = (
+        f"{plan.batches} batches of {plan.items:,} items, one every {plan.gap_s:g} s, on a service "
+        "that is never full: who swings, and who is slow the second time?"
+    )
+    return Table("Requests that follow each other", columns, rows, note)
+
+
+def _spike_table(fixed: Run, steered: list[Run]) -> Table:
     rows: list[list[Cell]] = [
         [
             run.name,
@@ -148,8 +200,11 @@ def _table(fixed: Run, steered: list[Run]) -> Table:
         ]
         for run in (fixed, *steered)
     ]
-    columns = ["policy", "time", "less than fixed", "workers at most", "of what is full", "hours"]
-    note = f"Hours are worker hours. The seed's own test: 25 → 4 min with {SEED_WORKERS} workers."
+    columns = ["policy", "time", "less", "workers", "of full", "hours"]
+    note = (
+        "Workers are the most at a time, hours are worker hours. "
+        f"The seed's own test: 25 → 4 min with {SEED_WORKERS} workers."
+    )
     return Table("The same spike under each policy", columns, rows, note)
 
 
@@ -163,6 +218,22 @@ def _policy_charts(fixed: Run, steered: list[Run]) -> list[Chart]:
             [_line(run, "workers", shown_s, "step") for run in every] + [_full(shown_s)],
         ),
         Chart("Items that wait", "items", [_line(run, "ready", shown_s) for run in every]),
+    ]
+
+
+def _request_charts(runs: list[Run]) -> list[Chart]:
+    until_s = max(run.took_s for run in runs)
+    return [
+        Chart(
+            "Requests that follow each other: workers",
+            "workers",
+            [_line(run, "workers", until_s, "step") for run in runs],
+        ),
+        Chart(
+            "Requests that follow each other: items that wait",
+            "items",
+            [_line(run, "ready", until_s) for run in runs],
+        ),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,7 +12,7 @@ from heatsink.errors import InvalidSetting
 
 try:
     from heatsink.stores.dynamodb import make_table, open_table
-    from heatsink.stores.dynamodb.address import Address, parse
+    from heatsink.stores.dynamodb.address import Address, parse_url
     from heatsink.stores.dynamodb.failures import NoTable, TableExists
 except ImportError:
     raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
@@ -75,4 +75,4 @@ def _address(url: str) -> Address | None:
         raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLE}") from None
     if parts.scheme != "dynamodb":
         return None
-    return parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return parse_url(parts)

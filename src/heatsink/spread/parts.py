@@ -1,4 +1,4 @@
-"""What logs and counters of one process share."""
+"""What logs and counters of one process share: how a call begins, and when nothing is believed."""
 
 from __future__ import annotations
 
@@ -49,3 +49,18 @@ class Parts:
     backoff: Backoff
     clock: Clock
     pages: PageCache = field(default_factory=NoPageCache)
+
+    def begin(self) -> float:
+        """Every call begins here: when it has to end, unless the store is not ours any more."""
+        self.registry.check()
+        return self.backoff.deadline_s()
+
+    async def believe_nothing(self, key: str, deadline_s: float) -> None:
+        """Nothing was found, which a wiped store says of every key.
+
+        A view that is fresh would know. One that was not renewed lately, since the process slept
+        or could not reach the registry, is renewed first: only then does this cost a request.
+        """
+        if not self.registry.is_fresh():
+            await self.backoff.call(self.registry.renew_shared, key, deadline_s)
+        self.registry.check()

@@ -118,6 +118,15 @@ async def test_sentinel_leads_to_the_new_primary() -> None:
         await connection.close()
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/news"],
+)
+async def test_a_redis_that_is_down_at_the_start_stops_nobody(url: str) -> None:
+    async with heatsink.connect("memory://", news=url) as hs:
+        assert await hs.log.append("k", b"hey")
+
+
 async def test_redis_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

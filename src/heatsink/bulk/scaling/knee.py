@@ -15,9 +15,9 @@ from .load import Load
 
 STEP = 1.2
 GAIN_MIN = 0.7  # of what a step would bring if every worker were as good as the ones before
-SETTLE_S = 1.0
 LOOK_ITEMS, LOOK_S = 100, 10.0
 LONG_LOOK_ITEMS, LONG_LOOK_S = 1_000, 20.0
+FIRST_PROBE_S = 30.0  # then twice as long each time that the knee is found at the same place
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Look:
 
     def __init__(self, load: Load) -> None:
         self.workers = load.workers
-        self._from_s = load.time_s + SETTLE_S + load.service_s
+        self._from_s = load.time_s + load.service_s
         self._first: Load | None = None
         self._busy: list[int] = []
 
@@ -52,7 +52,9 @@ class Look:
 
 class Knee:
     def __init__(self, probe_again_s: float) -> None:
-        self._probe_again_s = probe_again_s
+        self._wait_s_max = probe_again_s
+        self._wait_s = 0.0
+        self._place = 0
         self._proven = 0
         self._found_s: float | None = None
         self.rest()
@@ -68,7 +70,7 @@ class Knee:
         """How many of the wanted workers pay, as far as is known, and how that is known."""
         if self._found_s is None and load.workers >= self._proven:
             return self._climb(load, wanted)
-        if self._found_s is not None and load.time_s - self._found_s >= self._probe_again_s:
+        if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
             self._step_back()
         self.rest()
         known = f"{self._proven} were of use"
@@ -110,6 +112,9 @@ class Knee:
             return self._step_up(above, wanted)
         self.rest()
         self._proven, self._found_s = _knee(below, above), load.time_s
+        is_known = self._place / STEP <= self._proven <= self._place * STEP
+        self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
+        self._place = self._proven
         return min(wanted, self._proven), f"{above.workers} got no more done"
 
 

@@ -38,6 +38,8 @@ SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker;
 SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
 SERVICE_WEIGHT = 0.1
 QUANTUM_US = 20_000.0
+EXPIRE_MAX = 50  # leases that one claim takes back; `wake_ms` is 0 if more have run out
+WAKE_MAX = 500  # parts, likewise
 TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost", "used_us")
 
 
@@ -155,7 +157,7 @@ class Partition:
 
     def _expire(self, now_ms: float) -> None:
         dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
-        for until_ms, attempt in sorted(dues):
+        for until_ms, attempt in sorted(dues)[:EXPIRE_MAX]:
             if until_ms <= now_ms:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
@@ -174,7 +176,8 @@ class Partition:
         self.suspects_running -= lease.suspect
 
     def _wake(self, now_ms: float) -> None:
-        for part, due_ms in list(self.sleeping.items()):
+        dues = sorted((due_ms, part) for part, due_ms in self.sleeping.items())
+        for due_ms, part in dues[:WAKE_MAX]:
             if due_ms <= now_ms:
                 self._put(self.shares[part], now_ms)
 
