@@ -113,7 +113,7 @@ def test_a_port_in_use_is_one_line(server: Served, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "heatsink.service", "serve", "--port", str(server.port)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("choose another --port")
+    assert done.stderr.strip().endswith("choose another with --port")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "heatsink-data").exists()
 

@@ -1,4 +1,4 @@
-"""`./dev soak`: the simulation on as many seeds as you have time for."""
+"""`./dev soak`: the simulations on as many seeds as you have time for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from os import cpu_count
 
+from tests.bulk.simulation.world import simulate as simulate_bulk
+
 from .history import Violation
 from .world import simulate
 
+RUNS = {"log": simulate, "bulk": simulate_bulk}
+
 
 def failure_of(seed: int) -> str | None:
-    try:
-        simulate(seed)
-    except Violation as violation:
-        return f"seed {seed}: {violation}"
+    for name, run in RUNS.items():
+        try:
+            run(seed)
+        except Violation as violation:
+            return f"seed {seed}: {name}: {violation}"
     return None
 
 

@@ -7,12 +7,13 @@ everybody agree on it, and a flip neither loses a post nor shows it twice.
 
 from __future__ import annotations
 
-from heatsink.registry.decision import PIN, for_key
+from heatsink.registry.decision import PIN, SETTING, for_key
 from heatsink.registry.registry import Registry
 
 from .policy import PULLED, PUSHED
 
 PREFIX = "~mode/"
+THRESHOLD = f"{SETTING}timelines.threshold"
 BUCKETS = {PUSHED: 1, PULLED: 2}
 
 
@@ -39,6 +40,14 @@ class Modes:
         """What was decided last; it takes effect a moment later."""
         pin = self._registry.view.pins.get(PREFIX + author)
         return _mode(pin.value or 1) if pin else None
+
+    def threshold(self, otherwise: int) -> int:
+        """Of followers: what an operator set for the whole deployment."""
+        pin = self._registry.view.pins.get(THRESHOLD)
+        return pin.value if pin and pin.value else otherwise
+
+    async def set_threshold(self, followers: int, reason: str) -> None:
+        await self._registry.publish([for_key(THRESHOLD, PIN, followers, reason)], term=None)
 
     async def change(self, author: str, mode: str, reason: str) -> None:
         decision = for_key(PREFIX + author, PIN, BUCKETS[mode], reason)

@@ -19,10 +19,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .description.openapi import document
+from .description.page import docs_page
 from .guard import Guard
 from .limits import CLOSE, Gone, check_size, read_body
-from .openapi import document
-from .page import docs_page
 from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
 from .routes import Call, Reply, Route, Router
 from .service import Service

@@ -20,11 +20,12 @@ from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.service.api.guard import parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
-from heatsink.service.configuration import config_option
+from heatsink.service.configuration import PORTS, config_option
+from heatsink.service.listening import listen
 from heatsink.service.worker import find_actions
 
 from .logs import set_up
-from .server import ServeSettings, listen, serve
+from .server import ServeSettings, serve
 
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
 SOURCES = {
@@ -46,7 +47,7 @@ OPTIONS = (
     click.option("--queue", help="URL of the queue's Redis, instead of the embedded one."),
     click.option("--news", help="URL of the Redis that carries heat and news."),
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65_535)),
+    click.option("--port", default=8321, show_default=True, type=PORTS),
     click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
     click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
@@ -107,8 +108,8 @@ def serve_command(actions: str | None, log_json: bool, **options: Any) -> None:
     set_up(log_json)
     settings = settings_of(options)
     table = find_actions(actions) if actions else Actions()
-    listener = listen(settings.host, settings.port)
-    asyncio.run(serve(settings, listener, table, SystemClock(), Random()))
+    listeners = listen(settings.host, settings.port)
+    asyncio.run(serve(settings, listeners, table, SystemClock(), Random()))
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})
