@@ -51,9 +51,9 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """The table of the command, and what stands outside of other commands' tables."""
     commands = getattr(ctx.find_root().command, "commands", {})
-    ours = {name: each for name, each in values.items() if name not in commands}
-    table = values.get(ctx.info_name or "", {})
-    return {**ours, **table} if isinstance(table, dict) else values
+    tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
+    ours = {name: each for name, each in values.items() if name not in tables}
+    return {**ours, **values[ctx.info_name]} if ctx.info_name in tables else ours
 
 
 config_option = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -108,8 +109,11 @@ def serve_command(actions: str | None, log_json: bool, **options: Any) -> None:
     set_up(log_json)
     settings = settings_of(options)
     table = find_actions(actions) if actions else Actions()
-    listeners = listen(settings.host, settings.port)
-    asyncio.run(serve(settings, listeners, table, SystemClock(), Random()))
+    with ExitStack() as farewell:
+        listeners = listen(settings.host, settings.port)
+        for listener in listeners:
+            farewell.callback(listener.close)
+        asyncio.run(serve(settings, listeners, table, SystemClock(), Random()))
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})
