@@ -204,7 +204,7 @@ async def test_a_load_for_nobody_is_cancelled_and_not_joined(reads: Reads) -> No
     reader = asyncio.ensure_future(reads.get("k", load))
     await soon()
     reader.cancel()
-    await ended.wait()
+    await asyncio.wait_for(ended.wait(), 1)
 
     async def other() -> int:
         return 2
@@ -299,14 +299,16 @@ def test_a_load_left_behind_by_a_closed_loop_is_not_joined(source: Source) -> No
 
 
 async def test_closing_ends_what_is_being_loaded(reads: Reads, source: Source) -> None:
+    await reads.get("kept", source.load, fresh_for=9, stale_for=9)
     source.gate = asyncio.Event()
     reader = asyncio.ensure_future(reads.get("k", source.load))
     await soon()
     reads.close()
     with pytest.raises(Closed):
         await reader
-    with pytest.raises(Closed):
-        await reads.get("k", source.load)
+    for key in ("k", "kept"):
+        with pytest.raises(Closed):
+            await reads.get(key, source.load, fresh_for=9, stale_for=9)
 
 
 async def test_a_weigh_that_fails_hangs_nobody() -> None:
