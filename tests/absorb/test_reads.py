@@ -172,7 +172,12 @@ async def test_a_refresh_that_fails_leaves_the_stale_value(
     for _ in range(3):
         assert await reads.get("k", source.load, **times) == 1
         await soon()
-    await clock.advance(3.0)
+    assert source.loads == 2, "a source that fails is left in peace for a moment"
+    await clock.advance(1.1)
+    assert await reads.get("k", source.load, **times) == 1
+    await soon()
+    assert source.loads == 3
+    await clock.advance(2.0)
     with pytest.raises(ValueError, match="no"):
         await reads.get("k", source.load, **times)
 
