@@ -107,7 +107,7 @@ class Reads:
             if age_s < limit_s:
                 shelf.stale_hits += 1
                 entry.hits += 1
-                if flight is None and age_s >= shelf.heat.near_s(key):
+                if flight is None and shelf.is_due(key, entry, age_s, now_s):
                     self._start(key, load, times, is_refresh=True)
                 return entry.value
             shelf.raise_kept_error(entry.value, now_s)
