@@ -118,8 +118,8 @@ def _table(runs: list[Run]) -> Table:
         [
             run.case,
             sum(run.loads),
-            round(run.share(0.5) * 1000, 2),
-            round(run.share(0.99) * 1000, 1),
+            round(run.share(0.5) * 1000),
+            round(run.share(0.99) * 1000),
             run.late,
         ]
         for run in runs
