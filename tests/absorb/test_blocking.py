@@ -116,6 +116,7 @@ async def test_stale_values_are_served_while_one_reader_loads_anew(clock: Manual
         raise ValueError
 
     assert reads.get("k", fail, **times) == 2, "a refresh that fails leaves the stale value"
+    assert reads.get("k", lambda: 9, **times) == 2, "and the source in peace for a moment"
     await clock.advance(6.0)
     with pytest.raises(ValueError):
         reads.get("k", fail, errors_for=1.0, **times)
@@ -168,6 +169,14 @@ def test_readers_never_see_what_their_own_writes_replaced(reads: BlockingReads) 
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_weigh_that_reads_locks_nobody_out() -> None:
+    def weigh(value: int) -> int:
+        return value and cache.get("one", lambda: 0)
+
+    cache = BlockingReads(ReadSettings(weigh=weigh))
+    assert cache.get("k", lambda: 2) == 2
 
 
 def test_the_decorator(reads: BlockingReads) -> None:

@@ -172,7 +172,12 @@ async def test_a_refresh_that_fails_leaves_the_stale_value(
     for _ in range(3):
         assert await reads.get("k", source.load, **times) == 1
         await soon()
-    await clock.advance(3.0)
+    assert source.loads == 2, "a source that fails is left in peace for a moment"
+    await clock.advance(1.1)
+    assert await reads.get("k", source.load, **times) == 1
+    await soon()
+    assert source.loads == 3
+    await clock.advance(2.0)
     with pytest.raises(ValueError, match="no"):
         await reads.get("k", source.load, **times)
 
@@ -204,7 +209,7 @@ async def test_a_load_for_nobody_is_cancelled_and_not_joined(reads: Reads) -> No
     reader = asyncio.ensure_future(reads.get("k", load))
     await soon()
     reader.cancel()
-    await ended.wait()
+    await asyncio.wait_for(ended.wait(), 1)
 
     async def other() -> int:
         return 2
@@ -299,14 +304,16 @@ def test_a_load_left_behind_by_a_closed_loop_is_not_joined(source: Source) -> No
 
 
 async def test_closing_ends_what_is_being_loaded(reads: Reads, source: Source) -> None:
+    await reads.get("kept", source.load, fresh_for=9, stale_for=9)
     source.gate = asyncio.Event()
     reader = asyncio.ensure_future(reads.get("k", source.load))
     await soon()
     reads.close()
     with pytest.raises(Closed):
         await reader
-    with pytest.raises(Closed):
-        await reads.get("k", source.load)
+    for key in ("k", "kept"):
+        with pytest.raises(Closed):
+            await reads.get(key, source.load, fresh_for=9, stale_for=9)
 
 
 async def test_a_weigh_that_fails_hangs_nobody() -> None:

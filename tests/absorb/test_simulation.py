@@ -19,7 +19,7 @@ def test_reads_are_never_too_old_and_never_hang(first: int) -> None:
         try:
             simulate(seed)
         except Violation as violation:
-            pytest.fail(f"seed {seed}: {violation}")
+            pytest.fail(f"{violation}\nreplay: ./dev soak --of reads --first {seed} --seeds 1")
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -114,8 +114,15 @@ class Workers:
         words = (line.split() for line in lines)
         return [Start(batch, int(index), int(pid), float(at)) for batch, index, pid, at in words]
 
+    def starts(self) -> defaultdict[str, Counter[int]]:
+        """For each batch, how often each of its items started."""
+        counts = defaultdict[str, Counter[int]](Counter)
+        for start in self.journal():
+            counts[start.batch][start.index] += 1
+        return counts
+
     def starts_of(self, batch: str) -> Counter[int]:
-        return Counter(start.index for start in self.journal() if start.batch == batch)
+        return self.starts()[batch]
 
     def rerun(self) -> dict[tuple[str, int], list[Start]]:
         """The items that started more than once."""

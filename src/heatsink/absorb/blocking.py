@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from math import inf
 from random import Random
-from threading import Event, Lock
+from threading import Event, RLock
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from msgspec import structs
@@ -62,7 +62,7 @@ class BlockingReads:
         self._note = self._shelf.heat.note
         self._find = self._shelf.cache.entries.get
         self._flights: dict[str, _Flight] = {}
-        self._lock = Lock()
+        self._lock = RLock()  # a user's `weigh` may read, too
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
 
@@ -102,7 +102,7 @@ class BlockingReads:
             entry = self._find(key)
             age_s = inf if entry is None else now_s - entry.aged_from_s
             stale = entry if age_s < limit_s else None
-            if stale and (flight is not None or age_s < shelf.heat.near_s(key)):
+            if stale and (flight is not None or not shelf.is_due(key, stale, age_s, now_s)):
                 shelf.stale_hits += 1
                 stale.hits += 1
                 return stale.value

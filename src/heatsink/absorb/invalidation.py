@@ -63,10 +63,10 @@ class Invalidation:
         self._caches: list[Forgetful] = []
         self._outbox: dict[str, None] = {}
         self._has_mail = asyncio.Event()
-        self._is_running = False
+        self._is_running = self._is_linked = False
 
     def tie(self, cache: Forgetful, on_forget: Tell | None = None) -> None:
-        cache.is_linked = False
+        cache.is_linked = self._is_linked
         cache.on_forget = on_forget or self.post
         self._caches.append(cache)
 
@@ -136,5 +136,6 @@ class Invalidation:
                 cache.drop_all()
 
     def _set_linked(self, is_linked: bool) -> None:
+        self._is_linked = is_linked
         for cache in self._caches:
             cache.is_linked = is_linked

@@ -21,19 +21,21 @@ Weigh = Callable[[Any], int]
 
 
 class Entry:
-    """What a key has now. Only `hits` changes: a new value is a new entry, which threads rely on.
+    """What a key has now. A new value is a new entry, which threads rely on.
 
     `aged_from_s` is when its load began, made a little older by chance, so that entries that were
-    loaded together do not expire together. An entry without a value is infinitely old.
+    loaded together do not expire together. An entry without a value is infinitely old. Until
+    `rests_until_s` nobody tries to load it anew, since the last one who tried failed.
     """
 
-    __slots__ = ("aged_from_s", "hits", "is_main", "spent", "value", "weight")
+    __slots__ = ("aged_from_s", "hits", "is_main", "rests_until_s", "spent", "value", "weight")
 
     def __init__(self, value: Any, aged_from_s: float, weight: int, is_main: bool) -> None:
         self.value = value
         self.aged_from_s = aged_from_s
         self.weight = weight
         self.is_main = is_main
+        self.rests_until_s = -inf
         self.hits = 0
         self.spent = 0
 

@@ -13,13 +13,14 @@ import msgspec
 from heatsink.checks import check_number
 from heatsink.errors import InvalidSetting, Unavailable
 
-from .near_cache import NearCache
+from .near_cache import Entry, NearCache
 from .settings import NoHeat, ReadHeat, ReadSettings, ReadStats
 
 FRESH_S = 0.5
 STALE_S = 5.0
 BATCH = 64  # hits of an entry that are reported as one; a power of two
 LAST_OF_BATCH = BATCH - 1
+REST_S_MAX = 1.0
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class Shelf:
     def keep(self, key: str, landed: Landing, times: Times, is_refresh: bool = False) -> None:
         """A load landed and nothing was forgotten meanwhile. The time it took counts as age.
 
-        A refresh that fails leaves the stale value where it is.
+        A refresh that fails leaves the stale value where it is, and the source in peace.
         """
         if landed.error is None:
             aged_s = self.settings.jitter * times.fresh_for * self._rng.random()
@@ -102,8 +103,16 @@ class Shelf:
             self.cache.credit(key, landed.readers - 1)
             return
         self.failures += 1
-        if times.errors_for and not is_refresh:
+        seated = self.cache.entries.get(key)
+        if is_refresh and seated is not None:
+            rest_s = max(times.errors_for, min(times.fresh_for, REST_S_MAX))
+            seated.rests_until_s = self._now() + rest_s
+        elif times.errors_for and not is_refresh:
             self.cache.put(key, _Failure(landed.error, self._now() + times.errors_for), -inf)
+
+    def is_due(self, key: str, entry: Entry, age_s: float, now_s: float) -> bool:
+        """Whether somebody should load a stale value anew."""
+        return now_s >= entry.rests_until_s and age_s >= self.heat.near_s(key)
 
     def raise_kept_error(self, value: Any, now_s: float) -> None:
         if isinstance(value, _Failure) and now_s < value.until_s:

@@ -38,7 +38,7 @@ class BlockingHeatsink:
         except BaseException:
             self._stop()
             raise
-        self._reads = self._client._reading().blocking(loop.call_soon_threadsafe)
+        self._reads = self._wait(self._client._reading().blocking, loop.call_soon_threadsafe)
         return self
 
     @property

@@ -85,15 +85,15 @@ async def test_the_others_hear_what_one_sends_and_it_does_not_hear_itself(
     assert ears[0].keys == []
 
 
-async def process(wire: Wire) -> tuple[Reads, asyncio.Task[None]]:
+def process(invalidation: Invalidation) -> tuple[Reads, asyncio.Task[None]]:
     reads = Reads()
-    invalidation = Invalidation(wire, CLOCK, Random())
     invalidation.tie(reads)
     return reads, asyncio.ensure_future(invalidation.run())
 
 
 async def test_what_one_process_forgets_the_others_forget(make_wire: MakeWire) -> None:
-    (one, run_one), (two, run_two) = await process(make_wire()), await process(make_wire())
+    invalidations = [Invalidation(make_wire(), CLOCK, Random()) for _ in range(2)]
+    (one, run_one), (two, run_two) = (process(invalidation) for invalidation in invalidations)
     await until(lambda: one.is_linked and two.is_linked)
     version = 1
 
@@ -113,6 +113,9 @@ async def test_what_one_process_forgets_the_others_forget(make_wire: MakeWire) -
     other = two._find("other")
     await until(lambda: two._find("other") is not other)
     assert await two.get("other", load, fresh_for=600, stale_for=600) == 2
+    late = Reads()
+    invalidations[0].tie(late)
+    assert late.is_linked, "the link is there already"
     for run in (run_one, run_two):
         run.cancel()
     await asyncio.gather(run_one, run_two, return_exceptions=True)
@@ -128,7 +131,8 @@ async def test_a_process_knows_when_its_link_is_down(
     with real(RedisServer) as server:
         address, rng = parse(server.url), Random()
         connection = Connection(address, CLOCK, rng)
-        reads, run = await process(RedisWire(connection, address, Keys(), CLOCK, rng))
+        wire = RedisWire(connection, address, Keys(), CLOCK, rng)
+        reads, run = process(Invalidation(wire, CLOCK, rng))
         await until(lambda: reads.is_linked)
 
         async def load() -> int:
