@@ -194,6 +194,24 @@ def test_a_crowd_of_silent_connections_keeps_nobody_out(server: Served) -> None:
         assert "heatsink_http_in_flight 1.0" in in_flight
 
 
+def test_of_too_many_connections_the_longest_idle_go(tmp_path: Path) -> None:
+    def is_open(connection: socket.socket) -> bool:
+        connection.settimeout(0)
+        try:
+            return connection.recv(1) != b""
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+
+    flags = ("--store", "memory://", "--limit", "connections=50")
+    with serving(tmp_path, *flags) as served, ExitStack() as stack:
+        crowd = [stack.enter_context(closing(connected(served))) for _ in range(120)]
+        assert is_well(served)
+        assert [is_open(each) for each in crowd[:70]] == [False] * 70
+        assert all(is_open(each) for each in crowd[-45:])
+
+
 @pytest.mark.parametrize(
     ("soft", "hard", "asked", "room"),
     [

@@ -39,9 +39,15 @@ class Connection(HttpTools):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
-        if len(self.connections) > self.limits.connections:
-            next(iter(self.idle), self).transport.abort()
         self.idle[self] = None
+        if len(self.connections) > self.limits.connections:
+            next(iter(self.idle)).give_up()
+
+    def give_up(self) -> None:
+        """At once, also for the count: the loop hears of it only after it took more in."""
+        self.idle.pop(self, None)
+        self.connections.discard(self)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.idle.pop(self, None)
