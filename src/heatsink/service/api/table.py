@@ -221,7 +221,7 @@ SYSTEM = (
         "GET",
         "/v1/events",
         system.events,
-        "Server-Sent Events: status, heat, partitions, batches, progress, decision.",
+        "Server-Sent Events: status, heat, reads, partitions, batches, progress, decision.",
         str,
         media_type="text/event-stream",
         stream=True,

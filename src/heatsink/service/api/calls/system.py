@@ -16,6 +16,7 @@ from heatsink.service.api.shapes import (
     HeatAnswer,
     NoQuery,
     Partitions,
+    ReadActivity,
     Ready,
     Underway,
 )
@@ -59,6 +60,9 @@ def make_feed(hs: Heatsink, clock: Clock) -> Feed:
     async def heat() -> HeatAnswer:
         return heat_of(hs, SHOWN)
 
+    async def reads() -> ReadActivity:
+        return ReadActivity(hs.reads.stats(), hs.page_stats())
+
     async def partitions() -> Partitions:
         return await partitions_of(hs)
 
@@ -80,6 +84,7 @@ def make_feed(hs: Heatsink, clock: Clock) -> Feed:
     looks = {
         "status": status,
         "heat": heat,
+        "reads": reads,
         "partitions": partitions,
         "batches": batches,
         "progress": progress,
