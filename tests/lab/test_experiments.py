@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import fairness, isolation, rates, scaling
+from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
@@ -74,3 +74,21 @@ def test_an_unknown_limit_is_found_by_the_whole_queue() -> None:
 )
 def test_a_seed_gives_the_same_report(experiment: partial[object]) -> None:
     assert experiment(seed=3) == experiment(seed=3)
+
+
+def test_a_product_page_kept_near_costs_few_loads_and_nobody_waits() -> None:
+    each, briefly, near = (
+        run_on_virtual_time(reads.one_run(case, 1_000, seed=1)) for case in reads.CASES
+    )
+    assert each.late > 1_000, "the database cannot keep up"
+    assert sum(near.loads) < sum(briefly.loads) < sum(each.loads)
+    assert near.late < 50
+    assert near.share(0.5) == 0.0
+
+
+def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
+    pushed, pulled = (celebrity.one_run(case, 2_000, seed=1) for case in celebrity.CASES)
+    assert pushed.writes == 10 * (2_000 + celebrity.FRIENDS)
+    assert pulled.writes == 10 * celebrity.FRIENDS
+    assert max(pulled.celebrity_s) < 0.01
+    assert max(pushed.celebrity_s) > 0.1

@@ -16,7 +16,6 @@ from heatsink.errors import Closed
 from heatsink.keys import check_key
 
 from .coalesce import Coalescer, Flight, Load
-from .near_cache import Entry
 from .settings import ReadHeat, ReadSettings, ReadStats
 from .shelf import BATCH, FRESH_S, LAST_OF_BATCH, STALE_S, Shelf, Times
 from .templates import key_maker
@@ -73,7 +72,7 @@ class Reads:
         For `fresh_for` it is served as it is; then, up to `stale_for`, it is served while it is
         loaded anew in the background. With `errors_for` a load's error is kept for so long, too.
         """
-        entry = self._find(key)  # `_fresh`, written out: a call costs a tenth of the whole
+        entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
             entry.hits = hits = entry.hits + 1
             if not hits & LAST_OF_BATCH:
@@ -83,15 +82,6 @@ class Reads:
         times = Times(fresh_for, stale_for, errors_for)
         other: T = await self._get_otherwise(key, load, times)
         return other
-
-    def _fresh(self, key: str, fresh_for: float, stale_for: float) -> Entry | None:
-        entry = self._find(key)
-        if entry is None or not self._now() - entry.aged_from_s < fresh_for <= stale_for:
-            return None
-        entry.hits = hits = entry.hits + 1
-        if not hits & LAST_OF_BATCH:
-            self._note(key, BATCH)
-        return entry
 
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """What is not fresh: stale, being loaded, or to be loaded."""
@@ -152,16 +142,20 @@ class Reads:
         times = Times(fresh_for, stale_for, errors_for)
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Cached[P, T]:
-            key_of, fresh, get = key_maker(key, function), self._fresh, self._get_otherwise
+            key_of, find, now, note = key_maker(key, function), self._find, self._now, self._note
 
             @wraps(function)
             async def call(*arguments: P.args, **named: P.kwargs) -> T:
                 name = key_of(*arguments, **named)
-                entry = fresh(name, fresh_for, stale_for)
-                if entry is not None:
+                entry = find(name)  # `get`, written out: a second coroutine costs as much again
+                if entry is not None and now() - entry.aged_from_s < fresh_for:
+                    entry.hits = hits = entry.hits + 1
+                    if not hits & LAST_OF_BATCH:
+                        note(name, BATCH)
                     value: T = entry.value
                     return value
-                other: T = await get(name, partial(function, *arguments, **named), times)
+                load = partial(function, *arguments, **named)
+                other: T = await self._get_otherwise(name, load, times)
                 return other
 
             call.key = key_of  # type: ignore[attr-defined]

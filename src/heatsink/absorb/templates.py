@@ -12,7 +12,6 @@ from heatsink.errors import InvalidKey, InvalidSetting
 
 KeyOf = Callable[..., str]
 Bind = Callable[..., BoundArguments]
-PLAIN = frozenset({int, str})
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -65,7 +64,8 @@ def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyO
             value = arguments[place]
         else:
             value = named[field] if field in named else _arguments(bind, arguments, named)[field]
-        return f"{before}{value if type(value) in PLAIN else _text(value)}{after}"
+        kind = type(value)
+        return f"{before}{value if kind is int or kind is str else _text(value)}{after}"
 
     return key_of
 

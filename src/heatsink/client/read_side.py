@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from random import Random
 
 from heatsink.absorb.blocking import BlockingReads
@@ -25,6 +26,7 @@ from .key_watch import Coordination, KeyWatch
 from .settings import Settings
 
 FOLLOW_S = 1.0
+REPEATS_MAX = 50
 
 
 class ReadSide:
@@ -92,7 +94,7 @@ class NearWatch:
         self._near_keys = near_keys
         self._clock = clock
         self._seen = -1
-        self._said_s = float("-inf")
+        self._said_s: dict[str, float] = {}
 
     async def run_once(self) -> list[Decision]:
         window = self._watch.latest
@@ -101,20 +103,23 @@ class NearWatch:
         self._seen = window.window
         in_force = self._near_keys.in_force()
         decisions = self._policy.decide(Observation(window, self._watch.servers, in_force))
-        repeats = self._repeats(in_force, decisions)
+        repeats = self._repeats(in_force, {decision.key for decision in decisions})
         with suppress(Retryable):  # what is not said is decided again at the next window
-            await self._say([*repeats, *decisions])
+            await self._say([*decisions, *repeats])
         return decisions
 
-    def _repeats(self, in_force: dict[str, Decision], news: list[Decision]) -> list[Decision]:
-        if self._clock.monotonic_s() - self._said_s < REPEAT_S:
-            return []
-        self._said_s = self._clock.monotonic_s()
-        changed = {decision.key for decision in news}
-        return [decision for key, decision in in_force.items() if key not in changed]
+    def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
+        """What holds is said again now and then, a little of it at each window."""
+        due_s = self._clock.monotonic_s() - REPEAT_S
+        self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}
+        due = (
+            key for key, said_s in self._said_s.items() if said_s <= due_s and key not in changed
+        )
+        return [in_force[key] for key in islice(due, REPEATS_MAX)]
 
     async def _say(self, decisions: list[Decision]) -> None:
         term = self._coordinator.term
         if decisions and term is not None:
             await self._soft.publish(decisions, term)
             self._near_keys.apply(SoftDecision(term, decision) for decision in decisions)
+            self._said_s.update((each.key, self._clock.monotonic_s()) for each in decisions)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab import fairness, isolation, rates, scaling
+from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
 from heatsink.lab.report import Report, shown, to_html
 
 
@@ -64,6 +64,22 @@ def isolation_command(items: int, seed: int, out: Path | None) -> None:
 def rates_command(items: int, seed: int, out: Path | None) -> None:
     """Rate limits: declared, and found."""
     _show(rates.experiment(items, seed=seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("reads")
+@_items(reads.READS_PER_S, "Reads a second.")
+@_options
+def reads_command(items: int, seed: int, out: Path | None) -> None:
+    """A product page that everybody looks at."""
+    _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("celebrity")
+@_items(celebrity.FANS, "Fans of the celebrity.")
+@_options
+def celebrity_command(items: int, seed: int, out: Path | None) -> None:
+    """Posts pushed to all followers, or pulled by them."""
+    _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 def _show(report: Report, out: Path | None, options: str) -> None:
