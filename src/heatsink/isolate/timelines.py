@@ -20,7 +20,6 @@ from .store import (
     HOME_MAX,
     HOME_SLOTS,
     Cache,
-    Counts,
     FanOut,
     HomeEntry,
     HomeStore,
@@ -69,7 +68,7 @@ class Timelines:
     def __init__(
         self,
         log: PostLog,
-        counts: Counts,
+        graph: Graph,
         homes: HomeStore,
         modes: Modes,
         cache: Cache,
@@ -78,13 +77,13 @@ class Timelines:
         settings: TimelineSettings,
     ) -> None:
         self._log = log
+        self._graph = graph
         self._homes = homes
         self._modes = modes
         self._cache = cache
         self._fan_out = fan_out
         self._scheme = scheme
         self._settings = settings
-        self._graph = Graph(log, counts, cache)
 
     # -- following -------------------------------------------------------------------------
 
