@@ -15,6 +15,7 @@ from heatsink.bulk import Actions
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED, wanted_mode
+from heatsink.isolate.store import HOME_MAX
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
@@ -184,6 +185,23 @@ async def test_a_page_is_full_though_posts_in_it_were_deleted(
         await timelines.delete("ada", post.id)
     page = await timelines.home("zoe", limit=3)
     assert [post.body for post in page.posts] == [b"7", b"3", b"2"]
+
+
+@on_virtual_time
+async def test_whom_a_noisy_author_displaced_is_back_after_the_unfollow(
+    timelines: Timelines, clock: SkewedClock
+) -> None:
+    await timelines.follow("zoe", "ada")
+    await timelines.follow("zoe", "loud")
+    early = [b"%d" % number for number in range(150)]
+    for body in early:
+        await timelines.post("ada", body)
+    for _ in range(HOME_MAX):
+        await timelines.post("loud", b"!")
+    await clock.sleep(20.0)
+    assert await bodies(timelines, "zoe", 200) == [b"!"] * HOME_MAX
+    await timelines.unfollow("zoe", "loud")
+    assert await bodies(timelines, "zoe") == early[::-1]
 
 
 def test_homes_that_were_lost_are_made_anew() -> None:

@@ -95,8 +95,11 @@ class Timelines:
         return is_new
 
     async def unfollow(self, user: str, author: str) -> bool:
+        """Whether it is new. What the author's posts have displaced comes back."""
         _check_pair(user, author)
-        return await self._graph.unfollow(user, author)
+        is_new = await self._graph.unfollow(user, author)
+        await self._homes.drop(user, author)
+        return is_new
 
     async def followers(self, author: str) -> int:
         return await self._graph.follower_count(_check_name("author", author))
@@ -224,7 +227,8 @@ class Timelines:
 
     async def _rebuild(self, user: str, followed: frozenset[str]) -> None:
         """From the authors' own logs, which hold everything."""
-        recent = await asyncio.gather(*(self._recent_pushed(a, BACK_FILL) for a in followed))
+        each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
+        recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
         await self._homes.fill(user, entries, True)
 
