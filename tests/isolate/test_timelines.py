@@ -204,6 +204,23 @@ async def test_whom_a_noisy_author_displaced_is_back_after_the_unfollow(
     assert await bodies(timelines, "zoe") == early[::-1]
 
 
+def test_a_post_that_another_process_deleted_is_shown_for_a_moment_only() -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines = hs.timelines
+            await timelines.follow("zoe", "ada")
+            post = await timelines.post("ada", b"a mistake")
+            await clock.sleep(1.0)
+            assert await bodies(timelines, "zoe") == [b"a mistake"]
+            await hs.log.delete("~posts/ada", post.id)  # as seen from here
+            await clock.sleep(TimelineSettings().fresh_for)
+            await bodies(timelines, "zoe")
+            await clock.sleep(0.1)
+            assert await bodies(timelines, "zoe") == []
+
+    run_on_virtual_time(work())
+
+
 def test_homes_that_were_lost_are_made_anew() -> None:
     async def work() -> None:
         async with world() as (hs, clock):

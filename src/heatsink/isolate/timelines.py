@@ -126,7 +126,7 @@ class Timelines:
         return Post(stored.id, author, body, mode, batch)
 
     async def delete(self, author: str, id: Any) -> bool:
-        """Gone from every home at once: homes hold names of posts, not copies."""
+        """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
         found = await self._log.delete(POSTS + _check_name("author", author), id)
         self._cache.forget(POSTS + author)
         self._cache.forget(_post_key(author, self._scheme.raw(id)))
@@ -212,7 +212,7 @@ class Timelines:
     async def _pushed(
         self, user: str, followed: frozenset[str], below: bytes | None, limit: int
     ) -> list[HomeEntry]:
-        """Of those followed now: an unfollow takes effect at once."""
+        """Of those followed now: pushes may still arrive from others."""
         found: list[HomeEntry] = []
         while len(found) < limit:
             page = await self._homes.page(user, below, limit)
@@ -272,7 +272,7 @@ class Timelines:
         return list(await asyncio.gather(*map(self._post, entries)))
 
     async def _post(self, entry: HomeEntry) -> Post | None:
-        """Posts never change, so they may be kept; a deleted one is forgotten."""
+        """Posts never change, but others delete them: they are looked at anew as pages are."""
         id = self._scheme.value(entry.raw)
 
         async def load() -> bytes | None:
@@ -283,7 +283,7 @@ class Timelines:
         body: bytes | None = await self._cache.get(
             _post_key(entry.author, entry.raw),
             load,
-            fresh_for=settings.stale_for,
+            fresh_for=settings.fresh_for,
             stale_for=settings.stale_for,
         )
         if body is None:
