@@ -246,8 +246,48 @@ async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: Skewe
         await timelines.pin("ada", "shout", reason="why not")
     with pytest.raises(InvalidSetting, match="user"):
         await timelines.home("")
-    with pytest.raises(InvalidCursor):
-        await timelines.home("ada", cursor="what?")
+
+
+@pytest.mark.parametrize("cursor", ["what?", "", "00", "0" * 64, "00 " * 16, 5])
+def test_a_cursor_of_another_kind_is_refused(cursor: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, _):
+            with pytest.raises(InvalidCursor):
+                await hs.timelines.home("ada", cursor=cursor)
+
+    run_on_virtual_time(work())
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "😀" * 256, "#" * 20 + "😀" * 220, "x" * 257, "\ud800", 5]
+)
+def test_a_name_that_does_not_fit_is_refused_by_its_field(name: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, _):
+            timelines = hs.timelines
+            with pytest.raises(InvalidSetting, match="author"):
+                await timelines.follow("zoe", name)
+            with pytest.raises(InvalidSetting, match="user"):
+                await timelines.follow(name, "zoe")
+            with pytest.raises(InvalidSetting, match="author"):
+                await timelines.post(name, b"hello")
+
+    run_on_virtual_time(work())
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "%" * 256, "😀" * 225, " ", "a/b", "~x"])
+def test_a_long_name_that_fits_is_pushed_and_pulled(name: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines = hs.timelines
+            await timelines.follow("zoe", name)
+            await timelines.post(name, b"pushed")
+            await timelines.pin(name, PULLED, reason="a test")
+            await clock.sleep(3.0)
+            await timelines.post(name, b"pulled")
+            assert await bodies(timelines, "zoe") == [b"pulled", b"pushed"]
+
+    run_on_virtual_time(work())
 
 
 def test_the_mode_has_room_between_push_and_pull() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from heatsink.checks import check_text, check_whole
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.ids import IdScheme
+from heatsink.keys import escape
 
 from .graph import Graph
 from .modes import Modes
@@ -29,6 +31,7 @@ from .store import (
 
 POSTS = "~posts/"
 NAME_MAX = 256
+NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
 FOLLOWERS_MAX = 10**9
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
@@ -182,7 +185,7 @@ class Timelines:
         """The newest posts of everybody that `user` follows, in the order of their ids."""
         _check_name("user", user)
         check_whole("limit", limit, 1, LIMIT_MAX)
-        below = _read_cursor(cursor)
+        below = self._read_cursor(cursor)
         following = await self._graph.following(user)
         posts: list[Post] = []
         while len(posts) < limit:
@@ -195,6 +198,15 @@ class Timelines:
             if len(entries) < wanted:
                 return HomePage(posts, None)
         return HomePage(posts, below.hex() if below else None)
+
+    def _read_cursor(self, cursor: str | None) -> bytes | None:
+        if cursor is None:
+            return None
+        with suppress(ValueError, TypeError):
+            raw = bytes.fromhex(cursor)
+            if raw.hex() == cursor and len(raw) == len(self._scheme.first_raw(0)):
+                return raw
+        raise InvalidCursor("cursor was not made by home(): pass what the last page had")
 
     async def _newest(
         self, user: str, following: Iterable[str], below: bytes | None, limit: int
@@ -296,19 +308,15 @@ def _post_key(author: str, raw: bytes) -> str:
 
 
 def _check_name(field: str, value: object) -> str:
-    return check_text(field, value, NAME_MAX)
+    name = check_text(field, value, NAME_MAX)
+    if "\0" in name:
+        raise InvalidSetting(f"{field} must not contain NUL (\\0)")
+    if (size := len(escape(name).encode())) > NAME_BYTES_MAX:
+        raise InvalidSetting(f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit")
+    return name
 
 
 def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
         raise InvalidSetting("author must be somebody else than user")
-
-
-def _read_cursor(cursor: str | None) -> bytes | None:
-    if cursor is None:
-        return None
-    try:
-        return bytes.fromhex(cursor)
-    except (ValueError, TypeError):
-        raise InvalidCursor("cursor was not made by home(): pass what the last page had") from None
