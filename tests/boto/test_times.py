@@ -89,3 +89,27 @@ def test_a_form_that_does_not_sort_with_the_others_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(InvalidId, match=r"sort key .* carries no time: .*(write|own time_of)"):
         times.careful(time_of)(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("2026-02-30T12:00:00Z", "day"),
+        ("2026-13-01T12:00:00Z", "month"),
+        ("2026-11-15T24:00:00Z", "hour"),
+        ("2026-11-15T23:59:60Z", "second"),
+        ("0000-01-01T00:00:00Z", "year"),
+        (5, "must be text, not 5"),
+        (None, "must be text, not None"),
+        (b"2026-11-15T12:00:00Z", "must be text"),
+    ],
+)
+def test_a_time_that_never_was_is_refused_by_its_field(value: Any, field: str) -> None:
+    with pytest.raises(InvalidId, match=field):
+        times.iso_text(value)
+
+
+def test_milliseconds_are_exact() -> None:
+    assert times.iso_text("2026-11-15T12:00:00.0019Z") % 1000 == 1
+    assert times.iso_text("9999-12-31T23:59:59.999999Z") == 253_402_300_799_999
+    assert times.iso_text("1970-01-01T00:00:00") == 0

@@ -118,7 +118,7 @@ class World:
             mode = self.rng.choice([PUSHED, PULLED])
             await self.attempt(lambda hs: hs.timelines.pin(author, mode, reason="a flip"))
         elif choice < 0.94:
-            await self.attempt(lambda hs: hs.timelines.home(user))
+            await self._look(user)
         elif choice < 0.98:
             self.crash_a_node()
         else:
@@ -141,6 +141,11 @@ class World:
             self.unsure.discard((user, author))
         else:
             self.unsure.add((user, author))
+        await self._look(user)
+
+    async def _look(self, user: str) -> None:
+        """A home that was made from the authors' logs hides what was not pushed to it."""
+        await self.attempt(lambda hs: hs.timelines.home(user))
 
     async def _delete(self, author: str, id: Any) -> None:
         self.deleted.add(id)

@@ -64,3 +64,13 @@ async def test_a_home_keeps_the_newest(homes: HomeStore) -> None:
     assert len(page) == HOME_MAX
     assert page[0] == entry(HOME_MAX + 49)
     assert page[-1] == entry(50)
+
+
+async def test_a_dropped_author_leaves_and_the_home_is_whole_no_longer(homes: HomeStore) -> None:
+    await homes.drop("zoe", "ada")
+    others = [entry(n, "größe") for n in (2, 4)]
+    await homes.fill("zoe", [entry(1), entry(3, "ad"), entry(3), *others], built=True)
+    await homes.drop("zoe", "ada")
+    assert await homes.page("zoe", None, 10) is None
+    await homes.fill("zoe", [], built=True)
+    assert await homes.page("zoe", None, 10) == [entry(4, "größe"), entry(3, "ad"), others[0]]

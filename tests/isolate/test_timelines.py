@@ -15,6 +15,7 @@ from heatsink.bulk import Actions
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED, wanted_mode
+from heatsink.isolate.store import HOME_MAX
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
@@ -186,6 +187,40 @@ async def test_a_page_is_full_though_posts_in_it_were_deleted(
     assert [post.body for post in page.posts] == [b"7", b"3", b"2"]
 
 
+@on_virtual_time
+async def test_whom_a_noisy_author_displaced_is_back_after_the_unfollow(
+    timelines: Timelines, clock: SkewedClock
+) -> None:
+    await timelines.follow("zoe", "ada")
+    await timelines.follow("zoe", "loud")
+    early = [b"%d" % number for number in range(150)]
+    for body in early:
+        await timelines.post("ada", body)
+    for _ in range(HOME_MAX):
+        await timelines.post("loud", b"!")
+    await clock.sleep(20.0)
+    assert await bodies(timelines, "zoe", 200) == [b"!"] * HOME_MAX
+    await timelines.unfollow("zoe", "loud")
+    assert await bodies(timelines, "zoe") == early[::-1]
+
+
+def test_a_post_that_another_process_deleted_is_shown_for_a_moment_only() -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines = hs.timelines
+            await timelines.follow("zoe", "ada")
+            post = await timelines.post("ada", b"a mistake")
+            await clock.sleep(1.0)
+            assert await bodies(timelines, "zoe") == [b"a mistake"]
+            await hs.log.delete("~posts/ada", post.id)  # as seen from here
+            await clock.sleep(TimelineSettings().fresh_for)
+            await bodies(timelines, "zoe")
+            await clock.sleep(0.1)
+            assert await bodies(timelines, "zoe") == []
+
+    run_on_virtual_time(work())
+
+
 def test_homes_that_were_lost_are_made_anew() -> None:
     async def work() -> None:
         async with world() as (hs, clock):
@@ -211,8 +246,48 @@ async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: Skewe
         await timelines.pin("ada", "shout", reason="why not")
     with pytest.raises(InvalidSetting, match="user"):
         await timelines.home("")
-    with pytest.raises(InvalidCursor):
-        await timelines.home("ada", cursor="what?")
+
+
+@pytest.mark.parametrize("cursor", ["what?", "", "00", "0" * 64, "00 " * 16, 5])
+def test_a_cursor_of_another_kind_is_refused(cursor: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, _):
+            with pytest.raises(InvalidCursor):
+                await hs.timelines.home("ada", cursor=cursor)
+
+    run_on_virtual_time(work())
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "😀" * 256, "#" * 20 + "😀" * 220, "x" * 257, "\ud800", 5]
+)
+def test_a_name_that_does_not_fit_is_refused_by_its_field(name: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, _):
+            timelines = hs.timelines
+            with pytest.raises(InvalidSetting, match="author"):
+                await timelines.follow("zoe", name)
+            with pytest.raises(InvalidSetting, match="user"):
+                await timelines.follow(name, "zoe")
+            with pytest.raises(InvalidSetting, match="author"):
+                await timelines.post(name, b"hello")
+
+    run_on_virtual_time(work())
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "%" * 256, "😀" * 225, " ", "a/b", "~x"])
+def test_a_long_name_that_fits_is_pushed_and_pulled(name: str) -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines = hs.timelines
+            await timelines.follow("zoe", name)
+            await timelines.post(name, b"pushed")
+            await timelines.pin(name, PULLED, reason="a test")
+            await clock.sleep(3.0)
+            await timelines.post(name, b"pulled")
+            assert await bodies(timelines, "zoe") == [b"pulled", b"pushed"]
+
+    run_on_virtual_time(work())
 
 
 def test_the_mode_has_room_between_push_and_pull() -> None:

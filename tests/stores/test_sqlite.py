@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -152,6 +153,44 @@ def test_processes_that_start_together_on_a_new_file_all_open_it(tmp_path: Path)
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(5)]
     errors = [process.communicate()[1] for process in processes]
     assert errors == [b""] * 5
+
+
+@pytest.mark.parametrize("rows", [3, 500])
+async def test_a_file_that_was_emptied_is_noticed_by_writes_and_reads(
+    tmp_path: Path, rows: int
+) -> None:
+    async with heatsink.connect(f"sqlite:///{tmp_path}/x.db") as hs:
+        body = b"x" * 1_000
+        await asyncio.gather(*(hs.log.append("k", body) for _ in range(rows)))
+        os.truncate(tmp_path / "x.db", 0)
+        with pytest.raises(WrongIncarnation, match="emptied"):
+            await hs.log.append("k", b"nowhere")
+        await asyncio.sleep(0.5)
+        with pytest.raises(WrongIncarnation, match="emptied"):
+            await hs.log.page("k")
+
+
+async def test_what_cannot_be_read_from_an_emptied_file_is_not_tried_for_long(
+    tmp_path: Path,
+) -> None:
+    database = Database(tmp_path / "x.db", log_module.run_batch)
+    await database.write(log_module.Put("p", row(1)))
+
+    def fail(_: sqlite3.Connection) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    with pytest.raises(Unavailable, match="malformed"):
+        database.read(fail)
+    os.truncate(tmp_path / "x.db", 0)
+    with pytest.raises(WrongIncarnation, match="emptied"):
+        database.read(fail)
+    await database.close()
+
+
+async def test_an_empty_file_is_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "x.db").touch()
+    async with heatsink.connect(f"sqlite:///{tmp_path}/x.db") as hs:
+        await hs.log.append("k", b"first")
 
 
 async def test_a_file_put_in_its_place_is_noticed_before_a_write_is_lost(tmp_path: Path) -> None:

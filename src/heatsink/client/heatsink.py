@@ -194,7 +194,7 @@ class Heatsink:
         if self._timelines is None:
             settings = self._settings.timelines
             self._timelines = make_timelines(
-                self.log, self.counters, self._registry, queue, self.reads, settings
+                self.log, self.counters, self._registry, queue, self.reads, settings, self._rng
             )
         return self._timelines
 

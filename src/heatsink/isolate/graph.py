@@ -1,29 +1,56 @@
-"""Who follows whom: two logs of events per pair, one for each side.
+"""Who follows whom: two logs of events per pair, one for each side. The latest event holds.
 
-Followers of an author who gets famous arrive at a high rate: a log is spread when it is hot.
-The latest event of a pair holds.
+The user's side decides. The n-th change of a pair has one row id, whoever makes it, so of several
+who click at once one writes it and the others find it; its token makes what follows from it, the
+author's side and the count, the same write however often it is repeated. Followers of an author
+who gets famous arrive at a high rate: that side has ids of its time, and is spread when it is hot.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from hashlib import blake2b
 
 import msgspec
+
+from heatsink.errors import Conflict, TokenExpired
+from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
 
 from .store import Cache, Counts, PostLog
 
 FOLLOWERS, FOLLOWING = "~followers/", "~following/"
 PAGE = 500
 FRESH_S, STALE_S = 1.0, 5.0
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """The pair's change of this number, from 1 on. `token` is an id from when it was made."""
+
+    name: str
+    is_in: bool
+    number: int = 0
+    token: bytes = b""
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, bool]).decode
+_decode = msgspec.msgpack.Decoder(Event).decode
 
 
 class Graph:
-    def __init__(self, log: PostLog, counts: Counts, cache: Cache) -> None:
+    def __init__(
+        self,
+        log: PostLog,
+        counts: Counts,
+        cache: Cache,
+        scheme: IdScheme,
+        mint: Callable[[], bytes],
+    ) -> None:
         self._log = log
         self._counts = counts
         self._cache = cache
+        self._scheme = scheme
+        self._mint = mint
 
     async def follow(self, user: str, author: str) -> bool:
         return await self._change(user, author, True)
@@ -32,16 +59,67 @@ class Graph:
         return await self._change(user, author, False)
 
     async def _change(self, user: str, author: str, follows: bool) -> bool:
-        """Whether it changed anything. The author's side first: a push that misses it is repaired
-        by the back-fill, which comes after."""
-        if (author in await self._load_following(user)) == follows:
+        """Whether it changed anything. It may end anywhere: a push too many is filtered by the
+        reader, one too few is lost, so the author hears of a follower before it holds and of a
+        leaver after; what the last call left undone, the next one does."""
+        last = await self._last(user, author)
+        await self._count(author, last)
+        if last.is_in == follows:
+            await self._tell(user, author, last)
             return False
-        await self._log.append(FOLLOWERS + author, _encode((user, follows)))
-        await self._log.append(FOLLOWING + user, _encode((author, follows)))
-        await self._counts.add(FOLLOWERS + author, 1 if follows else -1)
-        self._cache.forget(FOLLOWING + user)
-        self._cache.forget(FOLLOWERS + author)
-        return True
+        mine = Event(author, follows, last.number + 1, self._token(user, last))
+        if follows:
+            await self._tell(user, author, mine)
+        held = await self._claim(user, mine)
+        if not follows:
+            await self._tell(user, author, held)
+        await self._count(author, held)
+        return held == mine
+
+    async def _last(self, user: str, author: str) -> Event:
+        async for event in self._events(FOLLOWING + user):
+            if event.name == author:
+                return event
+        return Event(author, False)
+
+    async def _claim(self, user: str, event: Event) -> Event:
+        """The change of this number, as whoever came first made it."""
+        key, id = FOLLOWING + user, self._scheme.value(self._raw(event.number, user, event.name))
+        try:
+            await self._log.append(key, _encode(event), id=id)
+        except Conflict:
+            stored = await self._log.get(key, id)
+            assert stored is not None  # events are never deleted
+            return _decode(stored.body)
+        finally:
+            self._cache.forget(key)
+        return event
+
+    async def _tell(self, user: str, author: str, event: Event) -> None:
+        if event.number:
+            body = _encode(Event(user, event.is_in, event.number, event.token))
+            await self._log.append(FOLLOWERS + author, body, id=self._scheme.value(event.token))
+
+    async def _count(self, author: str, event: Event) -> None:
+        key = FOLLOWERS + author
+        if event.number:
+            with suppress(TokenExpired):  # a day old
+                token = self._scheme.value(event.token)
+                await self._counts.add(key, 1 if event.is_in else -1, token=token)
+            self._cache.forget(key)
+
+    def _token(self, user: str, last: Event) -> bytes:
+        """Above the last one's, whatever the clocks say: the author's side is ordered by it."""
+        fresh = self._mint()
+        if fresh > last.token:
+            return fresh
+        return self._raw(self._scheme.time_ms(last.token) + 1, user, last.name)
+
+    def _raw(self, time_ms: int, user: str, author: str) -> bytes:
+        digest = blake2b(f"{user}\0{author}".encode(), digest_size=16, person=b"pair").digest()
+        number = int.from_bytes(digest, "big")
+        counter, tail = number % (1 << COUNTER_BITS), (number >> 64) % (1 << TAIL_BITS)
+        return self._scheme.from_parts(time_ms, counter, tail)
 
     async def following(self, user: str) -> frozenset[str]:
         key = FOLLOWING + user
@@ -58,7 +136,7 @@ class Graph:
         count: int = await self._cache.get(
             key, lambda: self._counts.value(key), fresh_for=FRESH_S, stale_for=STALE_S
         )
-        return count
+        return max(count, 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
         """Every one; somebody who came and went may come twice."""
@@ -67,15 +145,18 @@ class Graph:
     async def _current(self, key: str) -> AsyncIterator[str]:
         """Newest first, so that only those who left need to be remembered."""
         gone: set[str] = set()
+        async for event in self._events(key):
+            if not event.is_in:
+                gone.add(event.name)
+            elif event.name not in gone:
+                yield event.name
+
+    async def _events(self, key: str) -> AsyncIterator[Event]:
         cursor = None
         while True:
             page = await self._log.page(key, limit=PAGE, cursor=cursor)
             for entry in page.entries:
-                name, is_in = _decode(entry.body)
-                if not is_in:
-                    gone.add(name)
-                elif name not in gone:
-                    yield name
+                yield _decode(entry.body)
             cursor = page.cursor
             if cursor is None:
                 return

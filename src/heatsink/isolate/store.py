@@ -31,6 +31,9 @@ class HomeStore(Protocol):
     async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
         """Add entries; with `built`, the home counts as whole from now on."""
 
+    async def drop(self, user: str, author: str) -> None:
+        """Remove an author's entries; the home counts as whole no longer, so others may fill it."""
+
 
 class Stored(Protocol):
     """A row of a log."""
@@ -76,7 +79,7 @@ class PostLog(Protocol):
 
 
 class Counts(Protocol):
-    async def add(self, key: str, amount: int) -> Any: ...
+    async def add(self, key: str, amount: int, *, token: Any) -> Any: ...
 
     async def value(self, key: str) -> int: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from heatsink.checks import check_text, check_whole
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.ids import IdScheme
+from heatsink.keys import escape
 
 from .graph import Graph
 from .modes import Modes
@@ -20,7 +22,6 @@ from .store import (
     HOME_MAX,
     HOME_SLOTS,
     Cache,
-    Counts,
     FanOut,
     HomeEntry,
     HomeStore,
@@ -30,6 +31,7 @@ from .store import (
 
 POSTS = "~posts/"
 NAME_MAX = 256
+NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
 FOLLOWERS_MAX = 10**9
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
@@ -69,7 +71,7 @@ class Timelines:
     def __init__(
         self,
         log: PostLog,
-        counts: Counts,
+        graph: Graph,
         homes: HomeStore,
         modes: Modes,
         cache: Cache,
@@ -78,13 +80,13 @@ class Timelines:
         settings: TimelineSettings,
     ) -> None:
         self._log = log
+        self._graph = graph
         self._homes = homes
         self._modes = modes
         self._cache = cache
         self._fan_out = fan_out
         self._scheme = scheme
         self._settings = settings
-        self._graph = Graph(log, counts, cache)
 
     # -- following -------------------------------------------------------------------------
 
@@ -96,8 +98,11 @@ class Timelines:
         return is_new
 
     async def unfollow(self, user: str, author: str) -> bool:
+        """Whether it is new. What the author's posts have displaced comes back."""
         _check_pair(user, author)
-        return await self._graph.unfollow(user, author)
+        is_new = await self._graph.unfollow(user, author)
+        await self._homes.drop(user, author)
+        return is_new
 
     async def followers(self, author: str) -> int:
         return await self._graph.follower_count(_check_name("author", author))
@@ -124,7 +129,7 @@ class Timelines:
         return Post(stored.id, author, body, mode, batch)
 
     async def delete(self, author: str, id: Any) -> bool:
-        """Gone from every home at once: homes hold names of posts, not copies."""
+        """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
         found = await self._log.delete(POSTS + _check_name("author", author), id)
         self._cache.forget(POSTS + author)
         self._cache.forget(_post_key(author, self._scheme.raw(id)))
@@ -180,7 +185,7 @@ class Timelines:
         """The newest posts of everybody that `user` follows, in the order of their ids."""
         _check_name("user", user)
         check_whole("limit", limit, 1, LIMIT_MAX)
-        below = _read_cursor(cursor)
+        below = self._read_cursor(cursor)
         following = await self._graph.following(user)
         posts: list[Post] = []
         while len(posts) < limit:
@@ -193,6 +198,15 @@ class Timelines:
             if len(entries) < wanted:
                 return HomePage(posts, None)
         return HomePage(posts, below.hex() if below else None)
+
+    def _read_cursor(self, cursor: str | None) -> bytes | None:
+        if cursor is None:
+            return None
+        with suppress(ValueError, TypeError):
+            raw = bytes.fromhex(cursor)
+            if raw.hex() == cursor and len(raw) == len(self._scheme.first_raw(0)):
+                return raw
+        raise InvalidCursor("cursor was not made by home(): pass what the last page had")
 
     async def _newest(
         self, user: str, following: Iterable[str], below: bytes | None, limit: int
@@ -210,7 +224,7 @@ class Timelines:
     async def _pushed(
         self, user: str, followed: frozenset[str], below: bytes | None, limit: int
     ) -> list[HomeEntry]:
-        """Of those followed now: an unfollow takes effect at once."""
+        """Of those followed now: pushes may still arrive from others."""
         found: list[HomeEntry] = []
         while len(found) < limit:
             page = await self._homes.page(user, below, limit)
@@ -225,7 +239,8 @@ class Timelines:
 
     async def _rebuild(self, user: str, followed: frozenset[str]) -> None:
         """From the authors' own logs, which hold everything."""
-        recent = await asyncio.gather(*(self._recent_pushed(a, BACK_FILL) for a in followed))
+        each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
+        recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
         await self._homes.fill(user, entries, True)
 
@@ -269,7 +284,7 @@ class Timelines:
         return list(await asyncio.gather(*map(self._post, entries)))
 
     async def _post(self, entry: HomeEntry) -> Post | None:
-        """Posts never change, so they may be kept; a deleted one is forgotten."""
+        """Posts never change, but others delete them: they are looked at anew as pages are."""
         id = self._scheme.value(entry.raw)
 
         async def load() -> bytes | None:
@@ -280,7 +295,7 @@ class Timelines:
         body: bytes | None = await self._cache.get(
             _post_key(entry.author, entry.raw),
             load,
-            fresh_for=settings.stale_for,
+            fresh_for=settings.fresh_for,
             stale_for=settings.stale_for,
         )
         if body is None:
@@ -293,19 +308,15 @@ def _post_key(author: str, raw: bytes) -> str:
 
 
 def _check_name(field: str, value: object) -> str:
-    return check_text(field, value, NAME_MAX)
+    name = check_text(field, value, NAME_MAX)
+    if "\0" in name:
+        raise InvalidSetting(f"{field} must not contain NUL (\\0)")
+    if (size := len(escape(name).encode())) > NAME_BYTES_MAX:
+        raise InvalidSetting(f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit")
+    return name
 
 
 def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
         raise InvalidSetting("author must be somebody else than user")
-
-
-def _read_cursor(cursor: str | None) -> bytes | None:
-    if cursor is None:
-        return None
-    try:
-        return bytes.fromhex(cursor)
-    except (ValueError, TypeError):
-        raise InvalidCursor("cursor was not made by home(): pass what the last page had") from None

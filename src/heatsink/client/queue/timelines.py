@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable
 from hashlib import blake2b
+from random import Random
 from typing import Any
 
+from heatsink.ids import Minter
 from heatsink.isolate.fanout import FAN_OUT, PRIORITY
+from heatsink.isolate.graph import Graph
 from heatsink.isolate.modes import Modes
 from heatsink.isolate.store import Cache, FanOut
 from heatsink.isolate.timelines import Timelines, TimelineSettings
@@ -24,10 +27,16 @@ def make_timelines(
     queue: Queue,
     cache: Cache,
     settings: TimelineSettings,
+    rng: Random,
 ) -> Timelines:
+    minter = Minter(log.scheme, rng)
+
+    def mint() -> bytes:
+        return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]
+
     return Timelines(
         log,
-        counters,
+        Graph(log, counters, cache, log.scheme, mint),
         queue.homes,
         Modes(registry),
         cache,

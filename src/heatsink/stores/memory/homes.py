@@ -28,6 +28,10 @@ class MemoryHomes:
         if built:
             self._built.add(user)
 
+    async def drop(self, user: str, author: str) -> None:
+        self._homes[user] = {e for e in self._homes.get(user, ()) if e.author != author}
+        self._built.discard(user)
+
     def lose_everything(self) -> None:
         self._homes.clear()
         self._built.clear()

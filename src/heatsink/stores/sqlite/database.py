@@ -32,12 +32,16 @@ class Database:
     def check_file(self) -> None:
         """Somebody who puts another file in its place must not have writes go to the old one."""
         try:
-            inode = self._file.stat().st_ino
+            found = self._file.stat()
+            inode, size = found.st_ino, found.st_size
         except OSError:
-            inode = -1
-        self._inode = inode if self._inode is None else self._inode
-        if inode != self._inode:
+            inode, size = -1, -1
+        if self._inode is None:
+            self._inode = inode
+        elif inode != self._inode:
             raise WrongIncarnation(f"{self._file} was replaced by another file: reconnect")
+        elif not size:
+            raise WrongIncarnation(f"{self._file} was emptied: restore a backup, and reconnect")
 
     def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
         """One transaction, or a part of one that several callers share."""
@@ -52,6 +56,7 @@ class Database:
         try:
             return operation(self._reader)
         except sqlite3.Error as error:
+            self.check_file()
             raise unavailable(error) from error
 
     def read_at_once(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:

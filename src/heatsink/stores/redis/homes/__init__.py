@@ -25,8 +25,9 @@ class RedisHomes:
     def __init__(self, url: str, stage: str, clock: Clock, rng: Random) -> None:
         self._connection = Connection(parse(url, "queue", TIMEOUT_S), clock, rng)
         self._stage = stage
-        self._push, self._page = (
-            files(__package__).joinpath(f"{name}.lua").read_text() for name in ("push", "page")
+        self._push, self._page, self._drop = (
+            files(__package__).joinpath(f"{name}.lua").read_text()
+            for name in ("push", "page", "drop")
         )
 
     def _root(self, user: str) -> str:
@@ -52,6 +53,9 @@ class RedisHomes:
         top = b"(" + (BUILT if below is None else below)
         found = await self._run(self._page, self._root(user) + _handle(user), top, limit, KEEP_S)
         return None if found is None else [_entry(member) for member in found]
+
+    async def drop(self, user: str, author: str) -> None:
+        await self._run(self._drop, self._root(user) + _handle(user), author.encode())
 
     async def _run(self, script: str, key: str, *words: Word) -> list[bytes] | None:
         found: list[bytes] | None = await self._connection.run("EVAL", script, 1, key, *words)
