@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from heatsink.checks import check_number, check_whole, shown
@@ -111,6 +111,16 @@ class Action:
         check_whole("together", self.together, 1, TOGETHER_MAX)
         if not callable(self.handler):
             raise InvalidSetting(f"handler must be a function, not {shown(self.handler)}")
+        if _is_any(self.handler, isgeneratorfunction, isasyncgenfunction):
+            raise InvalidSetting(
+                f"the handler of {self.name!r} is a generator, which would never run: "
+                "return instead of yield"
+            )
+
+
+def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bool:
+    """Also of an object that is called like a function."""
+    return any(test(handler) or test(type(handler).__call__) for test in tests)
 
 
 def check_action(field_name: str, value: object) -> str:
@@ -132,13 +142,14 @@ class Actions:
     def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
         """Decorator: `@actions.action("tag", max_attempts=5)`; options are the fields of `Action`.
 
-        A plain `def` runs in a thread, so that it may block.
+        A plain `def` runs in a thread, so that it may block; an awaitable that it returns is
+        awaited on the event loop.
         """
 
         def register(handler: Any) -> Any:
             if name in self._actions:
                 raise InvalidSetting(f"action {name!r} is there already: choose another name")
-            is_async = iscoroutinefunction(handler)
+            is_async = _is_any(handler, iscoroutinefunction)
             try:
                 self._actions[name] = Action(name, handler, is_async=is_async, **options)
             except TypeError as error:

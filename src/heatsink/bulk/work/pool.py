@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from inspect import isasyncgen, isawaitable, isgenerator
 from random import Random
 from typing import Any
 
@@ -296,8 +297,14 @@ class WorkerPool:
 
 async def _call_handler(action: Action, items: Any, contexts: Any) -> Any:
     if action.is_async:
-        return await action.handler(items, contexts)
-    return await in_thread(action.handler, items, contexts)
+        answer = await action.handler(items, contexts)
+    else:
+        answer = await in_thread(action.handler, items, contexts)
+        if isawaitable(answer):  # of a decorator, say, around an `async def`
+            answer = await answer
+    if answer is not None and (isgenerator(answer) or isasyncgen(answer)):
+        raise BadAnswer("it returned a generator, which nobody runs")
+    return answer
 
 
 def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
@@ -313,7 +320,7 @@ def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
 
 
 class BadAnswer(Exception):
-    """A batch handler's answer does not say what became of each item."""
+    """A handler's answer does not say what became of its items."""
 
 
 def _unknown(name: str, actions: Actions) -> Action:
