@@ -40,7 +40,7 @@ class RateLimited(Exception):
     All items of the tenant and the action slow down until the rate is one that is taken.
     """
 
-    def __init__(self, retry_after: float = 0.0) -> None:
+    def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("rate-limited downstream")
         self.retry_after_s = retry_after
 

@@ -226,8 +226,9 @@ class WorkerPool:
                 held.mark(offset, _DONE, each_s)
                 continue
             mark, setback = verdict(action, offset, held.slice.tries + 1, error, self._rng)
-            if held.mark(offset, ord(mark), each_s, setback) and isinstance(error, RateLimited):
-                self._on_refused(held, error.retry_after_s)
+            is_new = held.mark(offset, ord(mark), each_s, setback)
+            if is_new and isinstance(error, RateLimited) and not setback.counted:
+                self._on_refused(held, setback.delay_ms / 1000)
         self._on_change()
 
     # -- minding ---------------------------------------------------------------------------
