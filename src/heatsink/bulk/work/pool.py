@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import isasyncgen, isawaitable, isgenerator
 from random import Random
 from typing import Any
@@ -81,6 +82,7 @@ class WorkerPool:
         self._workers: set[Worker] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
+        self.is_ending = False
         self.size = 0
         self.busy = 0
         self.finished = 0
@@ -171,16 +173,11 @@ class WorkerPool:
         worker.action = action = self._actions.get(name) or _unknown(name, self._actions)
         try:
             results = await self._call(action, job)
-        except asyncio.CancelledError as cancelled:
-            if not worker.timed_out and worker.task is not None and worker.task.cancelling():
-                raise
-            late = TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
-            results = [late if worker.timed_out else cancelled] * job.count
         except BaseException as error:  # whatever a handler raises is the item's, not ours
-            results = [error] * job.count
-        finally:
-            self._release(worker)
-        self._forgive(worker)
+            results = [self._meant(worker, action, error)] * job.count
+        self._release(worker)
+        if await self._recovers(worker) and self.is_ending:
+            self._give_back(job)  # everything here is being cancelled, which is no item's fault
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
     def _release(self, worker: Worker) -> None:
@@ -188,11 +185,23 @@ class WorkerPool:
             worker.job = None
             self.busy -= 1
 
-    def _forgive(self, worker: Worker) -> None:
-        """The next job starts afresh, whatever this handler did with its cancellation."""
-        if worker.timed_out and worker.task is not None:
-            worker.timed_out = False
+    def _meant(self, worker: Worker, action: Action, error: BaseException) -> BaseException:
+        if worker.timed_out and isinstance(error, asyncio.CancelledError):
+            return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+        return error
+
+    async def _recovers(self, worker: Worker) -> bool:
+        """The next job starts afresh. Whether a cancellation came that was none of ours."""
+        assert worker.task is not None
+        if not worker.task.cancelling():
+            return False
+        is_ours = worker.timed_out or worker.abandoned
+        worker.timed_out = False
+        while worker.task.cancelling():
             worker.task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await self._clock.sleep(0)  # what was asked and has not come yet comes here
+        return not is_ours
 
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
         if action.together == 1:
@@ -235,6 +244,8 @@ class WorkerPool:
 
     def check_times(self) -> None:
         """Cancel handlers that take too long; replace workers whose handler does not even heed."""
+        if len(self._workers) < self.size:
+            self.resize(self.size)  # some ended that should not have
         now_s = self._clock.monotonic_s()
         for worker in list(self._workers):
             job, action = worker.job, worker.action
@@ -272,6 +283,7 @@ class WorkerPool:
 
     async def stop(self, grace_s: float) -> None:
         """Let what runs finish, for `grace_s`; what does not is given back."""
+        self.is_ending = True
         self.give_back_waiting()
         workers = list(self._workers)
         self.size = 0
