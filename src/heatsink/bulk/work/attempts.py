@@ -10,11 +10,20 @@ from heatsink.bulk.store import FAILED, RETRY, Setback
 from heatsink.checks import shown
 
 REASON_MAX = 500
+UNKNOWN_S = (1.0, 5.0)
 DELAY_S_MAX = 30 * 86_400.0
 
 
 class TimedOut(Exception):
     """The handler did not return in time."""
+
+
+class UnknownAction(Exception):
+    """The worker that got the item has no such action; another may yet come that has."""
+
+    def __init__(self, why: str, may_come: bool) -> None:
+        super().__init__(why)
+        self.may_come = may_come
 
 
 class BadDelay(Exception):
@@ -33,6 +42,8 @@ def verdict(
     reason = _reason(error)
     if isinstance(error, RateLimited):
         return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
+    if isinstance(error, UnknownAction) and error.may_come:
+        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
     if isinstance(error, Fail) or attempt >= action.max_attempts:
         return FAILED, Setback(offset, reason)
     if after_s is None:

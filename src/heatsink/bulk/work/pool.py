@@ -15,7 +15,7 @@ from heatsink.bulk.actions import Action, Actions, Context, Once, RateLimited
 from heatsink.bulk.store import DONE
 from heatsink.clock import Clock
 
-from .attempts import TimedOut, verdict
+from .attempts import TimedOut, UnknownAction, verdict
 from .ledger import Held, Ledger
 from .threads import in_thread
 
@@ -23,6 +23,7 @@ logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # handlers that never wait must still let others in
 Place = tuple[Held, int]  # a slice, and the offset of an item in it
+DEPLOY_S = 600.0  # how long workers of another release may be the only ones with an action
 ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
 
 
@@ -79,6 +80,7 @@ class WorkerPool:
         self._rng = rng
         self._jobs: deque[Job] = deque()
         self._waiting_items = 0
+        self._missing: dict[str, float] = {}
         self._workers: set[Worker] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
@@ -170,7 +172,7 @@ class WorkerPool:
         worker.job, worker.started_s = job, started_s
         self.busy += 1
         name = job.places[0][0].slice.action
-        worker.action = action = self._actions.get(name) or _unknown(name, self._actions)
+        worker.action = action = self._actions.get(name) or self._unknown(name)
         try:
             results = await self._call(action, job)
         except BaseException as error:  # whatever a handler raises is the item's, not ours
@@ -179,6 +181,20 @@ class WorkerPool:
         if await self._recovers(worker) and self.is_ending:
             self._give_back(job)  # everything here is being cancelled, which is no item's fault
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
+
+    def _unknown(self, name: str) -> Action:
+        """In a rolling deployment whoever comes next may have it: until then the items wait."""
+        now_s = self._clock.monotonic_s()
+        known = ", ".join(sorted(self._actions)) or "none"
+        why = f"no action {name!r} in this worker: it has {known}"
+        if name not in self._missing:
+            logger.warning("%s; its items wait for a worker that has it", why)
+        may_come = now_s - self._missing.setdefault(name, now_s) < DEPLOY_S
+
+        async def refuse(*_: object) -> None:
+            raise UnknownAction(why, may_come)
+
+        return Action(name, refuse, backoff_s=2.0)
 
     def _release(self, worker: Worker) -> None:
         if worker.job is not None:
@@ -334,16 +350,3 @@ def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
 
 class BadAnswer(Exception):
     """A handler's answer does not say what became of its items."""
-
-
-def _unknown(name: str, actions: Actions) -> Action:
-    known = ", ".join(sorted(actions)) or "none"
-
-    async def refuse(*_: object) -> None:
-        raise UnknownAction(f"no action {name!r} in this worker: it has {known}")
-
-    return Action(name, refuse, backoff_s=2.0)
-
-
-class UnknownAction(Exception):
-    """The worker that got the item has no such action."""
