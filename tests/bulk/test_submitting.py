@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from heatsink.bulk import Bulk, BulkSettings
 from heatsink.errors import Conflict, InvalidBody, InvalidSetting, Overloaded, Unavailable
 
 from .world import World, on_virtual_time
@@ -154,9 +156,13 @@ async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_
 async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_again() -> None:
     world = World(deadline_s=3.0)
     world.link_of_producer.faults.cut = True
-    with pytest.raises(Overloaded, match=r"did not answer for 3 s .* the same id") as raised:
+    with pytest.raises(
+        Overloaded, match=r"did not answer for 3 s .*: submit again with id='x'"
+    ) as raised:
         await world.bulk.submit("note", range(10), id="x")
     assert isinstance(raised.value.__cause__, Unavailable)
+    with pytest.raises(Overloaded, match=r"did not answer for 3 s .*: try again$"):
+        await world.bulk.list()
     world.link_of_producer.faults.heal()
     async with world.consumer():
         await world.bulk.submit("note", range(10), id="x")
@@ -182,6 +188,53 @@ async def test_a_seal_of_which_nothing_was_heard_is_there_whole_or_not_at_all(fa
         status = await world.bulk.status("x")
         assert world.staged() == []
         assert (status.state, len(world.ran)) in (("done", 10), ("aborted", 0), ("open", 0))
+
+
+def with_sync(world: World, sync: Callable[[], Awaitable[None]]) -> Bulk:
+    process = world.process("syncs")
+    stores = replace(process.stores(world.server), sync=sync)
+    return Bulk(stores, BulkSettings(partitions=1, deadline_s=3.0), process.clock, process.rng)
+
+
+@on_virtual_time
+async def test_a_disk_that_is_away_for_a_moment_is_waited_for() -> None:
+    world, answers = World(1), iter([False, False, True])
+
+    async def sync() -> None:
+        if not next(answers):
+            raise Unavailable("no answer")
+
+    batch = await with_sync(world, sync).submit("note", range(10))
+    assert (await world.bulk.status(batch.id)).accepted == 10
+
+
+@on_virtual_time
+async def test_a_batch_that_may_be_accepted_is_named() -> None:
+    world = World(1)
+
+    async def sync() -> None:
+        raise Unavailable("no answer")
+
+    with pytest.raises(
+        Overloaded, match=r"batch '\w+' may be accepted: submit again with id='\w+'"
+    ):
+        await with_sync(world, sync).submit("note", range(10))
+    (batch,) = await world.bulk.list()
+    assert batch.state == "running"
+
+
+@on_virtual_time
+async def test_a_queue_that_loses_its_data_during_a_submission_is_said_so() -> None:
+    world = World(1)
+
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        await world.server.batches.forget("x", 0)
+        assert await world.server.batches.get("x") is None
+
+    advice = "lost its data .* 'x' is aborted: nothing of it runs: submit again with id='x'"
+    with pytest.raises(Overloaded, match=advice):
+        await world.bulk.submit("note", items(), id="x")
 
 
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [

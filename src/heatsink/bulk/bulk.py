@@ -11,7 +11,7 @@ import msgspec
 
 from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import InvalidSetting, Overloaded
+from heatsink.errors import InvalidSetting, Overloaded, Retryable
 
 from . import changes
 from .actions import BUILT_IN, WEBHOOK, check_action
@@ -109,10 +109,15 @@ class Bulk:
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
         )
-        await self._check_known(wanted)
-        if wanted.rate is not None:
-            await self._declare(wanted, wanted.rate)
-        return await self._accept(wanted, items, spread)
+        try:
+            await self._check_known(wanted)
+            if wanted.rate is not None:
+                await self._declare(wanted, wanted.rate)
+            return await self._accept(wanted, items, spread)
+        except Retryable as error:
+            known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])
+            advice = f"{known[-1]}: submit again with id={wanted.id!r}"
+            raise Overloaded(f"{error}; {advice}") from error.__cause__ or error
 
     async def _accept(
         self, wanted: Batch, items: Iterable[Any] | AsyncIterable[Any], spread: bool
@@ -129,7 +134,7 @@ class Bulk:
                 batch, partitions, self._stores, self._patience, self._clock, self._rng
             )
             accepted = await submission.run(items)
-        calls = [self._stores.sync()]
+        calls = [self._patience.call(self._stores.sync)]
         if accepted.state == "running":
             calls.append(self._release(accepted))
         await asyncio.gather(*calls)

@@ -149,7 +149,7 @@ class Submission:
     async def _seal(self) -> Batch:
         """The one write that accepts the batch. Somebody may have been faster with the same id."""
         if self._stores.scattered:
-            await self._stores.sync()
+            await self._patience.call(self._stores.sync)
         parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
         known = self._batch
         while True:
@@ -158,7 +158,9 @@ class Submission:
             if kept is not None:
                 return kept
             found = await self._patience.call(self._stores.batches.get, self._batch.id)
-            known = changes.check_found(found, self._batch.id)
+            if found is None:
+                raise Overloaded("the queue lost its data while the batch was submitted")
+            known = found
             if known.state not in ("open", "aborted"):
                 await self._drop_parts(keep=known)
                 return known
@@ -170,10 +172,7 @@ class Submission:
         for part in parts:
             counts = await self._patience.call(self._stores.queue.part, part.partition, part.id)
             if counts is None or counts.size != part.items:
-                raise Overloaded(
-                    "the submission stood still for so long that it was given up: submit again "
-                    "with the same id"
-                )
+                raise Overloaded("the submission stood still for so long that it was given up")
 
     async def _abort(self, error: BaseException) -> None:
         """Best effort: what is not dropped now, the partitions' owners drop later."""
@@ -183,7 +182,7 @@ class Submission:
         reason = f"{type(error).__name__}: {error}"
         try:
             known = await give_up(self._stores.batches, self._batch.id, reason, self._clock)
-            if known is not None and known.state == "aborted":
+            if known is None or known.state == "aborted":
                 error.add_note(f"batch {self._batch.id!r} is aborted: nothing of it runs")
             await self._drop_parts(keep=known)
         except HeatsinkError:
