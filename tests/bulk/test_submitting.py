@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from heatsink.bulk import Bulk, BulkSettings
+from heatsink.bulk.batch import Batch
+from heatsink.clock import now_ms
 from heatsink.errors import Conflict, InvalidBody, InvalidSetting, Overloaded, Unavailable
 
 from .world import World, on_virtual_time
@@ -132,6 +134,53 @@ async def test_a_producer_that_dies_half_way_leaves_nothing_for_ever() -> None:
         assert (await world.bulk.status("x")).state == "aborted"
         await world.bulk.submit("note", range(10), id="x")
         assert (await world.bulk.wait("x", 60.0)).done == 10
+
+
+@on_virtual_time
+async def test_a_producer_that_dies_before_its_first_item_leaves_no_open_batch() -> None:
+    world = World(1)
+    process = world.process("doomed")
+
+    async def never() -> AsyncIterator[int]:
+        await asyncio.sleep(1e9)
+        yield 0
+
+    process.run(world.bulk_of(process).submit("note", never(), id="x"))
+    await asyncio.sleep(600.0)
+    assert (await world.bulk.status("x")).state == "open"
+    with pytest.raises(Conflict, match="is open"):
+        await world.bulk.cancel("x")
+    process.kill()
+    progress = await world.bulk.wait("x", 200.0)
+    assert (progress.state, progress.reason) == ("aborted", "its submission stopped half way")
+    await world.bulk.cancel("x")
+    await asyncio.sleep(8 * 86_400.0)
+    assert await world.bulk.list() == []
+
+
+@on_virtual_time
+async def test_a_batch_whose_producer_died_before_its_first_item_can_be_cancelled() -> None:
+    world = World(1)
+    await world.server.batches.open(Batch("x", "note", "ann", now_ms(world.clock)))
+    await asyncio.sleep(130.0)
+    await world.bulk.cancel("x")
+    assert (await world.bulk.status("x")).state == "aborted"
+
+
+@on_virtual_time
+async def test_a_slow_submission_of_an_old_id_is_not_taken_for_left_behind() -> None:
+    world = World(1)
+    await world.server.batches.open(Batch("x", "note", "default", now_ms(world.clock)))
+    await asyncio.sleep(600.0)
+
+    async def slow() -> AsyncIterator[int]:
+        await asyncio.sleep(5.0)
+        assert (await world.bulk.status("x")).state == "open"
+        yield 1
+
+    async with world.consumer():
+        await world.bulk.submit("note", slow(), id="x")
+        assert (await world.bulk.wait("x", 30.0)).done == 1
 
 
 @on_virtual_time

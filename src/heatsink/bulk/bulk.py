@@ -20,7 +20,7 @@ from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
 from .store import LEGACY, PartCounts, Plan, QueueStores, Verb
-from .submit import Submission, lane_of
+from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
 
 PARTITIONS = 16
 PARTITIONS_MAX = 1_024
@@ -128,7 +128,7 @@ class Bulk:
         batch = msgspec.structs.replace(
             wanted, submitted_ms=known.submitted_ms, version=known.version
         )
-        if known.state in ("open", "aborted"):
+        if not known.is_sealed:
             partitions = await self._hand(batch.id, spread)
             submission = Submission(
                 batch, partitions, self._stores, self._patience, self._clock, self._rng
@@ -205,7 +205,7 @@ class Bulk:
 
     async def status(self, id: str) -> Progress:
         """How far a batch is. A wish that not all of its parts have heard is told them again."""
-        batch = await self._get(id)
+        batch = await self._look(id)
         found = await asyncio.gather(*map(self._count, batch.parts))
         parts = zip(batch.parts, found, strict=True)
         for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
@@ -275,6 +275,15 @@ class Bulk:
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
         return progress
 
+    async def _look(self, id: str) -> Batch:
+        """One whose submitter died before it was in has ended, and whoever looks says so."""
+        batch = await self._get(id)
+        if not is_left_behind(batch, now_ms(self._clock)):
+            return batch
+        batches = self._stores.batches
+        given_up = await self._patience.call(give_up, batches, id, LEFT_BEHIND, self._clock)
+        return changes.check_found(given_up, id)
+
     async def _get(self, id: str) -> Batch:
         check_text("id", id, TEXT_MAX)
         return changes.check_found(await self._patience.call(self._stores.batches.get, id), id)
@@ -283,6 +292,7 @@ class Bulk:
 
     async def cancel(self, id: str) -> None:
         """What waits will not run; what runs may finish."""
+        await self._look(id)
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
