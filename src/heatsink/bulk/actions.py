@@ -45,7 +45,8 @@ class RateLimited(Exception):
         self.retry_after_s = retry_after
 
 
-Once = Callable[["Context", str, bytes], Awaitable[None]]
+Once = Callable[["Context", str, bytes, int], Awaitable[None]]
+"""Context, key, body, and how many this run has appended to the key before."""
 
 
 async def no_store(*_: object) -> None:
@@ -55,7 +56,9 @@ async def no_store(*_: object) -> None:
 class Context:
     """What a handler knows about the item it has. `attempt` counts from 1."""
 
-    __slots__ = ("_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant")
+    __slots__ = (
+        *("_appended", "_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant"),
+    )
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class Context:
         self.index = index
         self.attempt = attempt
         self._once = once
+        self._appended: dict[str, int] | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -84,9 +88,13 @@ class Context:
         """Append `body` to the log of `key`, once for this item however often it runs.
 
         The row *is* the record that it happened, so nothing can come between the two. If an
-        earlier attempt appended something else, that stays.
+        earlier attempt appended something else, that stays. Several for one key are told apart by
+        their order, which must be the same in every attempt.
         """
-        await self._once(self, key, body)
+        self._appended = self._appended or {}
+        before = self._appended.get(key, 0)
+        self._appended[key] = before + 1
+        await self._once(self, key, body, before)
 
 
 @dataclass(frozen=True)
