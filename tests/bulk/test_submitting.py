@@ -288,6 +288,7 @@ async def test_a_queue_that_loses_its_data_during_a_submission_is_said_so() -> N
 
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"items": "text"}, "items must be an iterable"),
+    ({"id": "x:done:0"}, "id 'x:done:0' has ':done:', which callbacks have: choose another"),
     ({"items": b"bytes"}, "items must be an iterable"),
     ({"items": {"a": 1}}, "items must be an iterable"),
     ({"items": 7}, "items must be an iterable"),

@@ -28,6 +28,7 @@ TEXT_MAX = 256
 PRIORITY_MAX = 1_000
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
+CALLBACK = ":done:"  # in the ids of completion callbacks
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
@@ -100,7 +101,7 @@ class Bulk:
         """
         check_kind("spread", spread, bool)
         wanted = Batch(
-            id=check_text("id", id, TEXT_MAX) if id is not None else self._new_id(),
+            id=_checked_id(id) if id is not None else self._new_id(),
             action=check_action("action", action),
             tenant=check_text("tenant", tenant, TEXT_MAX),
             submitted_ms=now_ms(self._clock),
@@ -356,7 +357,7 @@ class Bulk:
         }
         is_url = "://" in batch.on_done
         callback = Batch(
-            id=f"{batch.id}:done:{batch.lap}",
+            id=f"{batch.id}{CALLBACK}{batch.lap}",
             action=WEBHOOK if is_url else batch.on_done,
             tenant=batch.tenant,
             submitted_ms=now_ms(self._clock),
@@ -364,3 +365,12 @@ class Bulk:
         )
         item = {**outcome, "url": batch.on_done} if is_url else outcome
         await self._accept(callback, [item], spread=False)
+
+
+def _checked_id(id: str) -> str:
+    check_text("id", id, TEXT_MAX)
+    if CALLBACK in id:
+        raise InvalidSetting(
+            f"id {shown(id)} has {CALLBACK!r}, which callbacks have: choose another"
+        )
+    return id
