@@ -235,3 +235,65 @@ async def test_a_plain_function_runs_in_a_thread_and_may_block() -> None:
     await running
     assert (progress.done, progress.failed) == (19, 1)
     assert len(threads) == 20
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@on_virtual_time
+async def test_a_handler_that_cancels_its_worker_costs_only_its_own_item(waits: bool) -> None:
+    world = World(1)
+
+    @world.action(max_attempts=1)
+    async def cancels(item: int, _: Context) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if item % 2:
+            task.cancel()
+        if waits or not item % 2:
+            await asyncio.sleep(0.01)
+
+    async with world.consumer(workers=2):
+        batch = await world.bulk.submit("cancels", range(10))
+        progress = await world.bulk.wait(batch.id, 5.0)
+        found = await failures(world, batch.id)
+    assert progress.done == (5 if waits else 10)
+    assert {reason for _, reason, _ in found} == ({"CancelledError"} if waits else set())
+
+
+@on_virtual_time
+async def test_a_worker_that_ends_unasked_is_replaced() -> None:
+    world = World(1)
+    workers: list[asyncio.Task[Any]] = []
+
+    @world.action()
+    async def noted(_item: int, _: Context) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        workers.append(task)
+
+    async with world.consumer(workers=1):
+        for _ in range(3):
+            batch = await world.bulk.submit("noted", [0])
+            assert (await world.bulk.wait(batch.id, 5.0)).done == 1
+            workers[-1].cancel()
+    assert len(set(workers)) == 3
+
+
+@on_virtual_time
+async def test_what_is_cancelled_with_its_whole_process_has_not_failed() -> None:
+    world = World(1)
+    attempts: list[int] = []
+
+    @world.action(max_attempts=1)
+    async def slow(_item: int, context: Context) -> None:
+        attempts.append(context.attempt)
+        await asyncio.sleep(1.0)
+
+    running = world.start("one", workers=2)
+    batch = await world.bulk.submit("slow", range(2))
+    await asyncio.sleep(0.5)
+    for task in list(running.process.tasks):
+        task.cancel()  # as `asyncio.run` does when the main task is through
+    await asyncio.sleep(1.0)
+    async with world.consumer("two", workers=2):
+        assert (await world.bulk.wait(batch.id, 60.0)).done == 2
+    assert attempts == [1, 1, 1, 1]

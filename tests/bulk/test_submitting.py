@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from heatsink.bulk import Bulk, BulkSettings
+from heatsink.bulk.batch import Batch
+from heatsink.clock import now_ms
 from heatsink.errors import Conflict, InvalidBody, InvalidSetting, Overloaded, Unavailable
 
 from .world import World, on_virtual_time
@@ -133,6 +137,53 @@ async def test_a_producer_that_dies_half_way_leaves_nothing_for_ever() -> None:
 
 
 @on_virtual_time
+async def test_a_producer_that_dies_before_its_first_item_leaves_no_open_batch() -> None:
+    world = World(1)
+    process = world.process("doomed")
+
+    async def never() -> AsyncIterator[int]:
+        await asyncio.sleep(1e9)
+        yield 0
+
+    process.run(world.bulk_of(process).submit("note", never(), id="x"))
+    await asyncio.sleep(600.0)
+    assert (await world.bulk.status("x")).state == "open"
+    with pytest.raises(Conflict, match="is open"):
+        await world.bulk.cancel("x")
+    process.kill()
+    progress = await world.bulk.wait("x", 200.0)
+    assert (progress.state, progress.reason) == ("aborted", "its submission stopped half way")
+    await world.bulk.cancel("x")
+    await asyncio.sleep(8 * 86_400.0)
+    assert await world.bulk.list() == []
+
+
+@on_virtual_time
+async def test_a_batch_whose_producer_died_before_its_first_item_can_be_cancelled() -> None:
+    world = World(1)
+    await world.server.batches.open(Batch("x", "note", "ann", now_ms(world.clock)))
+    await asyncio.sleep(130.0)
+    await world.bulk.cancel("x")
+    assert (await world.bulk.status("x")).state == "aborted"
+
+
+@on_virtual_time
+async def test_a_slow_submission_of_an_old_id_is_not_taken_for_left_behind() -> None:
+    world = World(1)
+    await world.server.batches.open(Batch("x", "note", "default", now_ms(world.clock)))
+    await asyncio.sleep(600.0)
+
+    async def slow() -> AsyncIterator[int]:
+        await asyncio.sleep(5.0)
+        assert (await world.bulk.status("x")).state == "open"
+        yield 1
+
+    async with world.consumer():
+        await world.bulk.submit("note", slow(), id="x")
+        assert (await world.bulk.wait("x", 30.0)).done == 1
+
+
+@on_virtual_time
 async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_anything() -> None:
     world = World()
     process = world.process("doomed")
@@ -154,9 +205,13 @@ async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_
 async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_again() -> None:
     world = World(deadline_s=3.0)
     world.link_of_producer.faults.cut = True
-    with pytest.raises(Overloaded, match=r"did not answer for 3 s .* the same id") as raised:
+    with pytest.raises(
+        Overloaded, match=r"did not answer for 3 s .*: submit again with id='x'"
+    ) as raised:
         await world.bulk.submit("note", range(10), id="x")
     assert isinstance(raised.value.__cause__, Unavailable)
+    with pytest.raises(Overloaded, match=r"did not answer for 3 s .*: try again$"):
+        await world.bulk.list()
     world.link_of_producer.faults.heal()
     async with world.consumer():
         await world.bulk.submit("note", range(10), id="x")
@@ -184,8 +239,56 @@ async def test_a_seal_of_which_nothing_was_heard_is_there_whole_or_not_at_all(fa
         assert (status.state, len(world.ran)) in (("done", 10), ("aborted", 0), ("open", 0))
 
 
+def with_sync(world: World, sync: Callable[[], Awaitable[None]]) -> Bulk:
+    process = world.process("syncs")
+    stores = replace(process.stores(world.server), sync=sync)
+    return Bulk(stores, BulkSettings(partitions=1, deadline_s=3.0), process.clock, process.rng)
+
+
+@on_virtual_time
+async def test_a_disk_that_is_away_for_a_moment_is_waited_for() -> None:
+    world, answers = World(1), iter([False, False, True])
+
+    async def sync() -> None:
+        if not next(answers):
+            raise Unavailable("no answer")
+
+    batch = await with_sync(world, sync).submit("note", range(10))
+    assert (await world.bulk.status(batch.id)).accepted == 10
+
+
+@on_virtual_time
+async def test_a_batch_that_may_be_accepted_is_named() -> None:
+    world = World(1)
+
+    async def sync() -> None:
+        raise Unavailable("no answer")
+
+    with pytest.raises(
+        Overloaded, match=r"batch '\w+' may be accepted: submit again with id='\w+'"
+    ):
+        await with_sync(world, sync).submit("note", range(10))
+    (batch,) = await world.bulk.list()
+    assert batch.state == "running"
+
+
+@on_virtual_time
+async def test_a_queue_that_loses_its_data_during_a_submission_is_said_so() -> None:
+    world = World(1)
+
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        await world.server.batches.forget("x", 0)
+        assert await world.server.batches.get("x") is None
+
+    advice = "lost its data .* 'x' is aborted: nothing of it runs: submit again with id='x'"
+    with pytest.raises(Overloaded, match=advice):
+        await world.bulk.submit("note", items(), id="x")
+
+
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"items": "text"}, "items must be an iterable"),
+    ({"id": "x:done:0"}, "id 'x:done:0' has ':done:', which callbacks have: choose another"),
     ({"items": b"bytes"}, "items must be an iterable"),
     ({"items": {"a": 1}}, "items must be an iterable"),
     ({"items": 7}, "items must be an iterable"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from heatsink.checks import check_number, check_whole, shown
@@ -40,12 +40,13 @@ class RateLimited(Exception):
     All items of the tenant and the action slow down until the rate is one that is taken.
     """
 
-    def __init__(self, retry_after: float = 0.0) -> None:
+    def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("rate-limited downstream")
         self.retry_after_s = retry_after
 
 
-Once = Callable[["Context", str, bytes], Awaitable[None]]
+Once = Callable[["Context", str, bytes, int], Awaitable[None]]
+"""Context, key, body, and how many this run has appended to the key before."""
 
 
 async def no_store(*_: object) -> None:
@@ -55,7 +56,9 @@ async def no_store(*_: object) -> None:
 class Context:
     """What a handler knows about the item it has. `attempt` counts from 1."""
 
-    __slots__ = ("_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant")
+    __slots__ = (
+        *("_appended", "_once", "action", "attempt", "batch", "index", "submitted_ms", "tenant"),
+    )
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class Context:
         self.index = index
         self.attempt = attempt
         self._once = once
+        self._appended: dict[str, int] | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -84,9 +88,13 @@ class Context:
         """Append `body` to the log of `key`, once for this item however often it runs.
 
         The row *is* the record that it happened, so nothing can come between the two. If an
-        earlier attempt appended something else, that stays.
+        earlier attempt appended something else, that stays. Several for one key are told apart by
+        their order, which must be the same in every attempt.
         """
-        await self._once(self, key, body)
+        self._appended = self._appended or {}
+        before = self._appended.get(key, 0)
+        self._appended[key] = before + 1
+        await self._once(self, key, body, before)
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,16 @@ class Action:
         check_whole("together", self.together, 1, TOGETHER_MAX)
         if not callable(self.handler):
             raise InvalidSetting(f"handler must be a function, not {shown(self.handler)}")
+        if _is_any(self.handler, isgeneratorfunction, isasyncgenfunction):
+            raise InvalidSetting(
+                f"the handler of {self.name!r} is a generator, which would never run: "
+                "return instead of yield"
+            )
+
+
+def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bool:
+    """Also of an object that is called like a function."""
+    return any(test(handler) or test(type(handler).__call__) for test in tests)
 
 
 def check_action(field_name: str, value: object) -> str:
@@ -132,13 +150,14 @@ class Actions:
     def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
         """Decorator: `@actions.action("tag", max_attempts=5)`; options are the fields of `Action`.
 
-        A plain `def` runs in a thread, so that it may block.
+        A plain `def` runs in a thread, so that it may block; an awaitable that it returns is
+        awaited on the event loop.
         """
 
         def register(handler: Any) -> Any:
             if name in self._actions:
                 raise InvalidSetting(f"action {name!r} is there already: choose another name")
-            is_async = iscoroutinefunction(handler)
+            is_async = _is_any(handler, iscoroutinefunction)
             try:
                 self._actions[name] = Action(name, handler, is_async=is_async, **options)
             except TypeError as error:

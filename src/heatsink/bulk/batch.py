@@ -13,6 +13,7 @@ State = Literal["open", "running", "paused", "cancelling", "done", "failed", "ca
 FINAL: frozenset[State] = frozenset(("done", "failed", "cancelled", "aborted"))
 PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
+KEEP_MS = 7 * 86_400_000  # a batch that has ended, or never got in
 RATE_MAX = 10_000_000
 
 
@@ -63,6 +64,7 @@ class Batch(msgspec.Struct, frozen=True):
     """`generation` tells one submission of an id from another: only one of them is ever sealed.
 
     `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
+    Whoever submits it renews it until it is sealed.
     """
 
     id: str
@@ -82,10 +84,15 @@ class Batch(msgspec.Struct, frozen=True):
     ended_ms: int = 0
     reason: str = ""
     version: int = 0
+    renewed_ms: int = 0
 
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.state not in ("open", "aborted")
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import InvalidSetting, Overloaded
+from heatsink.errors import InvalidSetting, Overloaded, Retryable
 
 from . import changes
 from .actions import BUILT_IN, WEBHOOK, check_action
@@ -20,7 +20,7 @@ from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
 from .store import LEGACY, PartCounts, Plan, QueueStores, Verb
-from .submit import Submission, lane_of
+from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
 
 PARTITIONS = 16
 PARTITIONS_MAX = 1_024
@@ -28,6 +28,7 @@ TEXT_MAX = 256
 PRIORITY_MAX = 1_000
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
+CALLBACK = ":done:"  # in the ids of completion callbacks
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
@@ -100,7 +101,7 @@ class Bulk:
         """
         check_kind("spread", spread, bool)
         wanted = Batch(
-            id=check_text("id", id, TEXT_MAX) if id is not None else self._new_id(),
+            id=_checked_id(id) if id is not None else self._new_id(),
             action=check_action("action", action),
             tenant=check_text("tenant", tenant, TEXT_MAX),
             submitted_ms=now_ms(self._clock),
@@ -109,10 +110,15 @@ class Bulk:
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
         )
-        await self._check_known(wanted)
-        if wanted.rate is not None:
-            await self._declare(wanted, wanted.rate)
-        return await self._accept(wanted, items, spread)
+        try:
+            await self._check_known(wanted)
+            if wanted.rate is not None:
+                await self._declare(wanted, wanted.rate)
+            return await self._accept(wanted, items, spread)
+        except Retryable as error:
+            known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])
+            advice = f"{known[-1]}: submit again with id={wanted.id!r}"
+            raise Overloaded(f"{error}; {advice}") from error.__cause__ or error
 
     async def _accept(
         self, wanted: Batch, items: Iterable[Any] | AsyncIterable[Any], spread: bool
@@ -123,13 +129,13 @@ class Bulk:
         batch = msgspec.structs.replace(
             wanted, submitted_ms=known.submitted_ms, version=known.version
         )
-        if known.state in ("open", "aborted"):
+        if not known.is_sealed:
             partitions = await self._hand(batch.id, spread)
             submission = Submission(
                 batch, partitions, self._stores, self._patience, self._clock, self._rng
             )
             accepted = await submission.run(items)
-        calls = [self._stores.sync()]
+        calls = [self._patience.call(self._stores.sync)]
         if accepted.state == "running":
             calls.append(self._release(accepted))
         await asyncio.gather(*calls)
@@ -200,7 +206,7 @@ class Bulk:
 
     async def status(self, id: str) -> Progress:
         """How far a batch is. A wish that not all of its parts have heard is told them again."""
-        batch = await self._get(id)
+        batch = await self._look(id)
         found = await asyncio.gather(*map(self._count, batch.parts))
         parts = zip(batch.parts, found, strict=True)
         for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
@@ -270,6 +276,15 @@ class Bulk:
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
         return progress
 
+    async def _look(self, id: str) -> Batch:
+        """One whose submitter died before it was in has ended, and whoever looks says so."""
+        batch = await self._get(id)
+        if not is_left_behind(batch, now_ms(self._clock)):
+            return batch
+        batches = self._stores.batches
+        given_up = await self._patience.call(give_up, batches, id, LEFT_BEHIND, self._clock)
+        return changes.check_found(given_up, id)
+
     async def _get(self, id: str) -> Batch:
         check_text("id", id, TEXT_MAX)
         return changes.check_found(await self._patience.call(self._stores.batches.get, id), id)
@@ -278,6 +293,7 @@ class Bulk:
 
     async def cancel(self, id: str) -> None:
         """What waits will not run; what runs may finish."""
+        await self._look(id)
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
@@ -341,7 +357,7 @@ class Bulk:
         }
         is_url = "://" in batch.on_done
         callback = Batch(
-            id=f"{batch.id}:done:{batch.lap}",
+            id=f"{batch.id}{CALLBACK}{batch.lap}",
             action=WEBHOOK if is_url else batch.on_done,
             tenant=batch.tenant,
             submitted_ms=now_ms(self._clock),
@@ -349,3 +365,12 @@ class Bulk:
         )
         item = {**outcome, "url": batch.on_done} if is_url else outcome
         await self._accept(callback, [item], spread=False)
+
+
+def _checked_id(id: str) -> str:
+    check_text("id", id, TEXT_MAX)
+    if CALLBACK in id:
+        raise InvalidSetting(
+            f"id {shown(id)} has {CALLBACK!r}, which callbacks have: choose another"
+        )
+    return id

@@ -33,7 +33,7 @@ def aborted(batch: Batch, reason: str, now_ms: int) -> Batch:
 
 def steered(batch: Batch, wish: State) -> Batch:
     """Paused, running again, or on its way to be cancelled. Said twice, it changes nothing."""
-    if batch.state == wish or (wish == "cancelling" and batch.state == "cancelled"):
+    if batch.state == wish or (wish == "cancelling" and batch.state in ("cancelled", "aborted")):
         return batch
     if batch.state not in ("running", "paused"):
         raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot become {wish}")

@@ -54,8 +54,7 @@ class Patience:
                 wait_s = pause_s * self._rng.uniform(0.5, 1.0)
                 if self._clock.monotonic_s() + wait_s > give_up_s:
                     raise Overloaded(
-                        f"the queue did not answer for {self._deadline_s:g} s ({error}): "
-                        "submit again with the same id"
+                        f"the queue did not answer for {self._deadline_s:g} s ({error}): try again"
                     ) from error
             await self._clock.sleep(wait_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)

@@ -215,7 +215,10 @@ class BatchStore(Protocol):
     """Batches at home: one small record each, in a slot that the id alone decides."""
 
     async def open(self, batch: Batch) -> Batch:
-        """Keep it, unless one of that id is there: then that one is the answer."""
+        """Keep it, unless one of that id is there: then that one is the answer.
+
+        Until it is sealed, `KEEP_MS` after the last change it is forgotten.
+        """
 
     async def update(self, batch: Batch) -> Batch | None:
         """Replace the record of the same `version`, raising it by one; None if that is gone.

@@ -17,6 +17,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError, Overloaded
 
@@ -28,10 +30,11 @@ from .placement import less_loaded
 from .store import BatchStore, Chunk, Part, PartitionLoad, QueueStores
 
 logger = logging.getLogger("heatsink")
-KEEP_MS = 7 * 86_400_000
 BLOCK_CHUNKS = 5  # staged with one call
 CALLS_MAX = 4  # at once
-FRESH_S = 15.0  # parts that nobody touches for long are taken for left behind
+FRESH_S = 15.0  # what nobody touches for long is taken for left behind
+LEFT_MS = 120_000
+LEFT_BEHIND = "its submission stopped half way"
 
 
 class Submission:
@@ -62,6 +65,8 @@ class Submission:
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
         lane = lane_of(self._batch)
         self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
+        if now_ms(self._clock) - self._batch.submitted_ms > FRESH_S * 1000:
+            await self._renew()  # the record of an earlier submission
         freshening = asyncio.ensure_future(self._stay_fresh())
         try:
             await self._stage_all(items)
@@ -118,9 +123,14 @@ class Submission:
         while True:
             await self._clock.sleep(FRESH_S)
             try:
-                await self._touch()
+                await asyncio.gather(self._touch(), self._renew())
             except HeatsinkError as error:
                 logger.info("parts of batch %r were not kept fresh: %s", self._batch.id, error)
+
+    async def _renew(self) -> None:
+        wanted = replace(self._batch, renewed_ms=now_ms(self._clock))
+        kept = await self._patience.call(self._stores.batches.update, wanted)
+        self._batch = kept or self._batch
 
     async def _touch(self) -> None:
         await asyncio.gather(*(self._send(partition, []) for partition in list(self._counts)))
@@ -149,7 +159,7 @@ class Submission:
     async def _seal(self) -> Batch:
         """The one write that accepts the batch. Somebody may have been faster with the same id."""
         if self._stores.scattered:
-            await self._stores.sync()
+            await self._patience.call(self._stores.sync)
         parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
         known = self._batch
         while True:
@@ -158,8 +168,10 @@ class Submission:
             if kept is not None:
                 return kept
             found = await self._patience.call(self._stores.batches.get, self._batch.id)
-            known = changes.check_found(found, self._batch.id)
-            if known.state not in ("open", "aborted"):
+            if found is None:
+                raise Overloaded("the queue lost its data while the batch was submitted")
+            known = found
+            if known.is_sealed:
                 await self._drop_parts(keep=known)
                 return known
             await self._check_intact(parts)
@@ -170,10 +182,7 @@ class Submission:
         for part in parts:
             counts = await self._patience.call(self._stores.queue.part, part.partition, part.id)
             if counts is None or counts.size != part.items:
-                raise Overloaded(
-                    "the submission stood still for so long that it was given up: submit again "
-                    "with the same id"
-                )
+                raise Overloaded("the submission stood still for so long that it was given up")
 
     async def _abort(self, error: BaseException) -> None:
         """Best effort: what is not dropped now, the partitions' owners drop later."""
@@ -183,7 +192,7 @@ class Submission:
         reason = f"{type(error).__name__}: {error}"
         try:
             known = await give_up(self._stores.batches, self._batch.id, reason, self._clock)
-            if known is not None and known.state == "aborted":
+            if known is None or known.state == "aborted":
                 error.add_note(f"batch {self._batch.id!r} is aborted: nothing of it runs")
             await self._drop_parts(keep=known)
         except HeatsinkError:
@@ -201,12 +210,16 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
     """Abort a batch unless it is sealed. Its record as it is then: no earlier seal can land."""
     while True:
         known = await batches.get(id)
-        if known is None or known.state not in ("open", "aborted"):
+        if known is None or known.is_sealed:
             return known
         kept = await batches.update(changes.aborted(known, reason, now_ms(clock)))
         if kept is not None:
-            await batches.forget(id, KEEP_MS)
             return kept
+
+
+def is_left_behind(batch: Batch, at_ms: int) -> bool:
+    """Whoever submitted it is gone."""
+    return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 
 def lane_of(batch: Batch) -> str:

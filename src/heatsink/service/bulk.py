@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import Bulk
@@ -132,7 +133,13 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
     for name in progress.__struct_fields__:
         value = getattr(progress, name)
         if value not in ("", None):
-            click.echo(f"{name:<10} {value:,}" if isinstance(value, int) else f"{name:<10} {value}")
+            text = f"{value:,}" if isinstance(value, int) else _plain(str(value))
+            click.echo(f"{name:<10} {text}")
+
+
+def _plain(text: str) -> str:
+    """Names are their users': nothing in them may steer a terminal."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 @bulk.command("list")
@@ -149,7 +156,8 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
         return
     table = Table("batch", "action", "tenant", "state", "items", box=None)
     for batch in batches:
-        table.add_row(batch.id, batch.action, batch.tenant, batch.state, f"{batch.items:,}")
+        words = (batch.id, batch.action, batch.tenant, batch.state, f"{batch.items:,}")
+        table.add_row(*(Text(_plain(word)) for word in words))
     Console().print(table)
 
 
@@ -166,13 +174,22 @@ def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
         if as_csv:
             writer.writerow(["index", "attempts", "reason", "item"])
         async for failure in bulk.failures(batch_id):
-            item = msgspec.json.encode(failure.item).decode()
+            item = _as_json(failure.item)
             if as_csv:
-                writer.writerow([failure.index, failure.attempts, failure.reason, item])
+                words = [failure.index, failure.attempts, failure.reason, item.decode()]
+                writer.writerow(words)
             else:
-                click.echo(msgspec.json.encode(failure).decode())
+                whole = msgspec.structs.replace(failure, item=msgspec.Raw(item))
+                click.echo(msgspec.json.encode(whole).decode())
 
     _with_bulk(run, **options)
+
+
+def _as_json(item: object) -> bytes:
+    try:
+        return msgspec.json.encode(item)
+    except (TypeError, ValueError):  # keys that JSON has no words for
+        return msgspec.json.encode(repr(item))
 
 
 def _steering(name: str, method: str, said: str, text: str) -> None:

@@ -113,14 +113,14 @@ async def test_an_unknown_authority_names_the_option_that_helps(
         for option in ("", f"&ca={another_ca}"):
             said = await refusal(f"{kind}://ada:geheim@{HOST}:{port}?timeout_s=2{option}")
             assert said.startswith(f"Redis at {HOST}:{port} shows a certificate that is not trust")
-            assert said.endswith("name its authority's file with ?ca= in the news URL")
+            assert said.endswith("name its authority's file with ?ca= in its URL")
 
 
 async def test_sentinels_of_an_unknown_authority_are_refused(authority: trustme.CA) -> None:
     with real(RedisSentinel) as group:
         async with tls_before(group.sentinel.port, authority) as port:
             said = await refusal(f"rediss+sentinel://{HOST}:{port}/news?timeout_s=2")
-    assert "name its authority's file with ?ca= in the news URL" in said
+    assert "name its authority's file with ?ca= in its URL" in said
 
 
 async def test_a_certificate_of_another_host_says_so(
@@ -128,7 +128,7 @@ async def test_a_certificate_of_another_host_says_so(
 ) -> None:
     async with tls_before(server.port, authority, "cache.example.org") as port:
         said = await refusal(f"rediss://{HOST}:{port}?ca={ca}&timeout_s=2")
-    assert "use the host that the certificate names in the news URL" in said
+    assert "use the host that the certificate names in its URL" in said
 
 
 async def test_a_certificate_that_is_not_trusted_any_more_stops_nobody(
@@ -151,7 +151,7 @@ def test_a_file_that_is_no_authority_is_refused_at_the_start(
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(InvalidSetting, match=rf"ca in the news URL, '{file}', cannot be used"):
+    with pytest.raises(InvalidSetting, match=rf"ca in a Redis URL, '{file}', cannot be used"):
         heatsink.connect("memory://", news=f"rediss://ada:geheim@localhost?ca={file}")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from heatsink.bulk import changes
-from heatsink.bulk.batch import PartEnd, State
+from heatsink.bulk.batch import KEEP_MS, PartEnd, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import QueueStores, Verb
-from heatsink.bulk.submit import KEEP_MS, give_up
+from heatsink.bulk.submit import LEFT_BEHIND, give_up
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError, InvalidSetting
 
@@ -50,8 +50,7 @@ class Housekeeping:
 
     async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
         """A submission stopped half way: its batch's record says whether it was accepted."""
-        why = "its submission stopped half way"
-        batch = await give_up(self._stores.batches, id, why, self._clock)
+        batch = await give_up(self._stores.batches, id, LEFT_BEHIND, self._clock)
         steer = self._stores.queue.steer
         if batch is not None and part in {place.id for place in batch.parts}:
             verb = VERBS.get(batch.state, "release")

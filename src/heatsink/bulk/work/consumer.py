@@ -105,6 +105,8 @@ class Consumer:
         try:
             await self._stopped.wait()
         finally:
+            for pump in self._tasks:
+                pump.pool.is_ending = True
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)

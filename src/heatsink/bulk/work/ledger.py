@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from heatsink.bulk.items import unpacked
 from heatsink.bulk.store import BACK, RUNNING, Outcome, Setback, Slice
 
 _RUNNING, _BACK = ord(RUNNING), ord(BACK)
+_encoded = msgspec.msgpack.Encoder().encode
+_decoded = msgspec.msgpack.Decoder(Setback).decode
 
 
 class Held:
@@ -42,10 +46,21 @@ class Held:
     def is_running(self, offset: int) -> bool:
         return self._marks[offset] == _RUNNING
 
+    def mend(self) -> None:
+        """What cannot be stored as it is must not keep the rest from being told."""
+        self.setbacks = [_sound(setback) for setback in self.setbacks]
+
     def outcome(self) -> Outcome:
         return Outcome(
             self.slice.attempt, self._marks.decode(), int(self.used_s * 1e6), list(self.setbacks)
         )
+
+
+def _sound(setback: Setback) -> Setback:
+    try:
+        return _decoded(_encoded(setback))
+    except (ValueError, TypeError, OverflowError):
+        return Setback(setback.offset, "its reason could not be stored", 0, setback.counted)
 
 
 class Ledger:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from inspect import isasyncgen, isawaitable, isgenerator
 from random import Random
 from typing import Any
 
@@ -13,7 +15,7 @@ from heatsink.bulk.actions import Action, Actions, Context, Once, RateLimited
 from heatsink.bulk.store import DONE
 from heatsink.clock import Clock
 
-from .attempts import TimedOut, verdict
+from .attempts import TimedOut, UnknownAction, verdict
 from .ledger import Held, Ledger
 from .threads import in_thread
 
@@ -21,6 +23,7 @@ logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # handlers that never wait must still let others in
 Place = tuple[Held, int]  # a slice, and the offset of an item in it
+DEPLOY_S = 600.0  # how long workers of another release may be the only ones with an action
 ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
 
 
@@ -77,9 +80,11 @@ class WorkerPool:
         self._rng = rng
         self._jobs: deque[Job] = deque()
         self._waiting_items = 0
+        self._missing: dict[str, float] = {}
         self._workers: set[Worker] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
+        self.is_ending = False
         self.size = 0
         self.busy = 0
         self.finished = 0
@@ -167,31 +172,52 @@ class WorkerPool:
         worker.job, worker.started_s = job, started_s
         self.busy += 1
         name = job.places[0][0].slice.action
-        worker.action = action = self._actions.get(name) or _unknown(name, self._actions)
+        worker.action = action = self._actions.get(name) or self._unknown(name)
         try:
             results = await self._call(action, job)
-        except asyncio.CancelledError as cancelled:
-            if not worker.timed_out and worker.task is not None and worker.task.cancelling():
-                raise
-            late = TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
-            results = [late if worker.timed_out else cancelled] * job.count
         except BaseException as error:  # whatever a handler raises is the item's, not ours
-            results = [error] * job.count
-        finally:
-            self._release(worker)
-        self._forgive(worker)
+            results = [self._meant(worker, action, error)] * job.count
+        self._release(worker)
+        if await self._recovers(worker) and self.is_ending:
+            self._give_back(job)  # everything here is being cancelled, which is no item's fault
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
+
+    def _unknown(self, name: str) -> Action:
+        """In a rolling deployment whoever comes next may have it: until then the items wait."""
+        now_s = self._clock.monotonic_s()
+        known = ", ".join(sorted(self._actions)) or "none"
+        why = f"no action {name!r} in this worker: it has {known}"
+        if name not in self._missing:
+            logger.warning("%s; its items wait for a worker that has it", why)
+        may_come = now_s - self._missing.setdefault(name, now_s) < DEPLOY_S
+
+        async def refuse(*_: object) -> None:
+            raise UnknownAction(why, may_come)
+
+        return Action(name, refuse, backoff_s=2.0)
 
     def _release(self, worker: Worker) -> None:
         if worker.job is not None:
             worker.job = None
             self.busy -= 1
 
-    def _forgive(self, worker: Worker) -> None:
-        """The next job starts afresh, whatever this handler did with its cancellation."""
-        if worker.timed_out and worker.task is not None:
-            worker.timed_out = False
+    def _meant(self, worker: Worker, action: Action, error: BaseException) -> BaseException:
+        if worker.timed_out and isinstance(error, asyncio.CancelledError):
+            return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+        return error
+
+    async def _recovers(self, worker: Worker) -> bool:
+        """The next job starts afresh. Whether a cancellation came that was none of ours."""
+        assert worker.task is not None
+        if not worker.task.cancelling():
+            return False
+        is_ours = worker.timed_out or worker.abandoned
+        worker.timed_out = False
+        while worker.task.cancelling():
             worker.task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await self._clock.sleep(0)  # what was asked and has not come yet comes here
+        return not is_ours
 
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
         if action.together == 1:
@@ -225,14 +251,17 @@ class WorkerPool:
                 held.mark(offset, _DONE, each_s)
                 continue
             mark, setback = verdict(action, offset, held.slice.tries + 1, error, self._rng)
-            if held.mark(offset, ord(mark), each_s, setback) and isinstance(error, RateLimited):
-                self._on_refused(held, error.retry_after_s)
+            is_new = held.mark(offset, ord(mark), each_s, setback)
+            if is_new and isinstance(error, RateLimited) and not setback.counted:
+                self._on_refused(held, setback.delay_ms / 1000)
         self._on_change()
 
     # -- minding ---------------------------------------------------------------------------
 
     def check_times(self) -> None:
         """Cancel handlers that take too long; replace workers whose handler does not even heed."""
+        if len(self._workers) < self.size:
+            self.resize(self.size)  # some ended that should not have
         now_s = self._clock.monotonic_s()
         for worker in list(self._workers):
             job, action = worker.job, worker.action
@@ -270,6 +299,7 @@ class WorkerPool:
 
     async def stop(self, grace_s: float) -> None:
         """Let what runs finish, for `grace_s`; what does not is given back."""
+        self.is_ending = True
         self.give_back_waiting()
         workers = list(self._workers)
         self.size = 0
@@ -296,8 +326,14 @@ class WorkerPool:
 
 async def _call_handler(action: Action, items: Any, contexts: Any) -> Any:
     if action.is_async:
-        return await action.handler(items, contexts)
-    return await in_thread(action.handler, items, contexts)
+        answer = await action.handler(items, contexts)
+    else:
+        answer = await in_thread(action.handler, items, contexts)
+        if isawaitable(answer):  # of a decorator, say, around an `async def`
+            answer = await answer
+    if answer is not None and (isgenerator(answer) or isasyncgen(answer)):
+        raise BadAnswer("it returned a generator, which nobody runs")
+    return answer
 
 
 def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
@@ -313,17 +349,4 @@ def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
 
 
 class BadAnswer(Exception):
-    """A batch handler's answer does not say what became of each item."""
-
-
-def _unknown(name: str, actions: Actions) -> Action:
-    known = ", ".join(sorted(actions)) or "none"
-
-    async def refuse(*_: object) -> None:
-        raise UnknownAction(f"no action {name!r} in this worker: it has {known}")
-
-    return Action(name, refuse, backoff_s=2.0)
-
-
-class UnknownAction(Exception):
-    """The worker that got the item has no such action."""
+    """A handler's answer does not say what became of its items."""

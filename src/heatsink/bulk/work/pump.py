@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -82,7 +83,7 @@ class Pump:
 
     async def run(self) -> None:
         """Claim whenever workers have room; once stopped, see what they hold to its end."""
-        others = [asyncio.ensure_future(work()) for work in (self._tell, self._mind)]
+        others = [asyncio.ensure_future(self._always(work)) for work in (self._tell, self._mind)]
         try:
             while not self._stopping:
                 await self._nudge.wait(await self._turn())
@@ -92,6 +93,16 @@ class Pump:
             for other in others:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+
+    async def _always(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Whatever happens: leases that are kept without anything being told would never end."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("partition %s: a task of its pump starts anew", self.partition)
+                await self._clock.sleep(PAUSE_S)
+                self._news()
 
     async def _turn(self) -> float:
         """One claim if there is room; how long to wait before the next unless nudged."""
@@ -174,6 +185,12 @@ class Pump:
             lost = await self._stores.queue.settle(self.partition, outcomes, beats or [], lease_ms)
         except HeatsinkError as error:
             logger.info("partition %s: outcomes were not taken: %s", self.partition, error)
+            self._ledger.put_back(news)
+            return False
+        except Exception:
+            logger.exception("partition %s: outcomes could not be told", self.partition)
+            for held, _ in news:
+                held.mend()
             self._ledger.put_back(news)
             return False
         if count := self._ledger.lose(lost):

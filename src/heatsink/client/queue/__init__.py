@@ -139,8 +139,8 @@ def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
 def once_in(log: Log, ids: IdScheme) -> Once:
     """Effects in the data store, once per item: the item itself decides the row's id."""
 
-    async def once(context: Context, key: str, body: bytes) -> None:
-        text = f"{context.idempotency_key}\0{key}".encode()
+    async def once(context: Context, key: str, body: bytes, before: int) -> None:
+        text = f"{context.idempotency_key}\0{key}\0{before}".encode()
         number = int.from_bytes(blake2b(text, digest_size=16, person=b"once").digest(), "big")
         counter, tail = number % (1 << COUNTER_BITS), (number >> 64) % (1 << TAIL_BITS)
         raw = ids.from_parts(context.submitted_ms, counter, tail)

@@ -11,8 +11,8 @@ from .address import Address
 
 UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
 OTHER_NAME = "mismatch"
-CURE_TRUST = "name its authority's file with ?ca= in the news URL"
-CURE_NAME = "use the host that the certificate names in the news URL"
+CURE_TRUST = "name its authority's file with ?ca= in its URL"
+CURE_NAME = "use the host that the certificate names in its URL"
 
 
 def check_authority(address: Address) -> None:
@@ -21,13 +21,13 @@ def check_authority(address: Address) -> None:
     if not ca:
         return
     if not address.tls:
-        raise InvalidSetting("ca in the news URL is for TLS: begin the URL with rediss")
+        raise InvalidSetting("ca in a Redis URL is for TLS: begin the URL with rediss")
     try:
         ssl.create_default_context(cafile=ca)
     except OSError as error:
         reason = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidSetting(
-            f"ca in the news URL, {ca!r}, cannot be used ({reason}): name a file in PEM format"
+            f"ca in a Redis URL, {ca!r}, cannot be used ({reason}): name a file in PEM format"
         ) from None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from heatsink.bulk import rates
-from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.rates import Limit
 from heatsink.bulk.store import Grants, Plan
 from heatsink.clock import Clock
@@ -24,15 +24,22 @@ class MemoryBatches:
 
     async def open(self, batch: Batch) -> Batch:
         self._drop_old()
-        return self._batches.setdefault(batch.id, batch)
+        if batch.id not in self._batches:
+            self._keep(batch)
+        return self._batches[batch.id]
 
     async def update(self, batch: Batch) -> Batch | None:
         known = self._batches.get(batch.id)
         if known is None or known.version != batch.version:
             return None
-        self._batches[batch.id] = msgspec.structs.replace(batch, version=batch.version + 1)
+        return self._keep(msgspec.structs.replace(batch, version=batch.version + 1))
+
+    def _keep(self, batch: Batch) -> Batch:
+        self._batches[batch.id] = batch
         self._gone_s.pop(batch.id, None)
-        return self._batches[batch.id]
+        if not batch.is_sealed:
+            self._gone_s[batch.id] = self._clock.now_s() + KEEP_MS / 1000
+        return batch
 
     async def get(self, id: str) -> Batch | None:
         self._drop_old()

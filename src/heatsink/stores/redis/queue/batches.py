@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from heatsink.bulk.batch import Batch
+from heatsink.bulk.batch import KEEP_MS, Batch
 from heatsink.stores.redis.connection import Connection
 
 from .keys import QueueKeys
@@ -36,7 +36,8 @@ class RedisBatches:
 
     async def open(self, batch: Batch) -> Batch:
         key = self._keys.batch(batch.id)
-        kept = await self._open.run(self._connection, key, batch.version, _packed(batch))
+        words = (batch.version, _packed(batch), KEEP_MS)
+        kept = await self._open.run(self._connection, key, *words)
         self._touched(key)
         found = _BATCH.decode(kept)
         indexes = self._keys.newest(), self._keys.newest(found.tenant)
@@ -50,7 +51,8 @@ class RedisBatches:
     async def update(self, batch: Batch) -> Batch | None:
         key = self._keys.batch(batch.id)
         newer = msgspec.structs.replace(batch, version=batch.version + 1)
-        words = (batch.version, newer.version, _packed(newer))
+        keep_ms = 0 if batch.is_sealed else KEEP_MS
+        words = (batch.version, newer.version, _packed(newer), keep_ms)
         replaced = await self._update.run(self._connection, key, *words)
         self._touched(key)
         return newer if replaced else None

@@ -1,0 +1,43 @@
+"""Workers of two releases on one queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from heatsink.bulk import Actions, Context
+
+from .world import World, on_virtual_time
+
+
+@on_virtual_time
+async def test_items_of_a_new_action_wait_until_the_old_workers_are_gone() -> None:
+    world = World(4)
+    old = world.start("old")
+
+    @world.action(max_attempts=1)
+    async def new(item: int, context: Context) -> None:
+        assert context.attempt == 1
+        await world.note(item, context)
+
+    async with world.consumer("new"):
+        await asyncio.sleep(10.0)
+        batches = [await world.bulk.submit("new", range(10)) for _ in range(8)]
+        await asyncio.sleep(300.0)
+        states = [(await world.bulk.status(batch.id)).state for batch in batches]
+        assert set(states) == {"running", "done"}
+        await old.stop()
+        for batch in batches:
+            assert (await world.bulk.wait(batch.id, 30.0)).done == 10
+    assert len(world.ran) == 80
+
+
+@on_virtual_time
+async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("gone", range(3))
+    world.actions = Actions()
+    async with world.consumer():
+        progress = await world.bulk.wait(batch.id, 900.0)
+        reasons = {failure.reason async for failure in world.bulk.failures(batch.id)}
+    assert progress.failed == 3
+    assert all("no action 'gone' in this worker" in reason for reason in reasons)
