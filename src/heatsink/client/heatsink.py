@@ -24,11 +24,13 @@ from heatsink.isolate.store import NoCache
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, LogEntry, Meta, for_key
+from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 from heatsink.spread.parts import Parts
+from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
@@ -286,7 +288,18 @@ class Heatsink:
             pin=view.pins.get(key),
             heat=self._coordination.heat_of(key) if self._coordination else None,
             table_refusal=self._backoff.table_refusal,
+            bucket_writes=self._bucket_writes(key, layout),
         )
+
+    def _bucket_writes(self, key: str, layout: Layout) -> tuple[int, ...]:
+        epoch = layout.epoch_at(self._registry.now_ms())
+        counts = self._tracker.bucket_writes
+        return tuple(counts.get(name, 0) for name in epoch.partitions(key) if epoch.buckets > 1)
+
+    @property
+    def rules(self) -> BucketRules:
+        """When keys are spread, as this process was told."""
+        return self._settings.rules
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""

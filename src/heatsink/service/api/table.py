@@ -156,6 +156,14 @@ BULK = (
 OPERATIONS = (
     Route(
         "GET",
+        "/v1/timelines",
+        timelines.authors,
+        "Authors who are pulled, or were, and why.",
+        shapes.Authors,
+        query=shapes.LimitQuery,
+    ),
+    Route(
+        "GET",
         "/v1/heat",
         operations.heat,
         "The hottest keys of the whole fleet, with bounds on what is not known.",
@@ -221,10 +229,17 @@ SYSTEM = (
         "GET",
         "/v1/events",
         system.events,
-        "Server-Sent Events: status, heat, partitions, batches, progress, decision.",
+        "Server-Sent Events: status, heat, requests, reads, partitions, batches, progress, decision.",
         str,
         media_type="text/event-stream",
         stream=True,
+    ),
+    Route(
+        "GET",
+        "/v1/reads",
+        system.reads,
+        "What this server answered from what it keeps near.",
+        shapes.ReadsAnswer,
     ),
     Route(
         "GET",

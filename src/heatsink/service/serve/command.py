@@ -21,6 +21,7 @@ from heatsink.service.api.guard import parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
 from heatsink.service.configuration import config_option
+from heatsink.service.dashboard.site import make_pages
 from heatsink.service.worker import find_actions
 
 from .logs import set_up
@@ -50,6 +51,7 @@ OPTIONS = (
     click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
     click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
+    click.option("--dashboard/--no-dashboard", default=True, help="The live pages at /."),
     click.option("--token", multiple=True, help="SCOPE:TOKEN; scopes: read, operate, admin."),
     click.option("--allow-host", multiple=True, help="A name it answers to, behind a proxy."),
     click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
@@ -102,13 +104,14 @@ def limits_of(texts: tuple[str, ...]) -> Limits:
 
 @click.command("serve")
 @serve_options
-def serve_command(actions: str | None, log_json: bool, **options: Any) -> None:
-    """The whole system in one process, with an HTTP API: see http://127.0.0.1:8321/docs."""
+def serve_command(actions: str | None, log_json: bool, dashboard: bool, **options: Any) -> None:
+    """The whole system in one process: dashboard at http://127.0.0.1:8321, HTTP API at /docs."""
     set_up(log_json)
     settings = settings_of(options)
     table = find_actions(actions) if actions else Actions()
     listener = listen(settings.host, settings.port)
-    asyncio.run(serve(settings, listener, table, SystemClock(), Random()))
+    pages = make_pages() if dashboard else {}
+    asyncio.run(serve(settings, listener, table, SystemClock(), Random(), pages))
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})

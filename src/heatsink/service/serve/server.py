@@ -116,7 +116,8 @@ async def running_app(
     consumer: Consumer | None = None,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> AsyncIterator[App]:
-    metrics, feed = Metrics(hs), make_feed(hs, clock)
+    metrics = Metrics(hs)
+    feed = make_feed(hs, clock, metrics)
     if consumer is not None:
         metrics.add(WorkCollector(consumer))
     service = Service(hs, clock, settings.limits, settings.cache, feed, metrics)

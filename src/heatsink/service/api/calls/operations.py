@@ -43,6 +43,7 @@ def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
         window=None if hottest.start_s is None else from_ms(int(hottest.start_s * 1000)),
         window_s=hottest.window_s,
         unreported_s=hottest.unreported_s,
+        bucket_units_s=hs.rules.bucket_units_s,
         keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
     )
 
@@ -80,6 +81,7 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
             for epoch in found.epochs
         ],
         table_refusal=found.table_refusal,
+        bucket_writes=list(found.bucket_writes),
     )
 
 

@@ -6,11 +6,14 @@ from heatsink.isolate.timelines import Post
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.service import Service
 from heatsink.service.api.shapes import (
+    AuthorLine,
+    Authors,
     Follow,
     Followed,
     Home,
     HomePost,
     HomeQuery,
+    LimitQuery,
     NewMessage,
     NoQuery,
     Posted,
@@ -43,6 +46,16 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
         for post in page.posts
     ]
     return Reply(Home(posts, page.cursor))
+
+
+async def authors(call: Call[LimitQuery, None]) -> Reply:
+    lines = [
+        AuthorLine(
+            one.author, one.mode, from_ms(one.since_ms) if one.since_ms else None, one.reason
+        )
+        for one in call.service.hs.timelines.authors()[: call.query.limit]
+    ]
+    return Reply(Authors(lines))
 
 
 def _time_ms(service: Service, post: Post) -> int:
