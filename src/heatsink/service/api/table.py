@@ -229,7 +229,8 @@ SYSTEM = (
         "GET",
         "/v1/events",
         system.events,
-        "Server-Sent Events: status, heat, requests, reads, partitions, batches, progress, decision.",
+        "Server-Sent Events: status, heat, requests, reads, partitions, batches, progress, "
+        "decision.",
         str,
         media_type="text/event-stream",
         stream=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heatsink.isolate.modes import AuthorMode
 from heatsink.isolate.timelines import Post
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.service import Service
@@ -49,13 +50,13 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
 
 
 async def authors(call: Call[LimitQuery, None]) -> Reply:
-    lines = [
-        AuthorLine(
-            one.author, one.mode, from_ms(one.since_ms) if one.since_ms else None, one.reason
-        )
-        for one in call.service.hs.timelines.authors()[: call.query.limit]
-    ]
-    return Reply(Authors(lines))
+    decided = call.service.hs.timelines.authors()[: call.query.limit]
+    return Reply(Authors([_author(one) for one in decided]))
+
+
+def _author(one: AuthorMode) -> AuthorLine:
+    since = from_ms(one.since_ms) if one.since_ms else None
+    return AuthorLine(one.author, one.mode, since, one.reason)
 
 
 def _time_ms(service: Service, post: Post) -> int:
