@@ -21,8 +21,8 @@ class Explanation(msgspec.Struct, frozen=True):
     pin: Decision | None
     heat: KeyHeat | None
     table_refusal: str | None = None
-    bucket_writes: tuple[int, ...] = ()
-    """Writes to each bucket of the present layout through this process, since it was opened."""
+    bucket_units: tuple[int, ...] = ()
+    """Write units to each bucket of the present layout through this process, since it was opened."""
 
     @property
     def buckets(self) -> int:

@@ -288,12 +288,12 @@ class Heatsink:
             pin=view.pins.get(key),
             heat=self._coordination.heat_of(key) if self._coordination else None,
             table_refusal=self._backoff.table_refusal,
-            bucket_writes=self._bucket_writes(key, layout),
+            bucket_units=self._bucket_units(key, layout),
         )
 
-    def _bucket_writes(self, key: str, layout: Layout) -> tuple[int, ...]:
+    def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self._registry.now_ms())
-        counts = self._tracker.bucket_writes
+        counts = self._tracker.bucket_units
         return tuple(counts.get(name, 0) for name in epoch.partitions(key) if epoch.buckets > 1)
 
     @property

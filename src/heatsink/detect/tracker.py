@@ -22,7 +22,7 @@ class Tracker:
         self._top = TopKeys(capacity, alarm_units)
         self._entries = self._top.entries
         self._alarmed: set[str] = set()
-        self.bucket_writes: dict[str, int] = {}
+        self.bucket_units: dict[str, int] = {}
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
         """Count writes of one size. Well under a microsecond: see benchmarks."""
@@ -43,10 +43,10 @@ class Tracker:
         """Count what writes cost beyond what their bodies said, as the store told afterwards."""
         self._count(key, UNITS, units)
 
-    def record_bucket(self, partition: str) -> None:
+    def record_bucket(self, partition: str, written_bytes: int = 0) -> None:
         """Count a write to one bucket of a spread key: a picture for people, decides nothing."""
-        counts = self.bucket_writes
-        counts[partition] = counts.get(partition, 0) + 1
+        counts = self.bucket_units
+        counts[partition] = counts.get(partition, 0) + max(1, -(-written_bytes // UNIT_BYTES))
         if len(counts) > BUCKETS_MAX:
             counts.clear()
 

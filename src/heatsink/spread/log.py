@@ -63,7 +63,7 @@ class Log:
         except PastHorizon:
             partition, epoch = await self._router.place_later(key, raw, time_ms)
         if epoch.buckets > 1:
-            self._tracker.record_bucket(partition)
+            self._tracker.record_bucket(partition, len(body))
         row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
         try:
             taken_by = await self._store.put(partition, row)

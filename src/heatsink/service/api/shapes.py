@@ -251,7 +251,7 @@ class PinLine(msgspec.Struct, frozen=True):
 class KeyAnswer(msgspec.Struct, frozen=True):
     """`heat` is null for a key that is too cold to be reported, and where `leads` is false.
 
-    `bucket_writes` are those to each bucket through this server, since it started.
+    `bucket_units` went to each bucket through this server, since it started.
     """
 
     key: str
@@ -264,7 +264,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     partitions: int
     epochs: list[EpochLine]
     table_refusal: str | None
-    bucket_writes: list[int]
+    bucket_units: list[int]
 
 
 class Pin(Strict, frozen=True):

@@ -81,7 +81,7 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
             for epoch in found.epochs
         ],
         table_refusal=found.table_refusal,
-        bucket_writes=list(found.bucket_writes),
+        bucket_units=list(found.bucket_units),
     )
 
 

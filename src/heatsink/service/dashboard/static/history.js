@@ -1,0 +1,124 @@
+// What the events said, the latest of each kind and the last minutes of what is drawn over time.
+
+export const KEPT_S = 300;
+const LATENCY_S = 5;
+
+export const latest = {};
+export const decisions = new Map(); // by version and place in it
+export const series = { heat: [], requests: [], partitions: [], reads: [] };
+let totals = [];
+
+const seconds = () => performance.now() / 1000;
+const cost = (keys, field) => keys.reduce((sum, one) => sum + one[field], 0);
+
+function remember(name, sample) {
+  const list = series[name];
+  list.push({ at: new Date(), at_s: seconds(), ...sample });
+  while (list.length && list[0].at_s < seconds() - KEPT_S) {
+    list.shift();
+  }
+}
+
+const newest = (name) => series[name].at(-1);
+const isDue = (name, every_s) => !newest(name) || seconds() - newest(name).at_s > every_s;
+
+const takers = {
+  heat(value, before) {
+    if (value.window && value.window !== before?.window) {
+      remember("heat", {
+        units: cost(value.keys, "write_units_s"),
+        reads: cost(value.keys, "reads_s"),
+        throttles: cost(value.keys, "throttles_s"),
+      });
+    }
+  },
+  requests(value) {
+    totals.push({ at_s: seconds(), value });
+    while (totals.length > 2 && totals[1].at_s < seconds() - LATENCY_S) {
+      totals.shift();
+    }
+  },
+  partitions(value) {
+    if (isDue("partitions", 0.9)) {
+      remember("partitions", {
+        waiting: value.partitions.map((one) => one.runnable + one.limited + one.delayed),
+        workers: value.partitions.map((one) => one.workers),
+        done: cost(value.partitions, "done") + cost(value.partitions, "failed"),
+      });
+    }
+  },
+  reads(value) {
+    if (value.totals && isDue("reads", 0.9)) {
+      remember("reads", value.totals);
+    }
+  },
+  decision: (value) => addDecisions([value]),
+};
+
+export function take(name, value) {
+  const before = latest[name];
+  latest[name] = value;
+  takers[name]?.(value, before);
+}
+
+// The server says nothing where nothing changed: what is drawn over time goes on all the same.
+export function tick() {
+  if (latest.requests && isDue("requests", 0.9)) {
+    take("requests", latest.requests);
+    remember("requests", { writes: requestsNow(0), reads: requestsNow(1) });
+  }
+  if (latest.partitions) takers.partitions(latest.partitions);
+  if (latest.reads) takers.reads(latest.reads);
+}
+
+export function addDecisions(lines) {
+  for (const line of lines) {
+    decisions.set(`${line.version} ${line.subject} ${line.setting}`, line);
+  }
+}
+
+export const decided = () => [...decisions.values()].sort((a, b) => b.version - a.version);
+
+// After a server comes back, its totals begin anew.
+export function startAnew() {
+  totals = [];
+  Object.keys(series).forEach((name) => delete latest[name]);
+}
+
+// Of the last seconds: how many a second, and how long they took.
+export function requestsNow(kind) {
+  const [first, last] = [totals[0], totals.at(-1)];
+  if (!first || last.at_s - first.at_s < 0.5) {
+    return { rate_s: null, p50_s: null, p99_s: null, refused: 0 };
+  }
+  const [before, now] = [first.value.kinds[kind], last.value.kinds[kind]];
+  const times = now.times.map((value, place) => value - before.times[place]);
+  const bounds = last.value.bounds_s;
+  return {
+    rate_s: (now.answered - before.answered) / (last.at_s - first.at_s),
+    p50_s: quantile(times, bounds, 0.5),
+    p99_s: quantile(times, bounds, 0.99),
+    refused: now.refused + now.failed - before.refused - before.failed,
+  };
+}
+
+function quantile(times, bounds, share) {
+  const wanted = share * times.reduce((sum, value) => sum + value, 0);
+  let seen = 0;
+  for (let place = 0; wanted > 0 && place < times.length; place += 1) {
+    if (seen + times[place] >= wanted) {
+      const low = place ? bounds[place - 1] : 0;
+      const high = bounds[place] ?? low;
+      return low + ((high - low) * (wanted - seen)) / times[place];
+    }
+    seen += times[place];
+  }
+  return null;
+}
+
+// Of a total that grows: how much a second, over the last seconds.
+export function rateOf(name, field) {
+  const list = series[name].slice(-6);
+  const [first, last] = [list[0], list.at(-1)];
+  return list.length < 2 ? null : Math.max(0, (last[field] - first[field]) / (last.at_s - first.at_s));
+}

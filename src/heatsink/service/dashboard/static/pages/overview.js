@@ -1,0 +1,85 @@
+// Overview: how hot it is, whether anybody is refused or waits, and what is hot, in words.
+
+import { overTime } from "/static/charts.js";
+import { card, chart, figures, h, keyed, table, wide, write } from "/static/elements.js";
+import { decided, latest, rateOf, requestsNow, series } from "/static/history.js";
+import { count, hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
+
+const FINAL = ["done", "failed", "cancelled", "aborted"];
+const last = (name) => series[name].at(-1) ?? {};
+const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
+
+function makeFigures() {
+  const wait = (kind) => {
+    const now = requestsNow(kind);
+    return [seconds(now.p99_s), now.p99_s == null ? "no calls just now" : `half within ${seconds(now.p50_s)}`];
+  };
+  return figures({
+    "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
+    "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
+    "keys spread": () => [number(latest.status?.spread_keys), `${count(latest.status?.extra_buckets ?? 0, "bucket")} more than keys`],
+    "HTTP calls a second": () => {
+      const [writes, reads] = [requestsNow(0), requestsNow(1)];
+      const refused = writes.refused + reads.refused;
+      return [number(writes.rate_s == null ? null : writes.rate_s + reads.rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
+    },
+    "99 % of writes within": () => wait(0),
+    "99 % of reads within": () => wait(1),
+    "bulk items a second": () => [number(rateOf("partitions", "done")), waiting() == null ? "no queue" : `${number(waiting())} waiting`],
+    "servers": () => [number(latest.status?.servers), latest.status ? (latest.status.leads ? "this one leads" : "another one leads") : ""],
+  });
+}
+
+function sentence(line) {
+  return h("p", { class: line.bad ? "bad" : null }, line.key ? h("a", { href: `/keys?key=${encodeURIComponent(line.key)}`, "data-tab": true }) : null, h("span"));
+}
+
+function saySentence(element, line) {
+  if (line.key) {
+    write(element.firstElementChild, keyName(line.key));
+  }
+  write(element.lastElementChild, line.text);
+  element.classList.toggle("bad", Boolean(line.bad));
+}
+
+export function makeOverview() {
+  const now = makeFigures();
+  const says = h("div", { class: "says", "aria-live": "off" });
+  const heat = chart("Write units, reads and throttles a second over the last minutes");
+  const wait = chart("How long HTTP writes and reads took over the last minutes");
+  const news = table([
+    { name: "when", text: (one) => moment(one.time), tight: true },
+    { name: "what", text: (one) => `${subject(one)}: ${target(one)}` },
+    { name: "why", text: (one) => one.reason },
+  ], (one) => `${one.version} ${one.subject} ${one.setting}`, "No decisions since this page was opened. Older ones are in the registry.");
+  const batches = table([
+    { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
+    { name: "progress", make: () => h("progress", { max: 1 }), update: (bar, one) => { bar.value = (one.accepted - one.waiting - one.running) / (one.accepted || 1); } },
+    { name: "left", number: true, text: (one) => seconds(one.eta_s) },
+  ], (one) => one.id, "No batch is under way.");
+  const element = h("div", { class: "cards" },
+    wide("What is hot now", says),
+    wide("Now", now.element),
+    card("Heat, a second ", heat),
+    card("HTTP latency, this server ", wait),
+    card("Latest decisions", news.element),
+    card("Batches under way", batches.element));
+  const update = () => {
+    keyed(says, hotNow(latest.heat), (line) => line.key ?? "", sentence, saySentence);
+    now.update();
+    overTime(heat, series.heat, [
+      { name: "write units", style: "main", of: (one) => one.units },
+      { name: "reads", style: "soft", of: (one) => one.reads },
+      { name: "throttled", style: "bad", of: (one) => one.throttles },
+    ]);
+    const ms = (value) => (value == null ? null : 1000 * value);
+    overTime(wait, series.requests, [
+      { name: "writes, 99 %", style: "line", of: (one) => ms(one.writes.p99_s) },
+      { name: "writes, half", style: "dotted", of: (one) => ms(one.writes.p50_s) },
+      { name: "reads, 99 %", style: "soft", of: (one) => ms(one.reads.p99_s) },
+    ], { ticksuffix: " ms" });
+    news.update(decided().slice(0, 6));
+    batches.update((latest.progress?.progress ?? []).filter((one) => !FINAL.includes(one.state)).slice(0, 6));
+  };
+  return { title: "Overview", element, update };
+}
