@@ -34,6 +34,7 @@ NAMES = (
     "queue",
     "head_of_line",
     "rates",
+    "http",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 

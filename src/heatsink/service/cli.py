@@ -21,6 +21,9 @@ from heatsink.errors import HeatsinkError
 from .bulk import bulk
 from .configuration import PREFIX, config_option
 from .demo.traffic import SHAPES, Plan
+from .operator.commands import decisions, explain, hot, pin, unpin
+from .operator.doctor import doctor
+from .operator.top import top
 from .serve.command import config_command, serve_command
 from .worker import worker
 
@@ -234,7 +237,7 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
         click.echo(f"{table_name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-main.add_command(bulk)
-main.add_command(worker)
-main.add_command(serve_command)
-main.add_command(config_command)
+for command in (bulk, worker, serve_command, config_command):
+    main.add_command(command)
+for command in (top, hot, explain, pin, unpin, decisions, doctor):
+    main.add_command(command)

@@ -31,12 +31,13 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._deadline: asyncio.TimerHandle | None = None
+        self._unsent = float("inf")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
         if len(self.connections) > self.limits.connections:
-            next(iter(self.idle), self).transport.close()
+            next(iter(self.idle), self).transport.abort()
         self.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,8 +80,20 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._unsent = float("inf")
         if not self.pipeline and not self.transport.is_closing():
             self.idle[self] = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A reader that still takes the answer has time; from one that does not, nothing is due."""
+        left = self.transport.get_write_buffer_size()
+        if 0 < left < self._unsent:
+            self._unsent = left
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self.transport.abort()
 
     def _begin_head(self) -> None:
         self._in_head, self._head_bytes = True, 0

@@ -102,7 +102,10 @@ def listen(host: str, port: int) -> socket.socket:
     """Bound before anything else is started, so that a port in use is one line and no harm."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # asyncio does it only for sockets that say which protocol they are of; connections inherit
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         cure = "choose another --port" if error.errno == errno.EADDRINUSE else "check --host"
         raise InvalidSetting(f"cannot listen on {host}:{port} ({error.strerror}): {cure}") from None
@@ -162,7 +165,9 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
         tell("no-queue", "no --queue: bulk actions and timelines are refused")
         return None
     await hs.bulk.open()
-    return hs.worker(actions) if settings.work else None
+    if not settings.work:
+        return None
+    return hs.worker(actions, grace_s=settings.limits.grace_s)
 
 
 def _configured(app: App, settings: ServeSettings) -> uvicorn.Config:

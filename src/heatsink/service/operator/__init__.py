@@ -1,0 +1,1 @@
+"""Commands of operators: they ask a running server over HTTP."""

@@ -1,0 +1,183 @@
+"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and says the cure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.client.queue import connect_queue, default_queue
+from heatsink.client.urls import open_stores
+from heatsink.clock import Clock, SystemClock, now_ms
+from heatsink.errors import HeatsinkError
+from heatsink.registry.decision import Reading
+from heatsink.service.configuration import config_option
+from heatsink.service.serve.server import DATABASE, QUEUE
+
+State = Literal["ok", "warning", "wrong"]
+STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
+FREE_BYTES_MIN = 200 * 1024 * 1024
+CLOCK_MS_MAX = 5_000
+AHEAD_MS_MAX = 60_000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    what: str
+    state: State
+    detail: str
+    cure: str = ""
+
+
+async def examine(
+    data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
+) -> AsyncIterator[Finding]:
+    """`data` is absolute, and counts if no store is named."""
+    if store is None:
+        findings = _folder(data)
+        for finding in findings:
+            yield finding
+        if findings[0].what == "data":
+            return
+        store = f"sqlite:///{data}/{DATABASE}"
+        queue = queue or f"embedded:///{data}/{QUEUE}"
+    async for finding in _store(store, clock):
+        yield finding
+    try:
+        queue = queue or default_queue(store)
+    except HeatsinkError as error:
+        yield Finding("queue", "warning", str(error), "needed for bulk actions and timelines")
+    else:
+        yield await _queue(queue)
+    if news is not None:
+        yield await _redis("news", news, clock)
+
+
+def _folder(folder: Path) -> list[Finding]:
+    if not folder.is_dir():
+        return [Finding("data", "warning", f"{folder} is not there yet", "heatsink serve makes it")]
+    found = []
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        cure = "run it as the folder's owner, or change the owner"
+        found.append(Finding("permissions", "wrong", f"{folder} cannot be written to", cure))
+    elif folder.stat().st_mode & 0o077:
+        cure = f"chmod 700 {folder}"
+        found.append(Finding("permissions", "warning", "others can read the data folder", cure))
+    else:
+        found.append(Finding("permissions", "ok", f"{folder} is yours alone"))
+    free = shutil.disk_usage(folder).free
+    state: State = "ok" if free >= FREE_BYTES_MIN else "wrong"
+    cure = "" if state == "ok" else "make room: writes are refused when the disk is full"
+    found.append(Finding("disk", state, f"{free / 2**30:,.1f} GiB free", cure))
+    return found
+
+
+async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
+    try:
+        stores = open_stores(url, clock, must_exist=not url.startswith("memory:"))
+        await stores.open()
+    except HeatsinkError as error:
+        yield Finding("store", "wrong", str(error), "check --store or --data")
+        return
+    try:
+        reading = await stores.registry.meta()
+    except HeatsinkError as error:
+        yield Finding("store", "wrong", str(error), "see the reason; a new store is made by serve")
+    else:
+        meta = reading.meta
+        yield Finding("store", "ok", f"version {meta.version}, {meta.id_scheme} ids")
+        for finding in _times(reading, clock):
+            yield finding
+    finally:
+        await stores.close()
+
+
+def _times(reading: Reading, clock: Clock) -> list[Finding]:
+    meta, off_ms = reading.meta, now_ms(clock) - reading.store_ms
+    ahead_ms = meta.closed_ms - reading.store_ms
+    wrong = abs(off_ms) > CLOCK_MS_MAX
+    found = [
+        Finding(
+            "clock",
+            "wrong" if wrong else "ok",
+            f"{off_ms / 1000:+.1f} s from the store's",
+            "set this machine's clock (NTP): until then the store's is used" if wrong else "",
+        )
+    ]
+    if ahead_ms > AHEAD_MS_MAX:
+        cure = "some clock was far ahead; new layouts wait until that time has come"
+        detail = f"the closed time is {ahead_ms / 1000:,.0f} s ahead"
+        found.append(Finding("closed time", "wrong", detail, cure))
+    if meta.leader:
+        found.append(Finding("leader", "ok", meta.leader))
+    else:
+        cure = "start heatsink serve or heatsink coordinator: layouts stand still"
+        found.append(Finding("leader", "warning", "nobody leads", cure))
+    return found
+
+
+async def _queue(url: str) -> Finding:
+    try:
+        async with connect_queue(url) as queue:
+            plan = await queue.bulk.plan()
+            return Finding("queue", "ok", f"durable, {plan.partitions} partitions")
+    except HeatsinkError as error:
+        return Finding("queue", "wrong", str(error), "check --queue and that server")
+
+
+async def _redis(what: str, url: str, clock: Clock) -> Finding:
+    from random import Random
+
+    from heatsink.stores.redis.address import parse
+    from heatsink.stores.redis.connection import Connection
+
+    try:
+        connection = Connection(parse(url, what), clock, Random())
+        try:
+            seconds, _ = await connection.run("TIME")
+        finally:
+            await connection.close()
+    except HeatsinkError as error:
+        return Finding(what, "wrong", str(error), f"check --{what} and that server")
+    off_s = clock.now_s() - int(seconds)
+    if abs(off_s) * 1000 > CLOCK_MS_MAX:
+        return Finding(what, "warning", f"its clock is {off_s:+.0f} s off", "set both by NTP")
+    return Finding(what, "ok", "answers")
+
+
+@click.command()
+@config_option
+@click.option("--data", default="heatsink-data", type=click.Path(path_type=Path))
+@click.option("--store", help="URL of the data store.")
+@click.option("--queue", help="URL of the queue's Redis.")
+@click.option("--news", help="URL of the Redis that carries heat and news.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(
+    data: Path, store: str | None, queue: str | None, news: str | None, as_json: bool
+) -> None:
+    """Check the store, the queue, clocks and permissions, and say the cure."""
+
+    clock = SystemClock()
+
+    async def run() -> list[Finding]:
+        return [one async for one in examine(data.resolve(), store, queue, news, clock)]
+
+    findings = asyncio.run(run())
+    if as_json:
+        click.echo(msgspec.json.encode(findings).decode())
+    else:
+        table = Table("", "what", "found", "cure", box=None)
+        for one in findings:
+            state = f"[{STYLES[one.state]}]{one.state}[/]"
+            table.add_row(state, one.what, escape(one.detail), escape(one.cure))
+        Console().print(table)
+    if any(one.state == "wrong" for one in findings):
+        click.get_current_context().exit(1)
