@@ -39,7 +39,10 @@ def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> No
     page.get_by_text("live", exact=True).wait_for()
     page.wait_for_timeout(DRAWN_MS)
     for name, path in PAGES.items():
-        page.evaluate("url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')); }", path)
+        page.evaluate(
+            "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')); }",
+            path,
+        )
         page.wait_for_timeout(1_200)
         shoot(page, SHOTS / f"{name}-{look}.png")
         width = page.evaluate("document.documentElement.scrollWidth - innerWidth")

@@ -42,7 +42,7 @@ def _write(url: str, stop: Event) -> None:
             api.post(f"/v1/conversations/{HOT}/messages", json={"body": BODY})
             if turn % 3 == 0:
                 api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1})
-                api.post(f"/v1/conversations/{WARM}/messages", json={"body": "hey"})
+                api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:5_000]})
             if turn % 5 == 0:
                 api.post("/v1/counters/likes:42", json={"amount": 1})
 

@@ -20,6 +20,7 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound
 from heatsink.hashing import SEED_BYTES
+from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.isolate.store import NoCache
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
@@ -227,7 +228,11 @@ class Heatsink:
         self._check_open()
         assert self._coordination is not None
         view, coordinator = self._registry.view, self._coordination.coordinator
-        spread = [layout.buckets for layout in view.layouts.values() if layout.buckets > 1]
+        spread = [
+            layout.buckets
+            for key, layout in view.layouts.items()
+            if layout.buckets > 1 and not key.startswith(MODES)
+        ]
         return Status(
             name=self._name,
             leads=coordinator.leads,
@@ -237,7 +242,7 @@ class Heatsink:
             servers=self._registry.servers,
             spread_keys=len(spread),
             extra_buckets=sum(spread) - len(spread),
-            pinned_keys=len(view.pins),
+            pinned_keys=sum(not key.startswith((MODES, PIN_PREFIX)) for key in view.pins),
         )
 
     def hottest(self, limit: int = 20) -> Hottest:

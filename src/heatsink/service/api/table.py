@@ -8,7 +8,7 @@ from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
 from . import shapes
-from .calls import bulk, conversations, counters, operations, system, timelines
+from .calls import bulk, conversations, counters, operations, recent, system, timelines
 from .routes import Route
 
 MESSAGES = "/v1/conversations/{key}/messages"
@@ -234,6 +234,13 @@ SYSTEM = (
         str,
         media_type="text/event-stream",
         stream=True,
+    ),
+    Route(
+        "GET",
+        "/v1/recent",
+        recent.recent,
+        "The last five minutes: heat, calls, the queue's partitions.",
+        recent.RecentAnswer,
     ),
     Route(
         "GET",

@@ -32,11 +32,11 @@ const STYLES = {
 };
 
 // The last minute at least, so that a page that was just opened does not stretch its first seconds.
-function lately(samples) {
+function lately(samples, element) {
   const end = samples.at(-1)?.at ?? new Date();
   const first = samples[0]?.at ?? end;
   const length_ms = Math.min(Math.max(end - first, 60_000), KEPT_S * 1000);
-  return { type: "date", range: [new Date(end - length_ms), end], nticks: 5, tickformat: "%H:%M:%S" };
+  return { type: "date", range: [new Date(end - length_ms), end], nticks: element.clientWidth < 420 ? 3 : 5, tickformat: "%H:%M:%S" };
 }
 
 // `lines`: { name, style, of(sample) }.
@@ -48,7 +48,7 @@ export function overTime(element, samples, lines, yaxis = {}) {
   const highest = Math.max(0, ...traces.flatMap((trace) => trace.y.filter(Number.isFinite)));
   const floor = highest > 0 ? {} : { range: [0, 1] };
   Plotly.react(element, traces, layout({
-    showlegend: lines.length > 1, xaxis: lately(samples), yaxis: { ...floor, ...yaxis },
+    showlegend: lines.length > 1, xaxis: lately(samples, element), yaxis: { ...floor, ...yaxis },
   }), CONFIG);
 }
 
@@ -57,7 +57,7 @@ export function steps(element, points, yaxis = {}) {
   const highest = Math.max(1, ...trace.y);
   Plotly.react(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
-    xaxis: { type: "date", nticks: 5 },
+    xaxis: { type: "date", nticks: element.clientWidth < 420 ? 3 : 5, tickformat: "%H:%M:%S" },
     yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", nticks: Math.min(5, highest + 2), ...yaxis },
   }), CONFIG);
 }
@@ -92,7 +92,7 @@ export function heatmap(element, samples, of, unit) {
   Plotly.react(element, [trace], layout({
     hovermode: "closest",
     margin: { l: 30, r: 4, t: 8, b: 26 },
-    xaxis: lately(samples),
+    xaxis: lately(samples, element),
     yaxis: { autorange: "reversed", showgrid: false, nticks: 8, rangemode: "normal", zeroline: false },
   }), CONFIG);
 }

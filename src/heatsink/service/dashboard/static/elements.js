@@ -40,7 +40,7 @@ export function figures(texts) {
     const box = h("dd", {}, value, note);
     return { label, value, note, box };
   });
-  const element = h("dl", { class: "figures" }, ...cells.map(({ label, box }) => h("div", {}, h("dt", {}, label), box)));
+  const element = h("dl", { class: cells.length > 6 ? "figures many" : "figures" }, ...cells.map(({ label, box }) => h("div", {}, h("dt", {}, label), box)));
   const update = () => {
     for (const { label, value, note, box } of cells) {
       const [text, hint = "", bad = false] = [texts[label]()].flat();

@@ -1,19 +1,23 @@
 // What the events said, the latest of each kind and the last minutes of what is drawn over time.
 
+import { get } from "/static/api.js";
+
 export const KEPT_S = 300;
+const DECISIONS = 200;
 const LATENCY_S = 5;
 
 export const latest = {};
 export const decisions = new Map(); // by version and place in it
+export const older = { before: null }; // where the decisions go on that are not loaded yet
 export const series = { heat: [], requests: [], partitions: [], reads: [] };
 let totals = [];
 
 const seconds = () => performance.now() / 1000;
 const cost = (keys, field) => keys.reduce((sum, one) => sum + one[field], 0);
 
-function remember(name, sample) {
+function remember(name, sample, age_s = 0) {
   const list = series[name];
-  list.push({ at: new Date(), at_s: seconds(), ...sample });
+  list.push({ at: new Date(Date.now() - 1000 * age_s), at_s: seconds() - age_s, ...sample });
   while (list.length && list[0].at_s < seconds() - KEPT_S) {
     list.shift();
   }
@@ -32,12 +36,7 @@ const takers = {
       });
     }
   },
-  requests(value) {
-    totals.push({ at_s: seconds(), value });
-    while (totals.length > 2 && totals[1].at_s < seconds() - LATENCY_S) {
-      totals.shift();
-    }
-  },
+  requests: (value) => addTotals(value, seconds()),
   partitions(value) {
     if (isDue("partitions", 0.9)) {
       remember("partitions", {
@@ -55,6 +54,13 @@ const takers = {
   decision: (value) => addDecisions([value]),
 };
 
+function addTotals(value, at_s) {
+  totals.push({ at_s, value });
+  while (totals.length > 2 && totals[1].at_s < at_s - LATENCY_S) {
+    totals.shift();
+  }
+}
+
 export function take(name, value) {
   const before = latest[name];
   latest[name] = value;
@@ -71,6 +77,30 @@ export function tick() {
   if (latest.reads) takers.reads(latest.reads);
 }
 
+// What was before this page was opened, or the server came back.
+export async function catchUp() {
+  const [recent, log] = await Promise.all([get("/v1/recent"), get(`/v1/decisions?limit=${DECISIONS}`)]);
+  addDecisions(log.decisions);
+  older.before = log.before;
+  totals = [];
+  Object.values(series).forEach((list) => list.splice(0));
+  for (const one of recent.samples) {
+    const age_s = (Date.parse(recent.now) - Date.parse(one.time)) / 1000;
+    addTotals(one.requests, seconds() - age_s);
+    remember("heat", { units: one.write_units_s, reads: one.reads_s, throttles: one.throttles_s }, age_s);
+    remember("requests", { writes: requestsNow(0), reads: requestsNow(1) }, age_s);
+    if (one.waiting.length) {
+      remember("partitions", { waiting: one.waiting, workers: one.workers, done: one.finished }, age_s);
+    }
+  }
+}
+
+export async function loadOlder() {
+  const log = await get(`/v1/decisions?limit=${DECISIONS}&before=${older.before}`);
+  addDecisions(log.decisions);
+  older.before = log.before;
+}
+
 export function addDecisions(lines) {
   for (const line of lines) {
     decisions.set(`${line.version} ${line.subject} ${line.setting}`, line);
@@ -78,12 +108,6 @@ export function addDecisions(lines) {
 }
 
 export const decided = () => [...decisions.values()].sort((a, b) => b.version - a.version);
-
-// After a server comes back, its totals begin anew.
-export function startAnew() {
-  totals = [];
-  Object.keys(series).forEach((name) => delete latest[name]);
-}
 
 // Of the last seconds: how many a second, and how long they took.
 export function requestsNow(kind) {

@@ -3,7 +3,7 @@
 import { hasToken, keepToken } from "/static/api.js";
 import { write } from "/static/elements.js";
 import { follow } from "/static/feed.js";
-import { startAnew, take, tick } from "/static/history.js";
+import { catchUp, take, tick } from "/static/history.js";
 import { makeBulk } from "/static/pages/bulk.js";
 import { makeKeys } from "/static/pages/keys.js";
 import { makeOverview } from "/static/pages/overview.js";
@@ -82,7 +82,8 @@ function say(state) {
   find("other-token").hidden = !hasToken();
   if (lost) {
     write(find("banner"), LOST);
-    startAnew();
+  } else {
+    catchUp().catch((error) => app.say(error.message, true));
   }
 }
 

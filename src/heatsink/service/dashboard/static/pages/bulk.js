@@ -42,8 +42,8 @@ function makeTable(app, showFailures) {
     { name: "id", make: () => h("span", { class: "mono soft" }), update: (node, one) => { write(node, one.id.length > 14 ? `${one.id.slice(0, 12)}…` : one.id); node.title = one.id; }, tight: true },
     { name: "tenant", text: (one) => one.tenant },
     { name: "state", make: () => h("span"), update: (node, one) => { write(node, one.state); node.className = `state ${one.state}`; node.title = one.reason; } },
-    { name: "done", make: () => h("progress", { max: 1 }), update: (bar, one) => { bar.value = one.items ? settled(one) / one.items : 1; } },
-    { name: "of", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
+    { name: "progress", make: () => h("progress", { max: 1 }), update: (bar, one) => { bar.value = one.items ? settled(one) / one.items : 1; } },
+    { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
     { name: "failed", number: true, text: (one) => number(one.failed), bad: (one) => one.failed > 0 },
     { name: "time left", number: true, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },
     { name: "submitted", text: (one) => moment(one.submitted), tight: true },
@@ -101,6 +101,27 @@ const tenantTable = () => table([
   { name: "failed", number: true, text: (one) => number(one.failed), bad: (one) => one.failed > 0 },
 ], (one) => one.tenant, "No tenants yet: they come with batches.");
 
+const isBusy = (one) => one.workers + one.in_flight > 0 && (one.target != null || one.pin || one.in_flight + one.runnable + one.limited + one.delayed > 0);
+
+// The busy ones, and all of them for who wants to see that the others are idle.
+function makePartitions() {
+  const parts = partitionTable();
+  const calm = h("p", { class: "empty" });
+  let all = false;
+  const more = button("", () => { all = !all; });
+  const element = h("div", {}, parts.element, calm, more);
+  const update = (lines) => {
+    const busy = lines.filter(isBusy);
+    parts.update(all ? lines : busy);
+    parts.element.hidden = lines.length > 0 && !all && busy.length === 0;
+    write(calm, "All partitions are idle.");
+    calm.hidden = !parts.element.hidden;
+    more.hidden = lines.length === busy.length;
+    write(more, all ? "Show busy partitions only" : `Show all ${lines.length} partitions`);
+  };
+  return { element, update };
+}
+
 function tenants(all) {
   const names = [...new Set(all.map((one) => one.tenant))];
   const lines = names.map((tenant) => {
@@ -124,7 +145,7 @@ export function makeBulk(app) {
   const list = makeTable(app, failures.show);
   const depth = chart("Items that wait in each partition over time");
   const workers = chart("Workers in each partition over time");
-  const parts = partitionTable();
+  const parts = makePartitions();
   const who = tenantTable();
   const element = h("div", { class: "cards" }, wide("The queue now", now.element), wide("Batches", list.element), failures.element,
     card("Waiting in each partition", depth), card("Workers in each partition", workers),

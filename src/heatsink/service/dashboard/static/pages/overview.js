@@ -17,7 +17,7 @@ function makeFigures() {
   return figures({
     "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
     "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
-    "keys spread": () => [number(latest.status?.spread_keys), `${count(latest.status?.extra_buckets ?? 0, "bucket")} more than keys`],
+    "keys spread": () => [number(latest.status?.spread_keys), `with ${count(latest.status?.extra_buckets ?? 0, "extra bucket")}`],
     "HTTP calls a second": () => {
       const [writes, reads] = [requestsNow(0), requestsNow(1)];
       const refused = writes.refused + reads.refused;
@@ -51,7 +51,7 @@ export function makeOverview() {
     { name: "when", text: (one) => moment(one.time), tight: true },
     { name: "what", text: (one) => `${subject(one)}: ${target(one)}` },
     { name: "why", text: (one) => one.reason },
-  ], (one) => `${one.version} ${one.subject} ${one.setting}`, "No decisions since this page was opened. Older ones are in the registry.");
+  ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
     { name: "progress", make: () => h("progress", { max: 1 }), update: (bar, one) => { bar.value = (one.accepted - one.waiting - one.running) / (one.accepted || 1); } },
@@ -60,8 +60,8 @@ export function makeOverview() {
   const element = h("div", { class: "cards" },
     wide("What is hot now", says),
     wide("Now", now.element),
-    card("Heat, a second ", heat),
-    card("HTTP latency, this server ", wait),
+    card("Heat of the hottest keys, a second", heat),
+    card("HTTP latency of this server", wait),
     card("Latest decisions", news.element),
     card("Batches under way", batches.element));
   const update = () => {

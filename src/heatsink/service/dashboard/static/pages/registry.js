@@ -1,16 +1,13 @@
 // Registry: every decision with its reason, the newest first, searchable.
 
-import { get } from "/static/api.js";
 import { button, h, table, wide, write } from "/static/elements.js";
-import { addDecisions, decided, latest } from "/static/history.js";
+import { decided, loadOlder, older } from "/static/history.js";
 import { count, moment, number, subject, target } from "/static/words.js";
 
-const PAGE = 200;
 const SHOWN_MAX = 400;
 const NO_DECISIONS = ["Nothing is decided yet: decisions come when a key gets hot, or with ", h("code", {}, "heatsink pin KEY"), "."];
 
 export function makeRegistry(app) {
-  const state = { before: undefined, seen: -1 };
   const box = h("input", { type: "search", placeholder: "a key, a reason, a number…", autocomplete: "off", oninput: () => update() });
   const found = h("p", { class: "soft", role: "status" });
   const rows = table([
@@ -21,28 +18,12 @@ export function makeRegistry(app) {
     { name: "reason", text: (one) => one.reason },
   ], (one) => `${one.version} ${one.subject} ${one.setting}`, NO_DECISIONS);
   const none = h("p", { class: "empty" });
-  const older = button("Load older decisions", () => load(state.before));
+  const more = button("Load older decisions", () => loadOlder().then(update, (error) => app.say(error.message, true)));
   const form = h("form", { class: "line", role: "search", onsubmit: (event) => event.preventDefault() },
     h("label", { class: "grow" }, "Search decisions", box));
-  const element = h("div", { class: "cards" }, wide("Decisions ", form, found, rows.element, none, h("p", {}, older)));
-
-  async function load(before) {
-    try {
-      const answer = await get(`/v1/decisions?limit=${PAGE}${before ? `&before=${before}` : ""}`);
-      addDecisions(answer.decisions);
-      state.before = answer.before;
-      update();
-    } catch (error) {
-      app.say(error.message, true);
-    }
-  }
+  const element = h("div", { class: "cards" }, wide("Decisions ", form, found, rows.element, none, h("p", {}, more)));
 
   function update() {
-    const version = latest.status?.version;
-    if (version !== undefined && state.seen < 0) {
-      state.seen = version;
-      load();
-    }
     const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
     const all = decided();
     const matches = all.filter((one) => {
@@ -54,7 +35,7 @@ export function makeRegistry(app) {
     write(none, `Nothing of what is loaded matches “${box.value}”.`);
     none.hidden = !rows.element.hidden;
     write(found, words.length ? `${number(matches.length)} of ${count(all.length, "decision")} match` : `${count(all.length, "decision")} loaded`);
-    older.hidden = !state.before;
+    more.hidden = !older.before;
   }
 
   return { title: "Registry", element, update };
