@@ -1,4 +1,4 @@
-"""Real traffic on a served Heatsink: a hot conversation, reads, batches of two tenants, timelines."""
+"""Real traffic on a served Heatsink: a hot conversation, reads, batches, timelines."""
 
 from __future__ import annotations
 

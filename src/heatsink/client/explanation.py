@@ -22,7 +22,7 @@ class Explanation(msgspec.Struct, frozen=True):
     heat: KeyHeat | None
     table_refusal: str | None = None
     bucket_units: tuple[int, ...] = ()
-    """Write units to each bucket of the present layout through this process, since it was opened."""
+    """Write units to each bucket of the present layout through this process, so far."""
 
     @property
     def buckets(self) -> int:

@@ -31,11 +31,11 @@ const STYLES = {
   steps: () => ({ line: { color: colour("accent"), width: 2, shape: "hv" }, fill: "tozeroy", fillcolor: colour("accent-fill") }),
 };
 
-// The last minute at least, so that a page that was just opened does not stretch its first seconds.
+// Half a minute at least, so that a page that was just opened does not stretch its first seconds.
 function lately(samples, element) {
   const end = samples.at(-1)?.at ?? new Date();
   const first = samples[0]?.at ?? end;
-  const length_ms = Math.min(Math.max(end - first, 60_000), KEPT_S * 1000);
+  const length_ms = Math.min(Math.max(end - first, 30_000), KEPT_S * 1000);
   return { type: "date", range: [new Date(end - length_ms), end], nticks: element.clientWidth < 420 ? 3 : 5, tickformat: "%H:%M:%S" };
 }
 

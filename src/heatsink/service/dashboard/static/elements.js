@@ -76,10 +76,11 @@ export function keyed(parent, items, keyOf, make, update) {
 }
 
 // Columns: { name, text(row), number, tight, bad(row) }, or with make(key) and update(node, row).
-export function table(columns, keyOf, empty) {
+// `few`: small enough to stay a table on a phone.
+export function table(columns, keyOf, empty, few = false) {
   const heads = columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.name));
   const body = h("tbody");
-  const whole = h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  const whole = h("div", { class: "scroll" }, h("table", { class: few ? "few" : null }, h("thead", {}, h("tr", {}, ...heads)), body));
   const nothing = h("p", { class: "empty" }, ...[empty].flat());
   const element = h("div", {}, whole, nothing);
   const make = (row) => h("tr", {}, ...columns.map((column) => cell(column, keyOf(row))));

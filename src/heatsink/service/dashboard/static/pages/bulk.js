@@ -99,7 +99,7 @@ const tenantTable = () => table([
   { name: "running", number: true, text: (one) => number(one.running) },
   { name: "done", number: true, text: (one) => number(one.done) },
   { name: "failed", number: true, text: (one) => number(one.failed), bad: (one) => one.failed > 0 },
-], (one) => one.tenant, "No tenants yet: they come with batches.");
+], (one) => one.tenant, "No tenants yet: they come with batches.", true);
 
 const isBusy = (one) => one.workers + one.in_flight > 0 && (one.target != null || one.pin || one.in_flight + one.runnable + one.limited + one.delayed > 0);
 

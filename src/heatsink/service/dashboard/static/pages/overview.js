@@ -62,8 +62,8 @@ export function makeOverview() {
     wide("Now", now.element),
     card("Heat of the hottest keys, a second", heat),
     card("HTTP latency of this server", wait),
-    card("Latest decisions", news.element),
-    card("Batches under way", batches.element));
+    wide("Batches under way", batches.element),
+    wide("Latest decisions", news.element));
   const update = () => {
     keyed(says, hotNow(latest.heat), (line) => line.key ?? "", sentence, saySentence);
     now.update();

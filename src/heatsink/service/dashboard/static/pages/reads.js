@@ -49,7 +49,7 @@ export function makeReads() {
     { name: "key", text: (one) => keyName(one.key) },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
-  ], (one) => one.key, "No key is read often enough to be reported.");
+  ], (one) => one.key, "No key is read often enough to be reported.", true);
   const rate = chart("HTTP reads and store queries a second over time");
   const element = h("div", { class: "cards" }, wide("Reads now", now.element), near, card("Reads a second", rate), card("Read most", most.element));
   const showKept = () => {
