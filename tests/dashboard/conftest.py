@@ -15,7 +15,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    sync_playwright,
+)
 
 from tests.processes import serving
 
@@ -82,16 +89,24 @@ class Watched:
             self.faults.append(f"asked {request.url}")
 
 
+@pytest.fixture(scope="package")
+def contexts() -> dict[str, BrowserContext]:
+    """By their options: tests share them, so that plotly is fetched and compiled once."""
+    return {}
+
+
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
+def visit(browser: Browser, contexts: dict[str, BrowserContext]) -> Iterator[Visit]:
     """`visit(url, **options of the browser's context)`; at the end nothing may have gone wrong."""
     with ExitStack() as stack:
         watchers: list[Watched] = []
 
         def open_page(url: str, allow: bool = False, **options: Any) -> Page:
-            context = browser.new_context(**{"viewport": DESKTOP, **options})
-            stack.callback(context.close)
-            page = context.new_page()
+            look = repr(sorted(options.items()))
+            if look not in contexts:
+                contexts[look] = browser.new_context(**{"viewport": DESKTOP, **options})
+            page = contexts[look].new_page()
+            stack.callback(page.close)
             page.set_default_timeout(SLOW_MS)
             watched = Watched(urlsplit(url).netloc, [])
             if not allow:

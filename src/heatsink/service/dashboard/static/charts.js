@@ -3,6 +3,7 @@
 import { KEPT_S } from "/static/history.js";
 
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
+const NARROW = 420;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 function layout({ xaxis = {}, yaxis = {}, ...more }) {
@@ -17,7 +18,7 @@ function layout({ xaxis = {}, yaxis = {}, ...more }) {
     hovermode: "x unified",
     hoverlabel: { bgcolor: colour("card"), font: { color: colour("text") } },
     ...more,
-    xaxis: { ...axis, showgrid: false, ...xaxis },
+    xaxis: { ...axis, showgrid: false, ticks: "outside", tickcolor: colour("line"), ...xaxis },
     yaxis: { ...axis, rangemode: "tozero", separatethousands: true, nticks: 5, ...yaxis },
   };
 }
@@ -28,15 +29,20 @@ const STYLES = {
   dotted: () => ({ line: { color: colour("accent"), width: 2, dash: "dot" } }),
   soft: () => ({ line: { color: colour("soft"), width: 1.5 } }),
   bad: () => ({ line: { color: colour("bad"), width: 1.5 } }),
-  steps: () => ({ line: { color: colour("accent"), width: 2, shape: "hv" }, fill: "tozeroy", fillcolor: colour("accent-fill") }),
+  steps: () => ({ ...STYLES.main(), line: { color: colour("accent"), width: 2, shape: "hv" } }),
 };
+
+const ticks = (element) => (element.clientWidth < NARROW ? 3 : 5);
 
 // Half a minute at least, so that a page that was just opened does not stretch its first seconds.
 function lately(samples, element) {
   const end = samples.at(-1)?.at ?? new Date();
   const first = samples[0]?.at ?? end;
   const length_ms = Math.min(Math.max(end - first, 30_000), KEPT_S * 1000);
-  return { type: "date", range: [new Date(end - length_ms), end], nticks: element.clientWidth < 420 ? 3 : 5, tickformat: "%H:%M:%S" };
+  return {
+    type: "date", range: [new Date(end - length_ms), end], tickformat: "%H:%M:%S",
+    nticks: ticks(element),
+  };
 }
 
 // `lines`: { name, style, of(sample) }.
@@ -53,24 +59,33 @@ export function overTime(element, samples, lines, yaxis = {}) {
 }
 
 export function steps(element, points, yaxis = {}) {
-  const trace = { x: points.map((one) => one.at), y: points.map((one) => one.value), mode: "lines", hovertemplate: "%{y}", ...STYLES.steps() };
+  const trace = {
+    x: points.map((one) => one.at), y: points.map((one) => one.value),
+    mode: "lines", hovertemplate: "%{y}", ...STYLES.steps(),
+  };
   const highest = Math.max(1, ...trace.y);
   Plotly.react(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
-    xaxis: { type: "date", nticks: element.clientWidth < 420 ? 3 : 5, tickformat: "%H:%M:%S" },
+    xaxis: { type: "date", nticks: ticks(element), tickformat: "%H:%M:%S" },
     yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", nticks: Math.min(5, highest + 2), ...yaxis },
   }), CONFIG);
 }
 
 export function bars(element, names, values, limit) {
-  const trace = { type: "bar", x: names, y: values, marker: { color: colour("accent") }, hovertemplate: "%{y:,.0f}/s<extra></extra>" };
+  const trace = {
+    type: "bar", x: names, y: values,
+    marker: { color: colour("accent") }, hovertemplate: "%{y:,.0f}/s<extra></extra>",
+  };
   const shown = names.filter((_, place) => place % Math.ceil(names.length / 12) === 0);
   Plotly.react(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
     bargap: 0.3,
     xaxis: { type: "category", tickvals: shown, tickangle: 0, range: [-0.6, Math.max(names.length, 4) - 0.4] },
     yaxis: { range: [0, Math.max(1.25 * limit, 1.1 * Math.max(0, ...values))] },
-    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit, line: { color: colour("limit"), width: 1.5, dash: "dash" } }],
+    shapes: [{
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit,
+      line: { color: colour("limit"), width: 1.5, dash: "dash" },
+    }],
     annotations: [{
       xref: "paper", x: 1, y: limit, xanchor: "right", yanchor: "bottom", showarrow: false,
       text: `meant to take ${limit.toLocaleString("en")}`, font: { color: colour("limit") },

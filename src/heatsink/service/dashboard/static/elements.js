@@ -40,7 +40,8 @@ export function figures(texts) {
     const box = h("dd", {}, value, note);
     return { label, value, note, box };
   });
-  const element = h("dl", { class: cells.length > 6 ? "figures many" : "figures" }, ...cells.map(({ label, box }) => h("div", {}, h("dt", {}, label), box)));
+  const boxes = cells.map(({ label, box }) => h("div", {}, h("dt", {}, label), box));
+  const element = h("dl", { class: cells.length > 6 ? "figures many" : "figures" }, ...boxes);
   const update = () => {
     for (const { label, value, note, box } of cells) {
       const [text, hint = "", bad = false] = [texts[label]()].flat();
@@ -80,14 +81,15 @@ export function keyed(parent, items, keyOf, make, update) {
 export function table(columns, keyOf, empty, few = false) {
   const heads = columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.name));
   const body = h("tbody");
-  const whole = h("div", { class: "scroll" }, h("table", { class: few ? "few" : null }, h("thead", {}, h("tr", {}, ...heads)), body));
+  const rows = h("table", { class: few ? "few" : null }, h("thead", {}, h("tr", {}, ...heads)), body);
+  const whole = h("div", { class: "scroll" }, rows);
   const nothing = h("p", { class: "empty" }, ...[empty].flat());
   const element = h("div", {}, whole, nothing);
   const make = (row) => h("tr", {}, ...columns.map((column) => cell(column, keyOf(row))));
-  const update = (rows, selected) => {
-    whole.hidden = rows.length === 0;
-    nothing.hidden = rows.length > 0;
-    keyed(body, rows, keyOf, make, (line, row) => {
+  const update = (items, selected) => {
+    whole.hidden = items.length === 0;
+    nothing.hidden = items.length > 0;
+    keyed(body, items, keyOf, make, (line, row) => {
       if (selected !== undefined) {
         line.setAttribute("aria-selected", keyOf(row) === selected);
       }

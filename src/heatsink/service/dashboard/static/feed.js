@@ -4,7 +4,7 @@ import { open } from "/static/api.js";
 
 const SILENT_MS = 20_000; // the server says something every 15 s, if only that it is there
 const AGAIN_MS = 1_000;
-const AGAIN_MS_MAX = 5_000;
+const AGAIN_MS_MAX = 3_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // `tell(name, value)` for each event, `say(state)` for "live" and "lost", and `askToken(refusal)`,

@@ -109,6 +109,16 @@ export function addDecisions(lines) {
 
 export const decided = () => [...decisions.values()].sort((a, b) => b.version - a.version);
 
+// The newest batches, with how far each is.
+export function batches() {
+  const underway = new Map((latest.progress?.progress ?? []).map((one) => [one.id, one]));
+  return (latest.batches?.batches ?? []).map((line) => {
+    const now = underway.get(line.id);
+    const left = line.ended ? 0 : line.items - line.done - line.failed - line.cancelled;
+    return { ...line, running: 0, waiting: left, eta_s: null, ...now };
+  });
+}
+
 // Of the last seconds: how many a second, and how long they took.
 export function requestsNow(kind) {
   const [first, last] = [totals[0], totals.at(-1)];

@@ -5,6 +5,7 @@ const FINE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
+const HOT_SHOWN = 4;
 export const NONE = "–";
 export const number = (value) => (value == null ? NONE : (Math.abs(value) < 10 ? FINE : WHOLE).format(value));
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
@@ -54,27 +55,33 @@ export function target(decision) {
   if (setting === "pin") {
     return value == null ? "unpinned" : `pinned to ${count(value, "bucket")}`;
   }
-  return value == null ? `${setting} taken back` : setting === "buckets" ? count(value, "bucket") : `${setting} ${number(value)}`;
+  if (value == null) return `${setting} taken back`;
+  return setting === "buckets" ? count(value, "bucket") : `${setting} ${number(value)}`;
 }
 
 // What is hot now: one sentence for each key that matters, and whether it is bad news.
 export function hotNow(heat) {
   if (!heat) return [{ text: "Waiting for the first word from the server…" }];
-  if (!heat.leads) return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
+  if (!heat.leads) {
+    return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
+  }
   if (!heat.window) return [{ text: "Waiting for the first window of heat…" }];
   const room = heat.bucket_units_s;
-  const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.buckets > 1 || one.write_units_s > room / 2);
-  if (hot.length) return hot.slice(0, 4).map((one) => ({ key: one.key, text: heatWords(one, room), bad: one.throttles_s > 0 }));
-  const busiest = heat.keys[0];
-  const rest = busiest ? ` The busiest is ${keyName(busiest.key)} with ${number(busiest.write_units_s)} write units/s.` : "";
-  return [{ text: `Nothing is hot: no key takes half of what one bucket is meant to take (${number(room)} write units/s).${rest}` }];
+  const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.write_units_s > room / 2);
+  if (!hot.length) return [{ text: calmWords(heat.keys, room) }];
+  return hot.slice(0, HOT_SHOWN).map((one) => ({ key: one.key, text: heatWords(one, room), bad: one.throttles_s > 0 }));
+}
+
+function calmWords(keys, room) {
+  const nothing = `Nothing is hot: no key takes half of what one bucket is meant to take (${number(room)} write units/s).`;
+  const busiest = keys[0];
+  return busiest ? `${nothing} The busiest is ${keyName(busiest.key)} with ${number(busiest.write_units_s)}.` : nothing;
 }
 
 function heatWords(one, room) {
-  const each = one.write_units_s / one.buckets;
-  const spread = one.buckets > 1
-    ? `spread over ${one.buckets} buckets, about ${number(each)} in each`
-    : "in one bucket";
+  const each = number(one.write_units_s / one.buckets);
+  const where = one.buckets > 1 ? `spread over ${one.buckets} buckets, about ${each} in each` : "in one bucket";
   const throttled = one.throttles_s > 0 ? ` It is throttled ${number(one.throttles_s)} times a second.` : "";
-  return ` takes ${number(one.write_units_s)} write units/s, ${spread}; a bucket is meant to take ${number(room)}.${throttled}`;
+  const takes = ` takes ${number(one.write_units_s)} write units/s, ${where}`;
+  return `${takes}; a bucket is meant to take ${number(room)}.${throttled}`;
 }

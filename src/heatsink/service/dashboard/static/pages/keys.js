@@ -8,24 +8,31 @@ import { count, isOwn, keyName, number } from "/static/words.js";
 
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
-const NO_KEYS = ["No key is hot enough to be reported. Write to one: ", h("code", {}, "curl -d '{\"body\": \"hey\"}' localhost:8321/v1/conversations/conv_1/messages")];
+const NO_KEYS = [
+  "No key is hot enough to be reported. Write to one: ",
+  h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/conversations/conv_1/messages`),
+];
 
 export function makeKeys(app) {
   const chosen = makeDetail(app);
   const choose = (key) => app.go(`/keys?key=${part(key)}`);
   const hottest = table([
-    { name: "key", make: (key) => button(keyName(key), () => choose(key), "plain"), update: () => {} },
+    { name: "key", make: (key) => button(keyName(key), () => choose(key), "plain"), update() {} },
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
     { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
     { name: "in each bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
-    { name: "a bucket is full to", make: () => h("progress", { max: 1, "aria-label": "how full a bucket is" }), update: fillBar },
+    { name: "a bucket is full to", make: () => h("progress", { max: 1 }), update: fillBar },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
   ], (one) => one.key, NO_KEYS);
   const note = h("small");
   const box = h("input", { name: "key", required: true, placeholder: "conv_abc123", autocomplete: "off" });
-  const form = h("form", { class: "line", onsubmit: (event) => { event.preventDefault(); choose(box.value); } },
-    h("label", { class: "grow" }, "Any other key", box), h("button", { type: "submit", class: "quiet" }, "Explain"));
+  const form = h("form", { class: "line" }, h("label", { class: "grow" }, "Any other key", box),
+    h("button", { type: "submit", class: "quiet" }, "Explain"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    choose(box.value);
+  });
   const list = wide("The hottest keys ", hottest.element, form);
   list.querySelector("h2").append(note);
   const element = h("div", { class: "cards" }, list, chosen.element);
@@ -58,7 +65,7 @@ function makeDetail(app) {
   const refusal = h("p", { class: "empty" });
   const facts = figures({
     "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by heat"],
-    "write units a second": () => [number(state.found?.heat?.write_units_s ?? 0), state.found?.heat ? `at most ${number(state.found.heat.bound_s)} more` : "below what is reported"],
+    "write units a second": () => [number(state.found?.heat?.write_units_s ?? 0), boundWords(state.found?.heat)],
     "reading a page asks": () => count(state.found?.queries_per_page ?? 1, "bucket"),
     "reading everything asks": () => count(state.found?.partitions ?? 1, "partition"),
   });
@@ -102,12 +109,22 @@ function makeDetail(app) {
       if (!state.found) return;
       refusal.hidden = true;
       facts.update();
-      write(why, state.found.reason + (state.found.table_refusal ? ` More buckets do not help here: ${state.found.table_refusal}` : ""));
+      write(why, whyWords(state.found));
       pin.update();
       steps(over, epochPoints(state.found.epochs));
       bars(each, ...bucketRates(state), latest.heat?.bucket_units_s ?? 800);
     },
   };
+}
+
+function whyWords(found) {
+  const refusal = found.table_refusal ? ` More buckets do not help here: ${found.table_refusal}` : "";
+  return found.reason + refusal;
+}
+
+function boundWords(heat) {
+  if (!heat) return "below what is reported";
+  return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
 }
 
 function note(state, found) {
@@ -143,16 +160,18 @@ function epochPoints(epochs) {
 
 function makePin(app, state) {
   const buckets = h("input", { type: "number", name: "buckets", min: 1, max: 10_000, value: 4, required: true });
-  const reason = h("input", { name: "reason", required: true, maxlength: 500, placeholder: "launch at noon", autocomplete: "off" });
+  const reason = h("input", { name: "reason", required: true, maxlength: 500, placeholder: "launch at noon" });
   const path = () => `/v1/keys/${part(state.key)}/pin`;
-  const unpin = button("Unpin", () => app.attempt(() => send("DELETE", path()), `${state.key} is unpinned: heat decides again.`));
+  const takeBack = () => app.attempt(() => send("DELETE", path()), `${state.key} is unpinned: heat decides again.`);
+  const unpin = button("Unpin", takeBack);
   const form = h("form", { class: "line" },
     h("label", {}, "Buckets", buckets), h("label", { class: "grow" }, "Reason, for whoever asks later", reason),
     h("div", { class: "buttons" }, h("button", { type: "submit" }, "Pin"), unpin));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wish = { buckets: Number(buckets.value), reason: reason.value };
-    app.attempt(() => send("PUT", path(), wish), `${state.key} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`);
+    const said = `${state.key} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`;
+    app.attempt(() => send("PUT", path(), wish), said);
   });
   const element = h("div", {}, h("h3", {}, "Pin ", h("small", {}, "a fixed number of buckets, until it is taken back")), form);
   return {

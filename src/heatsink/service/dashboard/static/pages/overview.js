@@ -3,35 +3,43 @@
 import { overTime } from "/static/charts.js";
 import { card, chart, figures, h, keyed, table, wide, write } from "/static/elements.js";
 import { decided, latest, rateOf, requestsNow, series } from "/static/history.js";
-import { count, hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
+import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
 
 const FINAL = ["done", "failed", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
 const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
 
-function makeFigures() {
-  const wait = (kind) => {
-    const now = requestsNow(kind);
-    return [seconds(now.p99_s), now.p99_s == null ? "no calls just now" : `half within ${seconds(now.p50_s)}`];
-  };
-  return figures({
-    "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
-    "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
-    "keys spread": () => [number(latest.status?.spread_keys), `with ${count(latest.status?.extra_buckets ?? 0, "extra bucket")}`],
-    "HTTP calls a second": () => {
-      const [writes, reads] = [requestsNow(0), requestsNow(1)];
-      const refused = writes.refused + reads.refused;
-      return [number(writes.rate_s == null ? null : writes.rate_s + reads.rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
-    },
-    "99 % of writes within": () => wait(0),
-    "99 % of reads within": () => wait(1),
-    "bulk items a second": () => [number(rateOf("partitions", "done")), waiting() == null ? "no queue" : `${number(waiting())} waiting`],
-    "servers": () => [number(latest.status?.servers), latest.status ? (latest.status.leads ? "this one leads" : "another one leads") : ""],
-  });
+function waitWords(kind) {
+  const { p50_s, p99_s } = requestsNow(kind);
+  return [seconds(p99_s), p99_s == null ? "no calls just now" : `half within ${seconds(p50_s)}`];
 }
 
+function callWords() {
+  const [writes, reads] = [requestsNow(0), requestsNow(1)];
+  const refused = writes.refused + reads.refused;
+  const rate_s = writes.rate_s == null ? null : writes.rate_s + reads.rate_s;
+  return [number(rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
+}
+
+function serverWords() {
+  const status = latest.status;
+  return [number(status?.servers), status ? (status.leads ? "this one leads" : "another one leads") : ""];
+}
+
+const makeFigures = () => figures({
+  "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
+  "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
+  "keys spread": () => [number(latest.status?.spread_keys), `with ${number(latest.status?.extra_buckets)} extra buckets`],
+  "HTTP calls a second": callWords,
+  "99 % of writes within": () => waitWords(0),
+  "99 % of reads within": () => waitWords(1),
+  "bulk items a second": () => [number(rateOf("partitions", "done")), `${number(waiting())} waiting`],
+  "servers": serverWords,
+});
+
 function sentence(line) {
-  return h("p", { class: line.bad ? "bad" : null }, line.key ? h("a", { href: `/keys?key=${encodeURIComponent(line.key)}`, "data-tab": true }) : null, h("span"));
+  const link = line.key ? h("a", { href: `/keys?key=${encodeURIComponent(line.key)}`, "data-tab": true }) : null;
+  return h("p", {}, link, h("span"));
 }
 
 function saySentence(element, line) {
@@ -40,6 +48,10 @@ function saySentence(element, line) {
   }
   write(element.lastElementChild, line.text);
   element.classList.toggle("bad", Boolean(line.bad));
+}
+
+function showProgress(bar, one) {
+  bar.value = (one.accepted - one.waiting - one.running) / (one.accepted || 1);
 }
 
 export function makeOverview() {
@@ -54,7 +66,7 @@ export function makeOverview() {
   ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
-    { name: "progress", make: () => h("progress", { max: 1 }), update: (bar, one) => { bar.value = (one.accepted - one.waiting - one.running) / (one.accepted || 1); } },
+    { name: "progress", make: () => h("progress", { max: 1 }), update: showProgress },
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
   ], (one) => one.id, "No batch is under way.");
   const element = h("div", { class: "cards" },

@@ -6,7 +6,10 @@ import { latest, rateOf, requestsNow, series } from "/static/history.js";
 import { keyName, number, percent, seconds } from "/static/words.js";
 
 const saved = (one) => one.hits + one.stale_hits + one.coalesced;
-const NOT_KEPT = "This server keeps no reads near: every read asks the store. Applications keep hot values near with hs.reads.";
+const NOT_KEPT = [
+  "This server keeps no reads near: every read asks the store. ",
+  "Applications keep hot values near with hs.reads; browsers and CDNs keep what the API says they may.",
+];
 const NOT_READ = ["Nothing was read near yet. In the application: ", h("code", {}, "await hs.reads.get(key, load, fresh_for=1.0)")];
 
 function ratioLately() {
@@ -51,11 +54,12 @@ export function makeReads() {
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
   ], (one) => one.key, "No key is read often enough to be reported.", true);
   const rate = chart("HTTP reads and store queries a second over time");
-  const element = h("div", { class: "cards" }, wide("Reads now", now.element), near, card("Reads a second", rate), card("Read most", most.element));
+  const element = h("div", { class: "cards" },
+    wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Read most", most.element));
   const showKept = () => {
     const totals = latest.reads?.totals;
     const used = totals && saved(totals) + totals.loads > 0;
-    nothing.replaceChildren(...(used ? [] : totals ? NOT_READ : [NOT_KEPT]));
+    nothing.replaceChildren(...(used ? [] : totals ? NOT_READ : NOT_KEPT));
     nothing.hidden = Boolean(used);
     kept.element.hidden = ratio.hidden = !used;
     if (used) {

@@ -5,10 +5,12 @@ import { decided, loadOlder, older } from "/static/history.js";
 import { count, moment, number, subject, target } from "/static/words.js";
 
 const SHOWN_MAX = 400;
-const NO_DECISIONS = ["Nothing is decided yet: decisions come when a key gets hot, or with ", h("code", {}, "heatsink pin KEY"), "."];
+const NO_DECISIONS = [
+  "Nothing is decided yet: decisions come when a key gets hot, or with ", h("code", {}, "heatsink pin KEY"), ".",
+];
 
 export function makeRegistry(app) {
-  const box = h("input", { type: "search", placeholder: "a key, a reason, a number…", autocomplete: "off", oninput: () => update() });
+  const box = h("input", { type: "search", placeholder: "a key, a reason, a number…", oninput: () => update() });
   const found = h("p", { class: "soft", role: "status" });
   const rows = table([
     { name: "version", number: true, text: (one) => number(one.version) },
@@ -18,7 +20,8 @@ export function makeRegistry(app) {
     { name: "reason", text: (one) => one.reason },
   ], (one) => `${one.version} ${one.subject} ${one.setting}`, NO_DECISIONS);
   const none = h("p", { class: "empty" });
-  const more = button("Load older decisions", () => loadOlder().then(update, (error) => app.say(error.message, true)));
+  const refused = (error) => app.say(error.message, true);
+  const more = button("Load older decisions", () => loadOlder().then(update, refused));
   const form = h("form", { class: "line", role: "search", onsubmit: (event) => event.preventDefault() },
     h("label", { class: "grow" }, "Search decisions", box));
   const element = h("div", { class: "cards" }, wide("Decisions ", form, found, rows.element, none, h("p", {}, more)));
@@ -34,7 +37,8 @@ export function makeRegistry(app) {
     rows.element.hidden = all.length > 0 && matches.length === 0;
     write(none, `Nothing of what is loaded matches “${box.value}”.`);
     none.hidden = !rows.element.hidden;
-    write(found, words.length ? `${number(matches.length)} of ${count(all.length, "decision")} match` : `${count(all.length, "decision")} loaded`);
+    const loaded = count(all.length, "decision");
+    write(found, words.length ? `${number(matches.length)} of ${loaded} match` : `${loaded} loaded`);
     more.hidden = !older.before;
   }
 
