@@ -35,6 +35,8 @@ NAMES = (
     "head_of_line",
     "rates",
     "http",
+    "celebrity",
+    "reads",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]
 
@@ -77,6 +79,7 @@ def write(results: list[Result], scale: Scale) -> None:
     report = {
         "python": platform.python_version(),
         "processors": os.cpu_count(),
+        "load": os.getloadavg(),
         "quick": scale.quick,
         "results": results,
     }
@@ -88,7 +91,8 @@ def write(results: list[Result], scale: Scale) -> None:
 def report(results: list[Result]) -> None:
     print(table(results))
     judged = [result.met for result in results if result.met is not None]
-    print(f"\n{sum(judged)} of {len(judged)} targets met. Details: artifacts/bench.json")
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    print(f"\n{sum(judged)} of {len(judged)} targets met, {load}. Details: artifacts/bench.json")
 
 
 def main() -> int:

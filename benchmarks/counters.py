@@ -39,7 +39,7 @@ def blind_add_in_memory() -> Add:
         limits.take("plain", 1)
         value += 1
 
-    return lambda: backoff.call(attempt)
+    return lambda: backoff.call(attempt, "plain", backoff.deadline_s())
 
 
 def blind_add_in(database: Database) -> Add:

@@ -9,7 +9,6 @@ once (taskiq 100) in the order of their queues, as they do by default.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -21,7 +20,7 @@ from heatsink.testing.servers import RedisServer
 
 from .harness import Bench, Samples, Scale, at_most, interleave
 from .queue.driver import Driver, driving
-from .queue.peers import OURS_TOGETHER, PEERS, SAQ, TASKIQ, Peer
+from .queue.peers import OURS_TOGETHER, SAQ, TASKIQ, Peer, found
 
 SMALL = 20
 LARGE = 20_000
@@ -104,15 +103,7 @@ class Other(Contender):
 
 def others(scale: Scale, url: str) -> list[Other]:
     wanted = scale.peers or (() if scale.quick else (SAQ.name, TASKIQ.name))
-    found = []
-    for peer in PEERS:
-        if peer.name not in wanted or not peer.packages:
-            continue
-        if command := peer.command():
-            found.append(Other(peer, command, url))
-        else:
-            print(f" ({peer.missing})", end="", file=sys.stderr, flush=True)
-    return found
+    return [Other(peer, command, url) for peer, command in found(wanted)]
 
 
 async def run(bench: Bench, scale: Scale) -> None:

@@ -70,7 +70,7 @@ def plain_put(stores: Stores) -> Write:
 
     def put() -> Awaitable[object]:
         row = Row(next(numbers).to_bytes(16, "big"), BODY, 0, 1)
-        return backoff.call(partial(stores.log.put, "plain", row))
+        return backoff.call(partial(stores.log.put, "plain", row), "plain", backoff.deadline_s())
 
     return put
 

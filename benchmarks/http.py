@@ -26,6 +26,7 @@ BODY = b'{"body":"' + b"x" * 200 + b'"}'
 CROWDS = (1, 32)
 TARGET = 0.60
 START_S = 30.0
+SETTLE_S = 3.0  # a worker that starts takes its partitions first
 keys = count()
 
 
@@ -104,6 +105,7 @@ async def run(bench: Bench, scale: Scale) -> None:
             server("heatsink.service", "serve", *flags, folder=Path(name), port=ports[0]) as ours,
             server(*bare, folder=here, port=ports[1]) as plain,
         ):
+            await asyncio.sleep(SETTLE_S)
             for crowd in CROWDS:
                 each = 50 if crowd == 1 else 20
                 rounds = scale(10, 60)

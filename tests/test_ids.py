@@ -127,3 +127,14 @@ def test_two_processes_in_one_millisecond_do_not_collide() -> None:
     one, other = Minter(Uuid7(), Random(1)), Minter(Uuid7(), Random(2))
     ids = {m.mint(NOW_MS, NOW_MS + 1)[0] for m in (one, other) for _ in range(10_000)}
     assert len(ids) == 20_000
+
+
+@pytest.mark.parametrize("scheme", [Uuid7(), Ulid(), Snowflake()])
+def test_an_id_is_read_from_its_text(scheme: IdScheme) -> None:
+    value = scheme.value(scheme.first_raw(1_700_000_000_000))
+    if isinstance(scheme, Uuid7):
+        value = scheme.value(scheme.from_parts(1_700_000_000_000, 5, 6))
+    assert scheme.raw(scheme.from_text(str(value))) == scheme.raw(value)
+    for wrong in ("", "x", "-1", "٣", "9" * 5_000, "🔥", "\0", "1.5"):
+        with pytest.raises(InvalidId):
+            scheme.raw(scheme.from_text(wrong))

@@ -6,7 +6,7 @@ counted, and nobody's `items` run dry in a moment. Heatsink does all it always d
 leases, retries, results once, heartbeats) with its defaults; the others do what they do at their
 quickest settings. Commands count those inside scripts; CPU is the worker's and, apart, Redis's own.
 
-Where a peer does not install, a line says so. `--peers Huey,SAQ` measures only those beside us.
+Where a peer does not install, a line says so. `--peers loop,Huey,SAQ` measures only those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.harness import Bench, Samples, Scale, Target, interleave, ratio_
 from heatsink.testing.servers import RedisServer
 
 from .driver import driving
-from .peers import BULLMQ, LOOP, OURS, PEERS, QUICK, Peer
+from .peers import BULLMQ, LOOP, OURS, PEERS, QUICK, Peer, found
 
 PYTHON_TARGET = ratio_at_least(12)
 TARGETS = {BULLMQ.name: ratio_at_least(2), LOOP.name: ratio_at_least(0.6)}
@@ -44,12 +44,26 @@ class Contender:
     def __init__(self, peer: Peer, command: Sequence[str], items: int, url: str) -> None:
         self.peer = peer
         self.turns: list[Turn] = []
+        self.failed = False
         self._command = command
         self._items = items
         self._url = url
         self._redis = Redis.from_url(url)
 
     async def __call__(self) -> float:
+        """A peer that fails is out of the race; whatever else was measured stays."""
+        if self.failed:
+            return 0.0
+        try:
+            turn = await self._turn()
+        except RuntimeError as error:
+            self.failed = True
+            print(f" ({self.peer.name} failed: {error})", file=sys.stderr, flush=True)
+            return 0.0
+        self.turns.append(turn)
+        return turn.drained_per_s
+
+    async def _turn(self) -> Turn:
         self._redis.flushall()
         items = self._items
         with driving(self._command, "enqueue", self._url) as driver:
@@ -59,15 +73,13 @@ class Contender:
         with driving(self._command, "work", self._url) as worker:
             drained = await worker.ended(1)
         commands, cpu_s = (now - then for now, then in zip(self._costs(), before, strict=True))
-        turn = Turn(
+        return Turn(
             enqueued_per_s=items / enqueued.seconds,
             drained_per_s=(items - 1) / drained.seconds,
             commands=commands / items,
             cpu_s=drained.cpu_s / items,
             redis_cpu_s=cpu_s / items,
         )
-        self.turns.append(turn)
-        return turn.drained_per_s
 
     def _costs(self) -> tuple[float, float]:
         """Commands that Redis ran so far, and the CPU seconds it used."""
@@ -86,16 +98,12 @@ class Contender:
 
 def contenders(scale: Scale, url: str) -> list[Contender]:
     """Ours first; then whoever was asked for and can be had."""
-    wanted = scale.peers or (QUICK if scale.quick else tuple(peer.name for peer in PEERS))
-    chosen = [peer for peer in PEERS if peer.name in wanted]
-    found = []
-    for peer in (OURS, *chosen):
-        command = peer.command()
-        if command is None:
-            print(f" ({peer.missing})", end="", file=sys.stderr, flush=True)
-        else:
-            found.append(Contender(peer, command, peer.items // scale(4, 1), url))
-    return found
+    wanted = scale.peers or (QUICK if scale.quick else [peer.name for peer in PEERS])
+    ours = (OURS, OURS.command() or [])
+    return [
+        Contender(peer, command, peer.items // scale(4, 1), url)
+        for peer, command in (ours, *found(wanted))
+    ]
 
 
 def show(bench: Bench, ours: Contender, others: Sequence[Contender]) -> None:
@@ -110,8 +118,9 @@ def show(bench: Bench, ours: Contender, others: Sequence[Contender]) -> None:
     )
     for metric, unit, field in columns:
         for other in others:
+            name = "hand-written loop" if other.peer is LOOP else other.peer.name
             target = _target(other, best) if field == "drained_per_s" else None
-            alternative = (other.peer.name, other.samples(field))
+            alternative = (name, other.samples(field))
             bench.add(metric, unit, ours.samples(field), target, alternative)
 
 
@@ -123,4 +132,4 @@ async def run(bench: Bench, scale: Scale) -> None:
     with RedisServer() as server:
         ours, *others = contenders(scale, server.url)
         await interleave(scale(1, 5), ours, *others, warm_up=0)
-        show(bench, ours, others)
+        show(bench, ours, [other for other in others if not other.failed])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,7 +49,7 @@ class Peer(msgspec.Struct, frozen=True):
 OURS = Peer("Heatsink", "ours.py", 200_000)
 OURS_TOGETHER = Peer("Heatsink", "ours_together.py", 0)
 OURS_RATED = Peer("Heatsink", "ours_rated.py", 0)
-LOOP = Peer("hand-written loop", "loop.py", 200_000)
+LOOP = Peer("loop", "loop.py", 200_000)
 BULLMQ = Peer("BullMQ", "with_bullmq.js", 30_000, "package-lock.json")
 SAQ = Peer("SAQ", "with_saq.py", 4_000, "saq.txt")
 TASKIQ = Peer("taskiq", "with_taskiq.py", 6_000, "taskiq.txt")
@@ -65,4 +66,17 @@ PEERS = (
     Peer("Celery", "with_celery.py", 3_000, "celery.txt"),
     Peer("RQ", "with_rq.py", 1_000, "rq.txt"),
 )
-QUICK = ("hand-written loop", "BullMQ", "Huey", "dramatiq")
+QUICK = ("loop", "BullMQ", "Huey", "dramatiq")
+
+
+def found(wanted: Sequence[str]) -> list[tuple[Peer, list[str]]]:
+    """Those that were asked for and can be had here, each with the command of its driver."""
+    known = {peer.name.lower(): peer for peer in PEERS}
+    if unknown := [name for name in wanted if name.lower() not in known]:
+        names = ", ".join(peer.name for peer in PEERS)
+        raise SystemExit(f"there is no peer {unknown[0]!r}: choose from {names}")
+    commands = [(known[name.lower()], known[name.lower()].command()) for name in wanted]
+    for peer, command in commands:
+        if command is None:
+            print(f" ({peer.missing})", end="", file=sys.stderr, flush=True)
+    return [(peer, command) for peer, command in commands if command is not None]

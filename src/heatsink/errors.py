@@ -14,13 +14,14 @@ HeatsinkError                   catch this to catch them all
 ├── Retryable                   the same call, with the same id, may succeed later
 │   ├── Throttled               one partition is over its limit
 │   ├── Unavailable             the store did not answer, or not in time
+│   │   └── NoRegistry          the store is empty: nobody has connected to it yet, or it was wiped
 │   └── Overloaded              retries went on until the deadline
 ├── Closed                      the client was closed
 └── RegistryError               the registry refuses
     ├── Deposed                 another coordinator leads
     ├── Outdated                somebody else committed first: read again, then retry
     ├── TooManyEpochs           the key keeps the layout it has
-    └── WrongIncarnation        the data was restored from a backup: reconnect
+    └── WrongIncarnation        the data was restored from a backup, or wiped: reconnect
 """
 
 
@@ -89,6 +90,16 @@ class Unavailable(Retryable):
     """The store gave no answer. A write may or may not have happened: retry with the same id."""
 
 
+class NoRegistry(Unavailable):
+    """The store has no registry: a new one gets it from the first client, a wiped one lost it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this store has no registry: if it is new, connect a client or start a coordinator, "
+            "which founds one; if it had one, it was wiped: restore a backup"
+        )
+
+
 class Overloaded(Retryable):
     """Every retry failed until the deadline. A write may or may not have happened."""
 
@@ -110,4 +121,4 @@ class Outdated(RegistryError):
 
 
 class WrongIncarnation(RegistryError):
-    """The data store is not the one this process connected to (a restored backup): reconnect."""
+    """The data store is not the one this process connected to (restored, or wiped): reconnect."""

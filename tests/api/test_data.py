@@ -73,6 +73,15 @@ async def test_pages_follow_one_another(api: AsyncClient) -> None:
     assert past.json()["messages"] == []
 
 
+async def test_a_page_of_large_messages_is_a_short_one(api: AsyncClient, hs: Heatsink) -> None:
+    for _ in range(130):
+        await hs.log.append("conv", b"x" * 45_000)
+    first = (await api.get(MESSAGES, params={"limit": "1000"})).json()
+    assert len(first["messages"]) == 100
+    rest = await api.get(MESSAGES, params={"limit": "1000", "cursor": first["cursor"]})
+    assert (len(rest.json()["messages"]), rest.json()["cursor"]) == (30, None)
+
+
 @pytest.mark.parametrize(
     "key",
     ["a/b", "a#0", "%", "100%25", "ключ", "a b", "🔥" * 50, "?x=1", "a&b", "'; drop", "\n"],

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from heatsink.service.api.openapi import document
+from heatsink.service.api.description.openapi import document
 from heatsink.service.api.table import ROUTES
 from tests.processes import Served, serving
 

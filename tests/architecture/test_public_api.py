@@ -42,7 +42,7 @@ def test_every_error_has_one_root_and_says_when_to_catch_it() -> None:
 def test_the_calls_of_the_readme_are_there() -> None:
     parameters = {
         "append": ["key", "body", "id", "ttl"],
-        "page": ["key", "limit", "cursor", "order", "after", "before"],
+        "page": ["key", "limit", "cursor", "order", "after", "before", "fresh_for", "stale_for"],
         "get": ["key", "id"],
         "delete": ["key", "id"],
         "erase": ["key"],

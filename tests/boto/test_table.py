@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from time import time
 from typing import Any
@@ -16,7 +18,9 @@ from boto3.dynamodb.conditions import Attr, Key
 from boto3.dynamodb.types import Binary
 
 from heatsink.boto import Table, times
-from heatsink.errors import InvalidId, InvalidKey, InvalidSetting
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
+from heatsink.service.fsck import run_fsck
 
 from .conftest import HEATSINK, KEYS, Engine, until
 
@@ -211,6 +215,19 @@ def test_the_buckets_row_is_preferred_and_delete_removes_both(shop: Shop) -> Non
     assert shop.plain.scan()["Items"] == []
 
 
+def test_an_item_from_the_future_can_be_deleted(shop: Shop) -> None:
+    """A program without Heatsink may have put it; to delete it takes no layout of its time."""
+    shop.spread(4)
+    sent = [millis_key(now_ms() + ahead_ms) for ahead_ms in (1_500, 60_000, 10**9)]
+    for one in sent:
+        shop.plain.put_item(Item=shop.item(one, "early"))
+    shop.table.delete_item(Key={"conversation": "c1", "sent": sent[0]})
+    shop.table.delete_item(Key={"conversation": "c1", "sent": sent[1]})
+    with shop.table.batch_writer() as batch:
+        batch.delete_item(Key={"conversation": "c1", "sent": sent[2]})
+    assert shop.plain.scan()["Items"] == []
+
+
 def test_a_page_token_survives_a_change_of_layout(shop: Shop) -> None:
     for n in range(20):
         shop.write(shop.table.put_item, millis_key(now_ms(), n), "before")
@@ -363,3 +380,22 @@ def test_times_are_read_from_sort_keys(time_of: times.TimeOf, value: Any) -> Non
     assert times.careful(time_of)(value) == moment_ms
     with pytest.raises(InvalidId, match="carries no time"):
         times.careful(time_of)("abc")
+
+
+def test_reads_are_refused_when_the_registry_is_replaced(engine: Engine, tmp_path: Path) -> None:
+    registry = f"sqlite:///{tmp_path}/registry.db"
+    plain = engine.make_table(f"chat-{uuid4().hex}")
+    names = {"partition_key": KEYS[0], "sort_key": KEYS[1]}
+    key = {"conversation": "c1", "sent": millis_key(OLD_MS)}
+    asked = Key("conversation").eq("c1")
+    with Table(plain, **names, time_of=times.millis_text, registry=registry) as table:
+        assert table.query(KeyConditionExpression=asked)["Items"] == []
+        asyncio.run(run_fsck(registry, True, SystemClock()))
+        table._background.registry._renewed_s = float("-inf")
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.get_item(Key=key)
+        until(lambda: bool(table._background.registry._refusal))
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.query(KeyConditionExpression=asked)
+        with pytest.raises(WrongIncarnation, match="reconnect"):
+            table.put_item(Item=key)

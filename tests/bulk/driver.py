@@ -51,16 +51,20 @@ class Driver:
             await self.steer(id, "release")
         return part
 
-    async def steer(self, part: str, verb: Verb, lap: int = 0) -> bool:
-        return await self.stores.queue.steer(PARTITION, part, verb, lap)
+    async def steer(self, part: str, verb: Verb, lap: int = 0, since: int = 0) -> bool:
+        return await self.stores.queue.steer(PARTITION, part, verb, lap, since)
 
     async def claim(
-        self, want: int = 100, attempt: str = "", grants: dict[str, int] | None = None
+        self,
+        want: int = 100,
+        attempt: str = "",
+        grants: dict[str, int] | None = None,
+        unanswered: list[str] | None = None,
     ) -> Claimed:
         self.attempts += 1
         name = attempt or f"attempt-{self.attempts}"
         await self.stores.fleet.own(PARTITION, "me", 60_000)
-        request = ClaimRequest("me", name, want, LEASE_MS, grants or {})
+        request = ClaimRequest("me", name, want, LEASE_MS, grants or {}, unanswered or [])
         return await self.stores.queue.claim(PARTITION, request)
 
     async def slices(self, want: int = 100, **grants: int) -> list[Slice]:

@@ -6,6 +6,7 @@ Beyond `knee` in flight the service time grows in proportion, so that throughput
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from heatsink.bulk.scaling.load import Observation, PartitionReading
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
@@ -25,6 +26,8 @@ class Plant:
     done: dict[int, float] = field(default_factory=dict)
     time_s: float = 0.0
     late_s: int = 0
+    used_s: float = 0.0
+    chance: Random | None = None
     coming: list[tuple[float, int, int]] = field(default_factory=list)
     history: list[dict[int, int]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -72,6 +75,11 @@ class Plant:
             done = min(workers / self._service_now_s, left)
             self.waiting[partition] = left - done
             self.done[partition] = self.done.get(partition, 0.0) + done
+            self.used_s += done * self._service_now_s * (1 + self._noise(done))
+
+    def _noise(self, items: float) -> float:
+        """Of the mean of so many service times that vary by as much as they are long."""
+        return self.chance.gauss(0, items**-0.5) if self.chance and items >= 1 else 0.0
 
     def _observation(self) -> Observation:
         return Observation(self.time_s, {p: self._reading(p) for p in self.workers})
@@ -79,11 +87,13 @@ class Plant:
     def _reading(self, partition: int) -> PartitionReading:
         left, workers = self.waiting.get(partition, 0.0), self.workers[partition]
         in_flight = min(workers, int(left))
+        service_s = self._service_now_s * (1 + max(self._noise(19), -0.5))
         load = PartitionLoad(
             runnable=max(int(left) - in_flight, 0),
             limited=self.limited,
             in_flight=in_flight,
-            service_us=self._service_now_s * 1e6 if left or self.limited else 0.0,
+            service_us=service_s * 1e6 if left or self.limited else 0.0,
+            used_us=int(self.used_s * 1e6),
             done=int(self.done.get(partition, 0.0)),
         )
         return PartitionReading(load, workers, self.limited_per_s)

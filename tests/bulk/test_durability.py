@@ -20,6 +20,7 @@ from tests.servers import real
 
 from .driver import NOW_MS, PARTITION
 
+SECRET = "x" * 8
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the command
 
@@ -92,7 +93,7 @@ async def test_a_sync_that_fails_is_not_forgotten() -> None:
             await stage(stores)
             server.kill()
             for _ in range(2):
-                with pytest.raises(Unavailable, match="did not confirm its fsync"):
+                with pytest.raises(Unavailable, match="cannot be reached"):
                     await stores.sync()
             server.start()
             await stores.sync()
@@ -133,6 +134,34 @@ async def test_a_server_that_evicts_is_refused() -> None:
         server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
         async with opened(server.url):
             pass
+
+
+async def test_opening_says_what_is_wrong_with_the_login_or_the_server() -> None:
+    with real(lambda: RedisServer(append_only=True, password=SECRET)) as server:
+        for durability in ("fsync", "relaxed"):
+            with pytest.raises(InvalidSetting, match="refuses the user or the password"):
+                async with opened(f"redis://:wrong@{server.address}", durability):
+                    pass
+        server.kill()
+        with pytest.raises(Unavailable, match="retry later"):
+            async with opened(server.url):
+                pass
+
+
+async def test_a_place_that_is_down_does_not_keep_the_others_from_opening() -> None:
+    with real(lambda: RedisServer(append_only=True)) as home, real(RedisServer) as other:
+        other.kill()
+        places = {PARTITION: other.url}
+        stores = open_queue(home.url, SystemClock(), Random(1), places=places)
+        await stores.open()
+        await stage(stores, PARTITION + 1)
+        await stores.sync()
+        other.start()
+        await asyncio.sleep(0.3)
+        await stage(stores)
+        with pytest.raises(InvalidSetting, match="appendonly"):
+            await stores.sync()
+        await stores.close()
 
 
 async def test_every_master_of_a_cluster_is_asked(cluster: RedisCluster) -> None:

@@ -149,14 +149,44 @@ async def test_a_claim_takes_no_more_than_it_wants_and_says_if_there_is_more(
     assert (places(rest.slices), rest.more) == ([("a/0", 4, 6), ("a/1", 0, 10)], False)
 
 
-async def test_the_same_claim_again_gives_back_what_the_first_took(driver: Driver) -> None:
+async def test_a_claim_that_comes_twice_hands_out_nothing_more(driver: Driver) -> None:
+    await driver.submit("a", [4])
+    assert places((await driver.claim(3, attempt="x")).slices) == [("a/0", 0, 3)]
+    assert (await driver.claim(3, attempt="x")).slices == []
+
+
+async def test_what_an_unanswered_claim_took_is_handed_out_again(driver: Driver) -> None:
     await driver.submit("a", [4])
     lost = (await driver.claim(3, attempt="x")).slices
-    again = (await driver.claim(3, attempt="x")).slices
+    again = (await driver.claim(3, unanswered=["x", "never"])).slices
     assert places(lost) == [("a/0", 0, 3)]
-    assert places(again) == [("a/0", 0, 1), ("a/0", 1, 1), ("a/0", 2, 1)]
-    assert [found.tries for found in again] == [0, 0, 0]
+    assert places(again) == [("a/0", 0, 3)]
+    assert [found.tries for found in again] == [0]
     assert (await driver.counts("a")).running == 3
+
+
+async def test_a_wish_that_comes_after_a_newer_one_changes_nothing(driver: Driver) -> None:
+    await driver.submit("a", [2])
+    await driver.steer("a", "pause", since=3)
+    await driver.steer("a", "resume", since=2)
+    assert (await driver.counts("a")).state == "paused"
+    await driver.steer("a", "resume", since=4)
+    assert (await driver.counts("a")).state == "ready"
+
+
+async def test_a_part_may_be_paused_before_it_is_released(driver: Driver) -> None:
+    await driver.submit("a", [2], release=False)
+    await driver.steer("a", "pause", since=1)
+    await driver.steer("a", "release")
+    assert (await driver.counts("a")).state == "paused"
+
+
+async def test_only_the_part_that_was_seen_is_dropped(driver: Driver) -> None:
+    await driver.submit("a", [2], release=False)
+    await driver.steer("a", "drop", since=7)
+    assert (await driver.counts("a")).state == "staged"
+    await driver.steer("a", "drop", since=NOW_MS)
+    assert await driver.stores.queue.part(PARTITION, "a") is None
 
 
 async def test_wake_says_when_the_next_lease_or_delay_is_due(driver: Driver) -> None:
@@ -226,6 +256,17 @@ async def test_twice_lost_runs_one_at_a_time_and_the_third_loss_fails_it(
     assert [end.failed for end in await driver.ends()] == [2]
 
 
+async def test_a_claim_takes_back_a_bounded_number_of_leases_and_says_that_there_are_more(
+    driver: Driver, stores: QueueStores
+) -> None:
+    await driver.submit("a", [1] * 60)
+    assert len(await driver.lose(60)) == 60
+    first = await driver.claim(0)
+    assert ((await stores.queue.load(PARTITION)).lost, first.wake_ms) == (50, 0)
+    await driver.claim(0)
+    assert (await stores.queue.load(PARTITION)).lost == 60
+
+
 async def test_fresh_items_pass_suspects_that_must_wait(driver: Driver) -> None:
     await driver.submit("a", [9, 3])
     await driver.lose(9)
@@ -281,8 +322,32 @@ async def test_what_is_given_back_unstarted_is_not_a_try(
     await driver.submit("a", [2])
     (found,) = await driver.slices()
     await driver.settle(found, "b")
-    assert [again.tries for again in await driver.slices()] == [0, 0]
+    assert [again.tries for again in await driver.slices()] == [0]
     assert (await stores.queue.load(PARTITION)).retried == 0
+
+
+async def test_neighbours_that_are_due_again_come_in_one_slice_if_they_are_alike(
+    driver: Driver,
+) -> None:
+    await driver.submit("a", [6, 6])
+    first, second = await driver.slices()
+    await driver.settle(first, "rrbrrd", Setback(4, delay_ms=900))
+    await driver.settle(second, "r")
+    again = await driver.slices()
+    assert places(again) == [("a/0", 0, 2), ("a/0", 2, 1), ("a/0", 3, 1), ("a/1", 0, 6)]
+    assert [found.tries for found in again] == [1, 0, 1, 1]
+    for found in again:
+        await driver.settle(found, "d")
+    await driver.wait(900)
+    assert places(await driver.slices()) == [("a/0", 4, 1)]
+
+
+async def test_what_once_lost_its_worker_never_shares_a_slice(driver: Driver) -> None:
+    await driver.submit("a", [4])
+    await driver.lose(2)
+    for found in await driver.slices():
+        await driver.settle(found, "r")
+    assert places(await driver.slices()) == [("a/0", 0, 1), ("a/0", 1, 1), ("a/0", 2, 2)]
 
 
 async def test_failures_come_in_pages_ordered_by_place(driver: Driver, stores: QueueStores) -> None:
@@ -337,7 +402,7 @@ async def test_what_was_staged_long_ago_is_asked_about(driver: Driver, stores: Q
     await driver.wait(60_000)
     assert (await stores.queue.chores(PARTITION, [])).stale == []
     await driver.wait(1)
-    assert (await stores.queue.chores(PARTITION, [])).stale == [("a", "batch-a")]
+    assert (await stores.queue.chores(PARTITION, [])).stale == [("a", "batch-a", NOW_MS)]
     await driver.steer("a", "release")
     assert (await stores.queue.chores(PARTITION, [])).stale == []
 
@@ -353,6 +418,7 @@ async def test_load_tells_what_there_is_to_do(driver: Driver, stores: QueueStore
     assert (load.runnable, load.limited, load.delayed, load.in_flight) == (6, 5, 1, 2)
     assert (load.tenants, load.oldest_ms, load.claimed, load.done) == (2, 500, 4, 1)
     assert load.service_us == pytest.approx(3_000)
+    assert load.used_us == 6_000
     await driver.wait(500)
     load = await stores.queue.load(PARTITION)
     assert (load.runnable, load.delayed) == (7, 0)

@@ -48,14 +48,13 @@ VERBS: list[Verb] = [
 def _same_order(kind: str, count: int) -> list[str]:
     """Names that sort like their hashes: Redis breaks ties by those, the reference by names."""
     names: list[str] = []
-    for number in range(10_000):
-        name = f"{kind}-{number:05d}"
-        if not names or handle(kind, name) > handle(kind, names[-1]):
+    for name in (f"{kind}-{number:05d}" for number in range(10_000)):
+        if int(handle(kind, name)[:4], 16) * count // 65_536 == len(names) < count:
             names.append(name)
-    return names[:count]
+    return names
 
 
-TENANTS = _same_order("tenant", 4)
+TENANTS, PARTS = _same_order("tenant", 4), _same_order("part", 64)
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Walk:
             return
         rng, number = self.rng, len(self.parts)
         part = Part(
-            id=f"part-{number}",
+            id=PARTS[number],
             batch=f"batch-{number // 2}",
             tenant=rng.choice(TENANTS),
             action=rng.choice(["mail", "push"]),
@@ -114,8 +113,8 @@ class Walk:
 
     async def steer(self) -> None:
         part = self.rng.choice([*self.parts, "nobody"])
-        verb, lap = self.rng.choice(VERBS), self.rng.randint(0, 3)
-        await self.both(lambda s: s.queue.steer(PARTITION, part, verb, lap))
+        verb, lap, since = self.rng.choice(VERBS), self.rng.randint(0, 3), self.rng.randint(0, 4)
+        await self.both(lambda s: s.queue.steer(PARTITION, part, verb, lap, since))
         await self.both(lambda s: s.queue.part(PARTITION, part))
 
     async def claim(self) -> None:
@@ -129,6 +128,8 @@ class Walk:
         )
         self.attempts += 1
         if self.last and self.rng.random() < 0.15:
+            request = msgspec.structs.replace(request, unanswered=[self.last.attempt])
+        elif self.last and self.rng.random() < 0.05:
             request = msgspec.structs.replace(request, attempt=self.last.attempt)
         self.last = request
         claimed = await self.both(lambda s: s.queue.claim(PARTITION, request), _sorted_lanes)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,15 @@ def test_littles_law_stops_at_the_knee() -> None:
     assert steered.peak() <= 1.3 * 64
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_knee_is_found_where_service_times_vary_as_much_as_they_are_long(seed: int) -> None:
+    steered = plant("littles_law")
+    steered.chance = Random(seed)
+    steered.submit(SPIKE)
+    assert steered.drain() <= 0.165 * FIXED_S
+    assert steered.peak() <= 1.5 * 64
+
+
 def test_the_seeds_law_takes_four_times_as_many_workers_for_the_same_time() -> None:
     steered = plant("time_decay", WorkerRules(workers_max=256, growth_max=32))
     steered.submit(SPIKE)
@@ -164,7 +174,7 @@ def test_a_burst_counts_once_as_backlog_and_not_as_arrivals_too() -> None:
     steered.run(5)
     steered.submit(1_000)
     steered.run(60)
-    assert "823 runnable × 0.38 s in 30 s need 14;" in steered.reasons[0]
+    assert "844 runnable × 0.38 s in 30 s need 15;" in steered.reasons[0]
 
 
 def test_a_new_leader_waits_before_it_shrinks_what_it_finds() -> None:
@@ -185,7 +195,8 @@ def test_workers_that_come_late_confuse_nobody() -> None:
     assert steered.drain() <= 0.16 * FIXED_S
     assert steered.peak() <= 1.3 * 64
     sizes = [workers[0] for workers in steered.history]
-    assert [now for before, now in pairwise(sizes) if now < before][:2] == [64, 53]
+    falls = [now for before, now in pairwise(sizes) if now < before]
+    assert falls[0] == 58  # not before the knee was passed, and then for a second look
 
 
 def test_the_same_depth_of_short_items_needs_fewer_workers() -> None:

@@ -44,6 +44,18 @@ def id_at(clock_s: float) -> Any:
         ("sqlite://[", "cannot be read"),
         ("sqlite:///:memory:", "name a file"),
         ("sqlite:///" + "x" * 300, "no usable file"),
+        ("dynamodb://messages/old?region=eu-west-1", "more after the table's name.*/old"),
+        ("dynamodb://messages?region=eu-west-1#old", "more after the table's name.*old"),
+        ("dynamodb://messages?region=a&region=b", "'region' more than once"),
+        (
+            "dynamodb://messages?endpoint=http://127.0.0.1:99999",
+            "endpoint must be http://host:port",
+        ),
+        ("dynamodb://messages?endpoint=http://127.0.0.1:x", "endpoint must be http://host:port"),
+        ("dynamodb://messages?endpoint=http://127.0.0.1:0", "endpoint must be http://host:port"),
+        ("dynamodb://messages?endpoint=http://[::1", "endpoint must be http://host:port"),
+        ("dynamodb://messages?endpoint=http://", "endpoint must be http://host:port"),
+        ("dynamodb://messages?endpoint=http://localhost/x", "endpoint must be http://host:port"),
         (5, "url must be a str"),
     ],
 )
@@ -60,6 +72,8 @@ def test_a_setting_that_does_not_exist_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("limit", 5),
+        ("rng", 5),
         ("name", 5),
         ("name", "\ud800"),
         ("rules", "fast"),

@@ -24,3 +24,22 @@ async def test_a_bus_on_which_nothing_arrives_is_broken_not_calm(clock: ManualCl
     for _ in range(3):
         await clock.advance(5.0)
         assert (await watch.observe()).windows == []
+
+
+async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:
+    stores = memory_stores(clock)
+    registry = Registry(stores.registry, clock)
+    await registry.open(FOUNDING)
+    watch = KeyWatch(stores.bus, registry, Lease(stores.lease, "me", clock), window_s=1.0)
+    assert watch.hottest(5, leads=True).start_s is None, "nothing is known yet"
+    window = int(clock.now_s())
+    keys = {"read": Heat(reads=90), "cold": Heat(5, 5), "hot": Heat(100, 120, error=3)}
+    await stores.bus.send(Report("a", window, 1.0, True, 2, keys))
+    await clock.advance(1.5)
+    await watch.observe()
+    hottest = watch.hottest(2, leads=True)
+    assert [(hot.key, hot.buckets) for hot in hottest.keys] == [("hot", 1), ("read", 1)]
+    assert hottest.keys[0].heat.bound_s == 3
+    assert hottest.unreported_s == 5, "the one that was left out had five"
+    assert watch.hottest(3, leads=True).unreported_s == 2, "what the server left out"
+    assert watch.hottest(2, leads=False).keys == (), "only the leader knows"

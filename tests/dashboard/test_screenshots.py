@@ -53,6 +53,8 @@ def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> No
     for name, path in PAGES.items():
         go(page, path)
         page.wait_for_timeout(DRAWN_MS)
+        if name == "overview":
+            page.locator("progress").first.wait_for()
         if name == "keys":
             for _ in range(20):
                 if has_tall_bars(page):

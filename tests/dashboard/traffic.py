@@ -43,6 +43,8 @@ def _write(url: str, stop: Event) -> None:
             if turn % 3 == 0:
                 api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1})
                 api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:5_000]})
+            if turn % 4 == 0:
+                api.get("/v1/timelines/reader1/home")
             if turn % 5 == 0:
                 api.post("/v1/counters/likes:42", json={"amount": 1})
 
@@ -60,17 +62,17 @@ def submit(url: str, action: str, tenant: str, items: int) -> str:
 
 def tell_stories(url: str, data: Path) -> None:
     """Timelines: two authors who are pushed, and one with more followers than a test can have."""
+    asyncio.run(_pull(data))
     with httpx.Client(base_url=url, timeout=30) as api:
-        for author in ("ada", "linus"):
+        for author in ("ada", "linus", PULLED):
             for reader in range(3):
                 api.post(f"/v1/timelines/reader{reader}/follows", json={"author": author})
             api.post(f"/v1/timelines/{author}/posts", json={"body": "hello"}).raise_for_status()
-    asyncio.run(_pull(data))
 
 
 async def _pull(data: Path) -> None:
     async with connect(f"sqlite:///{data}/heatsink.db", coordinate=False) as hs:
-        reason = "12,480 followers, 10,000 or more are pulled"
+        reason = "pinned: 12,480 followers, 10,000 or more are pulled"
         await hs.pin(f"~mode/{PULLED}", buckets=2, reason=reason)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heatsink.dynamo.engine import API
 from heatsink.testing import ManualClock
 
 from .calls import TABLE, Calls
@@ -49,6 +50,56 @@ def test_a_table_with_indexes_is_refused(clock: ManualClock) -> None:
     )
     assert error["__type"].endswith("#ValidationException")
     assert "no secondary indexes" in error["message"]
+
+
+READS = "ReadCapacityUnits"
+QUOTA = "Subscriber limit exceeded: "
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "code", "message"),
+    [
+        (40_001, 1, "LimitExceededException", f"{QUOTA}Requested ReadCapacityUnits"),
+        (1, 40_001, "LimitExceededException", f"{QUOTA}Requested WriteCapacityUnits"),
+        (10**12, 10**12, "LimitExceededException", f"{QUOTA}Requested ReadCapacityUnits"),
+        (10**12 + 1, 1, "ValidationException", f"Given value {10**12 + 1} for {READS} is out of"),
+        (1, 10**18, "ValidationException", f"Given value {10**18} for WriteCapacityUnits is out"),
+        (0, 10**18, "ValidationException", "1 validation error detected: Value '0' at"),
+    ],
+)
+def test_more_units_than_a_table_may_have_are_refused(
+    clock: ManualClock, reads: int, writes: int, code: str, message: str
+) -> None:
+    calls = Calls(clock)
+    error = calls.create(ProvisionedThroughput={READS: reads, "WriteCapacityUnits": writes})
+    assert calls.status == 400
+    assert error["__type"].endswith(f"#{code}")
+    assert error["message"].startswith(message)
+    calls.create(ProvisionedThroughput={READS: 40_000, "WriteCapacityUnits": 40_000})
+    assert calls.status == 200
+
+
+@pytest.mark.parametrize("units", [40_001, 10**18])
+def test_a_table_on_demand_has_the_same_quota(clock: ManualClock, units: int) -> None:
+    calls = Calls(clock)
+    most = {"MaxReadRequestUnits": units}
+    error = calls.create(BillingMode="PAY_PER_REQUEST", OnDemandThroughput=most)
+    assert calls.status == 400
+    assert "MaxReadRequestUnits" in error["message"]
+
+
+@pytest.mark.parametrize("field", ["ProvisionedThroughput", "OnDemandThroughput"])
+def test_a_number_of_any_length_is_answered(clock: ManualClock, field: str) -> None:
+    huge = "9" * 400
+    units = f'"{READS}": {huge}, "WriteCapacityUnits": 1'
+    if field == "OnDemandThroughput":
+        units = f'"MaxReadRequestUnits": {huge}'
+    mode = "PROVISIONED" if field == "ProvisionedThroughput" else "PAY_PER_REQUEST"
+    body = f'''{{"TableName": "things", "BillingMode": "{mode}", "{field}": {{{units}}},
+        "AttributeDefinitions": [{{"AttributeName": "pk", "AttributeType": "S"}}],
+        "KeySchema": [{{"AttributeName": "pk", "KeyType": "HASH"}}]}}'''
+    status, answer = Calls(clock)._engine.answer(f"{API}CreateTable", body.encode())
+    assert (status, b"ValidationException" in answer) == (400, True)
 
 
 def test_a_missing_field_is_named(calls: Calls) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf, nan
 from urllib.parse import urlsplit
 
 import pytest
@@ -113,8 +114,16 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"write_limit": 0}, {"partitions": 0}, {"burst_s": -1}, {"latency_s": -1}, {"port": 70_000}],
+    [
+        {"write_limit": 0},
+        {"read_limit": inf},
+        {"partitions": 0},
+        {"partitions": 10**9},
+        {"burst_s": -1},
+        {"latency_s": nan},
+        {"port": 70_000},
+    ],
 )
-def test_wrong_settings_are_named(wrong: dict[str, int]) -> None:
+def test_wrong_settings_are_named(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidSetting, match=next(iter(wrong))):
         EngineSettings(**wrong)  # type: ignore[arg-type]

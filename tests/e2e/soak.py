@@ -1,4 +1,4 @@
-"""`./dev soak --fleet MINUTES`: the fleet of real processes, round after round of trouble."""
+"""`./dev soak --fleet [MINUTES [LATENCY_MS]]`: real processes, round after round of trouble."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from .test_fleet import compare, make_trouble, running_fleet
+from .test_fleet import FAR_AWAY_MS, compare, make_trouble, running_fleet
 
 
-def main(minutes: float) -> None:
+def main(minutes: float = 5.0, latency_ms: float = FAR_AWAY_MS) -> None:
     until_s = monotonic() + 60 * minutes
     rounds = 0
-    with TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
+    with TemporaryDirectory() as folder, running_fleet(Path(folder), latency_ms) as fleet:
         while rounds == 0 or monotonic() < until_s:
             make_trouble(fleet, rounds)
             rounds += 1
@@ -24,4 +24,4 @@ def main(minutes: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 5.0)
+    main(*map(float, sys.argv[1:]))

@@ -1,7 +1,8 @@
 """The whole fleet on real processes: app servers, two coordinators, Redis, and a DynamoDB engine.
 
 A ramp on one conversation, with limits scaled to a small machine, while processes are killed and
-stopped. Then everything is read back and compared with what was acknowledged.
+stopped, on a store beside them and on one far away. Then everything is read back and compared with
+what was acknowledged.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ asyncio.run(main(*sys.argv[1:]))
 """
 COORDINATORS = ("coordinator-a", "coordinator-b")
 APP_SERVERS = ("app-0", "app-1", "app-2")
+FAR_AWAY_MS = (
+    20.0  # every answer of the store is that late; a coordinator's turn asks several times
+)
 HEATSINK = [sys.executable, "-m", "heatsink.service"]
 Process = subprocess.Popen[bytes]
 
@@ -65,9 +69,10 @@ class Fleet:
         self.store = f"dynamodb://messages?endpoint=http://127.0.0.1:{self._engine_port}"
         self._health: dict[str, int] = {}
 
-    def start_engine(self) -> None:
+    def start_engine(self, latency_ms: float) -> None:
+        where = ["--port", str(self._engine_port), "--latency", str(latency_ms)]
         limits = ["--write-limit", "100", "--burst-seconds", "1"]
-        self._start("engine", [*HEATSINK, "dynamo", "--port", str(self._engine_port), *limits])
+        self._start("engine", [*HEATSINK, "dynamo", *where, *limits])
         create = [*HEATSINK, "table", "create", self.store]
         until(lambda: subprocess.run(create, capture_output=True, check=False).returncode == 0)
 
@@ -127,11 +132,11 @@ def until(condition: object, seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def running_fleet(folder: Path) -> Iterator[Fleet]:
+def running_fleet(folder: Path, latency_ms: float) -> Iterator[Fleet]:
     with RedisServer() as redis:
         fleet = Fleet(redis, folder)
         try:
-            fleet.start_engine()
+            fleet.start_engine(latency_ms)
             for name in COORDINATORS:
                 fleet.start_coordinator(name)
             for name in APP_SERVERS:
@@ -162,8 +167,9 @@ def make_trouble(fleet: Fleet, round_number: int = 0) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_fleet_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    with running_fleet(tmp_path) as fleet:
+@pytest.mark.parametrize("latency_ms", [0.0, FAR_AWAY_MS], ids=["near", "far away"])
+async def test_a_fleet_loses_nothing_it_acknowledged(tmp_path: Path, latency_ms: float) -> None:
+    with running_fleet(tmp_path, latency_ms) as fleet:
         make_trouble(fleet)
         await compare(fleet)
 

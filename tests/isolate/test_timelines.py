@@ -105,6 +105,33 @@ async def test_flips_in_mid_stream_lose_and_double_nothing(
 
 
 @on_virtual_time
+async def test_the_threshold_is_changed_for_all_while_they_run(
+    timelines: Timelines, clock: SkewedClock
+) -> None:
+    await crowd(timelines, "ada", 5)
+    await timelines.set_threshold(4, reason="Redis is short of memory")
+    await clock.sleep(2.0)
+    await timelines.post("ada", b"one")
+    await clock.sleep(2.0)
+    assert (await timelines.post("ada", b"two")).mode == PULLED
+    assert await timelines.explain("ada") == "pull: 5 followers, 4 or more are pulled (5 now)"
+
+
+@on_virtual_time
+async def test_a_pinned_author_stays_so_until_unpinned(
+    timelines: Timelines, clock: SkewedClock
+) -> None:
+    await timelines.pin("ada", PULLED, reason="a launch")
+    await clock.sleep(2.0)
+    assert (await timelines.post("ada", b"one")).mode == PULLED
+    await timelines.unpin("ada")
+    await clock.sleep(2.0)
+    await timelines.post("ada", b"two")
+    await clock.sleep(2.0)
+    assert (await timelines.post("ada", b"three")).mode == PUSHED
+
+
+@on_virtual_time
 async def test_posting_again_with_the_same_id_is_the_same_post(
     timelines: Timelines, clock: SkewedClock
 ) -> None:
@@ -176,7 +203,8 @@ def test_homes_that_were_lost_are_made_anew() -> None:
 
 
 @on_virtual_time
-async def test_wrong_input_is_refused_by_name(timelines: Timelines, _: SkewedClock) -> None:
+async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: SkewedClock) -> None:
+    assert clock.now_s() > 0
     with pytest.raises(InvalidSetting, match="somebody else"):
         await timelines.follow("ada", "ada")
     with pytest.raises(InvalidSetting, match="mode must be"):

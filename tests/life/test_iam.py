@@ -152,6 +152,22 @@ def test_an_app_server_decides_nothing(action: str, partition: str) -> None:
     assert not allows("App server", Use(action, frozenset([partition])))
 
 
+@pytest.mark.parametrize("action", ["PutItem", "DeleteItem", "BatchWriteItem"])
+def test_an_app_server_replaces_no_registry(action: str) -> None:
+    """It advances the closed time, and founds nothing."""
+    assert not allows("App server", Use(action, frozenset(["%meta"])))
+    assert allows("App server", Use("UpdateItem", frozenset(["%meta"])))
+
+
+async def test_an_app_server_that_comes_first_founds_nothing(url: str) -> None:
+    with (
+        pytest.raises(AssertionError, match="PutItem"),
+        acting_as("App server", set()),
+        pytest.raises(InvalidSetting, match="may not PutItem"),
+    ):
+        await connect(url, coordinate=False).__aenter__()
+
+
 async def test_an_operator_pins_checks_and_rebuilds(url: str) -> None:
     used: set[Use] = set()
     with acting_as("Operator", used):
@@ -169,4 +185,4 @@ async def test_a_check_needs_only_to_read(url: str) -> None:
     used: set[Use] = set()
     with acting_as("Operator", used):
         await run_fsck(url, False, CLOCK)
-    assert {use.action for use in used} == {"GetItem", "Scan"}
+    assert {use.action for use in used} == {"GetItem", "Query", "Scan"}

@@ -16,9 +16,11 @@ from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import WrongIncarnation
 from heatsink.registry.decision import FORMAT, Snapshot
+from heatsink.service.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.items import binary, key, number
+from tests.spread.test_log import spread
 
 CLOCK = SystemClock()
 PAST_MS = 1_763_200_000_000
@@ -140,6 +142,35 @@ async def test_what_0_1_wrote_is_readable(write: Write) -> None:
 
 async def test_fields_of_a_newer_minor_release_are_ignored(write: Write) -> None:
     await expect_readable(await write(NEW_META, NEW_ENTRY))
+
+
+async def meta_at(url: str) -> Json:
+    """META as it is stored, whoever wrote it."""
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+            (found,) = database.execute("SELECT meta FROM meta").fetchone()
+        database.close()
+        whole: Json = msgspec.msgpack.decode(found)
+        return whole
+    table, client = open_table(parse("messages", {"endpoint": url.partition("=")[2]}), CLOCK)
+    item = await table.get(key("%meta", b"\0"), consistent=True)
+    await client.close()
+    assert item is not None
+    return item
+
+
+async def test_what_a_newer_release_keeps_in_meta_outlives_an_older_one(write: Write) -> None:
+    """It leads, beats, advances the closed time, publishes and even rebuilds."""
+    url = await write({**NEW_META, "leader": ""}, NEW_ENTRY)
+    before = await meta_at(url)
+    async with connect(url) as hs:
+        await spread(hs, "conv", 6)
+        assert hs.status().leads
+    await run_fsck(url, True, CLOCK)
+    after = await meta_at(url)
+    assert after["regions"] == before["regions"]
+    assert after["format"] == before["format"]
+    assert after["incarnation"] != before["incarnation"]
 
 
 async def test_a_view_follows_a_newer_writers_log(write: Write) -> None:

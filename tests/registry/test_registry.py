@@ -76,6 +76,18 @@ async def test_very_many_decisions_become_several_versions(
     assert len(registry.view.layouts) == 100
 
 
+async def test_the_newest_decisions_come_first(store: MemoryRegistry, clock: ManualClock) -> None:
+    registry = await opened(store, clock)
+    assert await registry.history(5) == []
+    for number in range(4):
+        await registry.publish([for_key("k", PIN, number + 1, f"reason {number}")], term=None)
+    newest = await registry.history(3)
+    assert [entry.version for entry in newest] == [4, 3, 2]
+    assert newest[0].decisions[0].reason == "reason 3"
+    assert [entry.version for entry in await registry.history(3, before=2)] == [1]
+    assert await registry.history(3, before=1) == []
+
+
 async def test_a_deposed_leader_cannot_publish(store: MemoryRegistry, clock: ManualClock) -> None:
     registry, term = await leading(store, clock)
     await store.lead((await store.meta()).meta, "another")

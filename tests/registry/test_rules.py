@@ -64,10 +64,20 @@ def test_the_start_we_choose_is_always_allowed(now_ms: int, last_ms: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("remaining_ms", "leads", "advances"),
-    [(400, True, True), (400, False, False), (200, False, True), (-10_000, False, True)],
+    ("remaining_ms", "enough_ms", "advances"),
+    [(400, 500, True), (400, 250, False), (200, 250, True), (-10_000, 250, True)],
 )
-def test_who_advances_the_closed_time(remaining_ms: int, leads: bool, advances: bool) -> None:
+def test_who_advances_the_closed_time(remaining_ms: int, enough_ms: int, advances: bool) -> None:
     now_ms = NOW_MS - remaining_ms
-    closed_ms = rules.new_closed_time(Reading(META, now_ms), now_ms, leads)
+    closed_ms = rules.new_closed_time(Reading(META, now_ms), now_ms, enough_ms)
     assert closed_ms == (now_ms + 500 if advances else None)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "horizon_ms"), [(0.0, 500), (0.04, 500), (0.3, 2_300), (2.0, 5_000)]
+)
+def test_the_slower_the_store_the_further_ahead_is_the_closed_time(
+    latency_s: float, horizon_ms: int
+) -> None:
+    assert rules.horizon_for(latency_s) == horizon_ms
+    assert rules.thin_ms(latency_s) == horizon_ms // 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from click.testing import CliRunner, Result
 import heatsink
 from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting
+from heatsink.ids import IdScheme, Ulid, Uuid7
 from heatsink.service import coordinator
 from heatsink.service.cli import main
-from heatsink.service.coordinator import check_address, health_app, run_coordinator
+from heatsink.service.coordinator import Endpoints, health_app, run_coordinator
 
 STATUS = Status(
     name="a",
@@ -88,15 +90,15 @@ async def test_the_token_opens_the_metrics() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", ""])  # noqa: S104
 def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
     with pytest.raises(InvalidSetting, match="--token"):
-        check_address(host, None)
+        Endpoints(host, 1, None)
     with pytest.raises(InvalidSetting, match="--token"):
-        check_address(host, "")
-    check_address(host, "secret")
+        Endpoints(host, 1, "")
+    Endpoints(host, 1, "secret")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_this_machine_needs_none(host: str) -> None:
-    check_address(host, None)
+    Endpoints(host, 1, None)
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -104,7 +106,7 @@ def run(*arguments: str, **environment: str) -> Result:
 
 
 def test_the_command_refuses_an_open_address_in_one_line() -> None:
-    result = run("coordinator", "--store", "memory://", "--host", "0.0.0.0")  # noqa: S104
+    result = run("coordinator", "--store", "sqlite:///x.db", "--host", "0.0.0.0")  # noqa: S104
     assert result.exit_code == 1
     assert result.stderr.startswith("heatsink: host '0.0.0.0' is reachable from outside")
     assert len(result.stderr.splitlines()) == 1
@@ -115,15 +117,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a coordinator was started with, instead of starting it."""
     seen: dict[str, Any] = {}
 
-    def connect(store: str, **settings: Any) -> object:
-        seen.update(store=store, **settings)
-        return object()
+    async def coordinate(store: str, endpoints: Endpoints, **settings: Any) -> None:
+        seen.update(store=store, **asdict(endpoints), **settings)
 
-    async def run_it(_: object, host: str, port: int, token: str | None) -> None:
-        seen.update(host=host, port=port, token=token)
-
-    monkeypatch.setattr(heatsink, "connect", connect)
-    monkeypatch.setattr(coordinator, "run_coordinator", run_it)
+    monkeypatch.setattr(coordinator, "coordinate", coordinate)
     return seen
 
 
@@ -137,7 +134,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_defaults(started: dict[str, Any]) -> None:
-    assert run("coordinator", "--store", "memory://").exit_code == 0
+    assert run("coordinator", "--store", "sqlite:///x.db").exit_code == 0
     assert (started["host"], started["port"], started["token"]) == ("127.0.0.1", 8323, None)
     assert started["rules"] == heatsink.BucketRules()
 
@@ -178,7 +175,7 @@ def test_the_file_may_be_named_in_the_environment(started: dict[str, Any], file:
     ("text", "complaint"),
     [
         ('stroe = "memory://"\n', "unknown settings: stroe"),
-        ("[coordinator]\nport = 1\n", "unknown settings: coordinator"),
+        ("[coordinatr]\nport = 1\n", "unknown settings: coordinatr"),
         ("port = \n", "cannot be read"),
     ],
     ids=["a typo", "a section", "not TOML"],
@@ -188,7 +185,7 @@ def test_a_wrong_file_is_refused_by_name(
 ) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
-    result = run("coordinator", "--store", "memory://", "--config", str(file))
+    result = run("coordinator", "--store", "sqlite:///x.db", "--config", str(file))
     assert result.exit_code == 2
     assert complaint in result.stderr.replace("\n", " ")
     assert not started
@@ -206,24 +203,26 @@ async def test_it_gives_the_lead_back_when_it_ends(
     url = f"sqlite:///{tmp_path}/x.db"
     client = heatsink.connect(url)
 
-    async def serve(_: object) -> None:
+    async def serve(_: object, __: object) -> None:
         while not client.status().leads:
             await asyncio.sleep(0.02)
 
     monkeypatch.setattr("uvicorn.Server.serve", serve)
-    await run_coordinator(client, "127.0.0.1", 0, None)
+    await run_coordinator(client, [], None)
     with pytest.raises(heatsink.errors.Closed):
         client.status()
     async with heatsink.connect(url, coordinate=False) as other:
         assert (await other._stores.registry.meta()).meta.leader == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "ids"), [(signal.SIGTERM, Uuid7()), (signal.SIGINT, Ulid())], ids=str
+)
 async def test_a_signal_ends_it_and_gives_the_lead_back(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, ids: IdScheme
 ) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
-    async with heatsink.connect(url, coordinate=False) as hs:
+    async with heatsink.connect(url, coordinate=False, ids=ids) as hs:
         command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
         process = await asyncio.create_subprocess_exec(*command, "--port", "0")
         while not (await hs._stores.registry.meta()).meta.leader:
@@ -239,6 +238,7 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
     [
         ("sqlite:///chat.db", "names no table"),
         ("messages", "names no table"),
+        ("dynamodb://[messages", "cannot be read"),
         ("dynamodb://messages", "needs a region"),
         ("dynamodb://x?region=eu-west-1", "names no DynamoDB table"),
         ("dynamodb://messages?regoin=eu-west-1", "no option 'regoin'"),

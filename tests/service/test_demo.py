@@ -21,11 +21,12 @@ from heatsink.service.cli import main
 from heatsink.service.demo import stage as stage_module
 from heatsink.service.demo.lane import ReadBack
 from heatsink.service.demo.meter import Meter, Totals
-from heatsink.service.demo.page import Server, listen, make_app
+from heatsink.service.demo.page import HOST, Server, make_app
 from heatsink.service.demo.show import Both, Snapshot, Watcher, perform_on
 from heatsink.service.demo.stage import Stage
 from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jump, ramp
 from heatsink.service.demo.verdict import Recovery, Verdict, reach_verdict
+from heatsink.service.listening import listen
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 
@@ -227,7 +228,7 @@ async def test_a_second_run_has_to_wait_for_the_first(client: httpx.AsyncClient)
 
 @asynccontextmanager
 async def serving(stage: Stage) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    listener = listen(0)
+    (listener,) = listen(HOST, 0)
     server = Server(stage)
     running = asyncio.ensure_future(server.serve(sockets=[listener]))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -359,8 +360,8 @@ def test_a_busy_port_names_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["demo", "--headless", "--peak", "7"], 1, "heatsink: peak must be"),
-        (["demo", "--headless", "--limit", "0"], 1, "heatsink: limit must be"),
+        (["demo", "--headless", "--peak", "7"], 2, "Invalid value for '--peak'"),
+        (["demo", "--headless", "--limit", "0"], 2, "Invalid value for '--limit'"),
         (["demo", "--headless", "--shape", "zigzag"], 2, "'zigzag' is not one of"),
         (["demo", "--port", "70000"], 2, "--port"),
         (["melt"], 2, "No such command 'melt'"),

@@ -156,10 +156,12 @@ def two_leaders_without_a_fence() -> Iterator[None]:
 def a_retry_that_mints_a_new_id() -> Iterator[None]:
     async def append(self: Log, key: str, body: bytes, *, id: Any = None) -> Receipt:
         given = None if id is None else self._router.id_from(id)
+        deadline_s = self._backoff.deadline_s()
         for _ in range(5):
-            raw, time_ms = given or await self._router.fresh_id_later()
+            raw, time_ms = given or await self._router.fresh_id_later(deadline_s)
             given = None
-            partition, epoch = await self._router.place_later(key, raw, time_ms)
+            place = self._router.place_later(key, raw, time_ms, deadline_s)
+            partition, epoch = await place
             try:
                 await self._store.put(partition, Row(raw, body, epoch.start_ms, epoch.buckets))
             except Retryable:

@@ -36,7 +36,7 @@ def test_runs_are_not_vacuous() -> None:
     assert sum(len(history.acknowledged()) for history in histories) > 1_000
     assert sum(history.reads for history in histories) > 100
     assert sum(history.layout_changes for history in histories) > 40
-    assert {"Unavailable", "Overloaded"} <= {name for h in histories for name in h.errors}
+    assert "Overloaded" in {name for history in histories for name in history.errors}
 
 
 def test_the_simulated_redis_is_listened_to() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
@@ -33,10 +34,17 @@ def backoff(tracker: Tracker | None = None, view: View | None = None, **retries:
     )
 
 
+def call(made: Backoff, attempt: Callable[[], Awaitable[str]]) -> str:
+    async def step() -> str:
+        return await made.call(attempt, "k", made.deadline_s())
+
+    return run_on_virtual_time(step())
+
+
 def test_it_goes_on_until_there_is_an_answer() -> None:
     attempt = Refusing(Throttled("k"), Unavailable("?"), Throttled("k"))
     tracker = Tracker()
-    assert run_on_virtual_time(backoff(tracker).call(attempt, "k")) == "answer"
+    assert call(backoff(tracker), attempt) == "answer"
     assert len(attempt.asked_s) == 4
     assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 2
 
@@ -45,7 +53,7 @@ def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() ->
     tracker, view = Tracker(), View()
     view.layouts["k"] = Layout([(5, 4)])
     attempt = Refusing(Throttled("k"), Throttled("k#7"), Throttled("k#3"))
-    run_on_virtual_time(backoff(tracker, view).call(attempt, "k"))
+    call(backoff(tracker, view), attempt)
     assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 1
 
 
@@ -53,14 +61,14 @@ def test_a_tables_own_limit_is_no_reason_for_more_buckets() -> None:
     tracker = Tracker()
     made = backoff(tracker)
     attempt = Refusing(Throttled("", "the table is over its limit"))
-    run_on_virtual_time(made.call(attempt, "k"))
+    call(made, attempt)
     assert tracker.roll().entries == {}
     assert made.table_refusal == "the table is over its limit"
 
 
 def test_pauses_grow_and_differ() -> None:
     attempt = Refusing(*[Throttled("p")] * 8)
-    run_on_virtual_time(backoff(first_s=0.1, longest_s=1.0).call(attempt, "k"))
+    call(backoff(first_s=0.1, longest_s=1.0), attempt)
     pauses = [b - a for a, b in zip(attempt.asked_s, attempt.asked_s[1:], strict=False)]
     for n, pause_s in enumerate(pauses, start=1):
         assert 0 <= pause_s <= min(0.1 * 2**n, 1.0)
@@ -70,7 +78,7 @@ def test_pauses_grow_and_differ() -> None:
 def test_at_the_deadline_it_says_what_it_tried() -> None:
     attempt = Refusing(*[Throttled("conv#3")] * 1_000)
     with pytest.raises(Overloaded, match=r"tried \d+ times within 2 s.*'conv#3'") as raised:
-        run_on_virtual_time(backoff(deadline_s=2.0).call(attempt, "k"))
+        call(backoff(deadline_s=2.0), attempt)
     assert attempt.asked_s[-1] <= 2.0
     assert isinstance(raised.value.__cause__, Throttled)
 
@@ -78,7 +86,7 @@ def test_at_the_deadline_it_says_what_it_tried() -> None:
 def test_what_cannot_succeed_is_not_repeated() -> None:
     attempt = Refusing(Conflict("taken"))
     with pytest.raises(Conflict):
-        run_on_virtual_time(backoff().call(attempt, "k"))
+        call(backoff(), attempt)
     assert len(attempt.asked_s) == 1
 
 
@@ -88,3 +96,105 @@ def test_what_cannot_succeed_is_not_repeated() -> None:
 def test_a_wrong_setting_is_named(name: str, value: float) -> None:
     with pytest.raises(InvalidSetting, match=name):
         Retries(**{name: value})
+
+
+class Hanging:
+    """Never answers; notes when it was asked."""
+
+    def __init__(self) -> None:
+        self.asked_s: list[float] = []
+
+    async def __call__(self) -> str:
+        self.asked_s.append(asyncio.get_running_loop().time())
+        await asyncio.Event().wait()
+        return "never"
+
+
+def test_an_attempt_that_hangs_is_cut_at_the_deadline() -> None:
+    async def scenario() -> None:
+        made, hanging = backoff(deadline_s=2.0), Hanging()
+        with pytest.raises(Overloaded, match=r"tried once within 2 s: .*not answered") as raised:
+            await made.call(hanging, "k", made.deadline_s())
+        assert asyncio.get_running_loop().time() == pytest.approx(2.0, abs=0.01)
+        assert type(raised.value.__cause__) is Unavailable
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run_on_virtual_time(scenario())
+
+
+def test_the_steps_of_a_call_share_its_deadline() -> None:
+    async def scenario() -> None:
+        made = backoff(deadline_s=2.0)
+        deadline_s = made.deadline_s()
+        await asyncio.sleep(1.5)
+        with pytest.raises(Overloaded):
+            await made.call(Hanging(), "k", deadline_s)
+        assert asyncio.get_running_loop().time() == pytest.approx(2.0, abs=0.01)
+
+    run_on_virtual_time(scenario())
+
+
+def test_attempts_with_different_deadlines_are_each_cut_at_their_own() -> None:
+    async def scenario() -> None:
+        made = backoff(deadline_s=2.0)
+
+        async def ended_s(start_s: float) -> float:
+            await asyncio.sleep(start_s)
+            with pytest.raises(Overloaded):
+                await made.call(Hanging(), "k", made.deadline_s())
+            return asyncio.get_running_loop().time()
+
+        starts_s = [0.0, 0.7, 0.71, 1.9, 5.0]
+        ends_s = await asyncio.gather(*map(ended_s, starts_s))
+        assert ends_s == pytest.approx([start_s + 2 for start_s in starts_s], abs=0.01)
+
+    run_on_virtual_time(scenario())
+
+
+def test_a_late_attempt_of_an_older_call_is_cut_at_that_calls_deadline() -> None:
+    async def scenario() -> None:
+        made = backoff(deadline_s=2.0)
+        older_s = made.deadline_s()
+        await asyncio.sleep(1.0)
+        newer = asyncio.ensure_future(made.call(Hanging(), "k", made.deadline_s()))
+        await asyncio.sleep(0.5)
+        with pytest.raises(Overloaded):
+            await made.call(Hanging(), "k", older_s)
+        assert asyncio.get_running_loop().time() == pytest.approx(2.0, abs=0.01)
+        with pytest.raises(Overloaded):
+            await newer
+        assert asyncio.get_running_loop().time() == pytest.approx(3.0, abs=0.01)
+
+    run_on_virtual_time(scenario())
+
+
+def test_who_cancels_a_call_is_not_told_that_the_store_is_late() -> None:
+    async def scenario() -> None:
+        made = backoff(deadline_s=2.0)
+        calling = asyncio.ensure_future(made.call(Hanging(), "k", made.deadline_s()))
+        asyncio.get_running_loop().call_at(2.0, calling.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+    run_on_virtual_time(scenario())
+
+
+def test_bulk_work_is_not_cut() -> None:
+    async def erase() -> str:
+        await asyncio.sleep(60)
+        return "answer"
+
+    assert run_on_virtual_time(backoff(deadline_s=2.0).persist(erase, "k")) == "answer"
+
+
+def test_without_a_deadline_there_is_one_attempt_and_it_is_not_cut() -> None:
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return "answer"
+
+    assert call(backoff(deadline_s=0.0), slow) == "answer"
+    attempt = Refusing(Throttled("k"))
+    with pytest.raises(Overloaded, match="tried once"):
+        call(backoff(deadline_s=0.0), attempt)

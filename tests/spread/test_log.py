@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from random import Random
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
-from heatsink import Heatsink, Snowflake, Ulid, connect
-from heatsink.errors import Conflict, Deleted, InvalidId
+from heatsink import Heatsink, Settings, Snowflake, Ulid, connect
+from heatsink.clock import SystemClock
+from heatsink.errors import Conflict, Deleted, InvalidId, Unavailable
 from heatsink.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.pages import Entry, Receipt
+from heatsink.stores.memory import memory_stores
 
 
 async def spread(hs: Heatsink, key: str, buckets: int) -> None:
@@ -167,3 +171,24 @@ async def test_thousands_at_once_are_all_there(hs: Heatsink) -> None:
     await asyncio.gather(*(hs.log.append("conv", b"%d" % n) for n in range(3_000)))
     bodies = [int(entry.body) for entry in await everything(hs, "conv", limit=1_000)]
     assert sorted(bodies) == list(range(3_000))
+
+
+async def test_erase_counts_what_it_knows_to_have_removed() -> None:
+    """An attempt whose answer is lost has removed rows that nobody can count any more."""
+    stores = memory_stores(SystemClock())
+    async with Heatsink(stores, Settings(), SystemClock(), Random(1)) as hs:
+        for n in range(5):
+            await hs.log.append("conv", b"%d" % n)
+        erase, answers = stores.log.erase, [Unavailable("the answer was lost")]
+
+        async def unheard(partition: str) -> int:
+            erased = await erase(partition)
+            if answers:
+                raise answers.pop()
+            return erased
+
+        with patch.object(stores.log, "erase", unheard):
+            assert await hs.log.erase("conv") == 0
+        assert (await hs.log.page("conv")).entries == []
+        await hs.log.append("conv", b"anew")
+        assert await hs.log.erase("conv") == 1

@@ -32,11 +32,13 @@ class Background:
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
         """In the caller's own thread; only what was refused goes on in the background."""
+        self.registry.check()
         try:
             return attempt()
         except Retryable as refusal:
             again = partial(asyncio.to_thread, attempt)
-            result: Result = self.client._wait(self._backoff.after, refusal, again, key)
+            deadline_s = self._backoff.deadline_s()
+            result: Result = self.client._wait(self._backoff.after, refusal, again, key, deadline_s)
             return result
 
     def note_throttle(self, key: str, bucket: int | None) -> None:
@@ -47,11 +49,21 @@ class Background:
     def reach(self, time_ms: int) -> None:
         """Return when items of this time may be placed."""
         deadline_s = self._backoff.deadline_s()
-        self.client._wait(self._backoff.call, partial(self.registry.reach, time_ms, deadline_s))
+        reach = partial(self.registry.reach, time_ms, deadline_s)
+        self.client._wait(self._backoff.call, reach, "", deadline_s)
+
+    def believe_nothing(self, key: str) -> None:
+        """Nothing was found: by a registry that was wiped, for all we know. See `Parts`."""
+        if not self.registry.is_fresh():
+            renew, deadline_s = self.registry.renew_shared, self._backoff.deadline_s()
+            self.client._wait(self._backoff.call, renew, key, deadline_s)
+        self.registry.check()
 
     def renew(self) -> None:
-        self.client._wait(self._backoff.call, self.registry.renew)
+        deadline_s = self._backoff.deadline_s()
+        self.client._wait(self._backoff.call, self.registry.renew, "", deadline_s)
 
     def start_layout(self, key: str) -> Future[Layout]:
         """Ask the registry's store for a layout; the answer comes while buckets are queried."""
-        return self.client._submit(self._backoff.call(partial(self.registry.layout, key), key))
+        layout, deadline_s = partial(self.registry.layout, key), self._backoff.deadline_s()
+        return self.client._submit(self._backoff.call(layout, key, deadline_s))

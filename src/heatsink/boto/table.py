@@ -90,6 +90,7 @@ class Table:
             answer = dict(self._calls.send("get_item", label, bucket, **parameters))
             if "Item" in answer:
                 return {**answer, "Item": self._named(answer["Item"], key)}
+        self._background.believe_nothing(label)
         return answer
 
     def query(
@@ -111,6 +112,8 @@ class Table:
         self._background.tracker.record_read(self._places.registry_key(asked.key))
         wanted = Wanted(asked, start, not ScanIndexForward, Limit, ConsistentRead)
         items, last = self._queries.page(wanted)
+        if not items:
+            self._background.believe_nothing(self._places.registry_key(asked.key))
         items = [self._named(item, asked.key) for item in items]
         answer = {"Items": items, "Count": len(items), "ScannedCount": len(items)}
         if last is not None:
@@ -125,19 +128,19 @@ class Table:
 
     def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
-        label = self._places.registry_key(check_partition_value(key))
-        explanation: Explanation = self._background.client.explain(label)
+        explanation: Explanation = self._background.client.explain(self._label(key))
         return explanation
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
-        label = self._places.registry_key(check_partition_value(key))
-        self._background.client.pin(label, buckets=buckets, reason=reason)
+        self._background.client.pin(self._label(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
         """Let the policy decide again."""
-        label = self._places.registry_key(check_partition_value(key))
-        self._background.client.unpin(label)
+        self._background.client.unpin(self._label(key))
+
+    def _label(self, key: str) -> str:
+        return self._places.registry_key(check_partition_value(key))
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -152,10 +155,9 @@ class Table:
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
         """The requests that write an item, by place: one for a put, maybe two for a delete."""
         key, sort = self._key_of(item, exactly=deleted)
-        label = self._places.registry_key(key)
-        buckets = [self._places.bucket(key, sort)]
-        if deleted:
-            buckets = self._places.candidates(key, sort)
+        places = self._places
+        label = places.registry_key(key)
+        buckets = places.candidates(key, sort) if deleted else [places.bucket(key, sort)]
         requests: dict[Place, Any] = {}
         for bucket in buckets:
             named = self._named(item, physical(key, bucket))

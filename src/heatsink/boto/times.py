@@ -20,23 +20,36 @@ from heatsink.ids import Ulid, Uuid7
 from .names import comparable
 
 TimeOf = Callable[[Any], int]
-MILLIS_TEXT = re.compile(r"(\d{13})(\D.*)?", re.DOTALL)  # 13 digits: from 2001 to 2286
+MILLIS_TEXT = re.compile(r"([0-9]{13})(\D.*)?", re.DOTALL)  # 13 digits: from 2001 to 2286
+ISO_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00)?", re.ASCII)
 
 
 def iso_text(value: Any) -> int:
-    """`2026-11-15T12:00:00.000Z`; a time without a zone is UTC."""
+    """`2026-11-15T12:00:00.000Z`, with any fraction; a time without a zone is UTC.
+
+    Other forms of ISO 8601 are refused: only where the seconds stand in the same 19 characters
+    does text sort as its times do.
+    """
+    if not ISO_TEXT.fullmatch(value):
+        raise InvalidId("write it in UTC as 2026-11-15T12:00:00.000Z, or give your own time_of")
     time = datetime.fromisoformat(value)
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def seconds(value: Any) -> int:
     """A number of seconds since 1970, with or without a fraction."""
-    return int(Decimal(value) * 1000)
+    return int(_number(value) * 1000)
 
 
 def millis(value: Any) -> int:
     """A number of milliseconds since 1970."""
-    return int(Decimal(value))
+    return int(_number(value))
+
+
+def _number(value: Any) -> Decimal:
+    if isinstance(value, str):
+        raise InvalidId("text does not sort as numbers do: use millis_text, or your own time_of")
+    return Decimal(value)
 
 
 def millis_text(value: Any) -> int:
@@ -49,14 +62,22 @@ def millis_text(value: Any) -> int:
 
 def uuid7_text(value: Any) -> int:
     """A UUID of version 7 as its 36 characters, in lower case."""
-    scheme = Uuid7()
-    return scheme.time_ms(scheme.raw(UUID(value)))
+    scheme, uuid = Uuid7(), UUID(value)
+    return scheme.time_ms(_spelled_so(value, str(uuid), scheme.raw(uuid)))
 
 
 def ulid_text(value: Any) -> int:
-    """A ULID as its 26 characters."""
+    """A ULID as its 26 characters, in upper case."""
     scheme = Ulid()
-    return scheme.time_ms(scheme.raw(value))
+    raw = scheme.raw(value)
+    return scheme.time_ms(_spelled_so(value, scheme.value(raw), raw))
+
+
+def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
+    """Two spellings of one id do not sort alike."""
+    if value != spelling:
+        raise InvalidId(f"write it as {spelling}")
+    return raw
 
 
 def after(prefix: str, time_of: TimeOf) -> TimeOf:

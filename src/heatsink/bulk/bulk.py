@@ -15,7 +15,7 @@ from heatsink.errors import InvalidSetting, Overloaded
 
 from . import changes
 from .actions import BUILT_IN, WEBHOOK, check_action
-from .batch import Batch, Failure, PartPlace, Progress, State, parse_rate
+from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
 from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
@@ -109,7 +109,9 @@ class Bulk:
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
         )
-        await self._check_known(action)
+        await self._check_known(wanted)
+        if wanted.rate is not None:
+            await self._declare(wanted, wanted.rate)
         return await self._accept(wanted, items, spread)
 
     async def _accept(
@@ -117,17 +119,40 @@ class Bulk:
     ) -> Batch:
         known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
-        if known.state not in ("open", "aborted"):
-            return known
-        batch = msgspec.structs.replace(wanted, submitted_ms=known.submitted_ms)
-        partitions = await self._hand(batch.id, spread)
-        submission = Submission(
-            batch, partitions, self._stores, self._patience, self._clock, self._rng
+        accepted = known
+        batch = msgspec.structs.replace(
+            wanted, submitted_ms=known.submitted_ms, version=known.version
         )
-        accepted = await submission.run(items)
-        if accepted.is_final:
+        if known.state in ("open", "aborted"):
+            partitions = await self._hand(batch.id, spread)
+            submission = Submission(
+                batch, partitions, self._stores, self._patience, self._clock, self._rng
+            )
+            accepted = await submission.run(items)
+        calls = [self._stores.sync()]
+        if accepted.state == "running":
+            calls.append(self._release(accepted))
+        await asyncio.gather(*calls)
+        if not accepted.items:
             await self.tell_done(accepted)
         return accepted
+
+    async def _declare(self, wanted: Batch, rate: Rate) -> None:
+        """A lane's first rate also holds for what was queued without one."""
+        lane, limits = lane_of(wanted), self._stores.limits
+        before = await self._patience.call(limits.rate_of, lane)
+        await self._patience.call(limits.declare, lane, rate)
+        if before is None:
+            for batch in await self.list(LIST_MAX, wanted.tenant):
+                if batch.action == wanted.action and not batch.is_final:
+                    await self._tell_parts(batch, "limit")
+
+    async def _release(self, batch: Batch) -> None:
+        """Whoever declared a rate since this was staged did not see it before it was sealed."""
+        limits = self._stores.limits
+        if await self._patience.call(limits.rate_of, lane_of(batch)) is not None:
+            await self._tell_parts(batch, "limit")
+        await self._tell_parts(batch, "release")
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(96):024x}"
@@ -141,15 +166,15 @@ class Bulk:
             )
         return on_done
 
-    async def _check_known(self, action: str) -> None:
+    async def _check_known(self, wanted: Batch) -> None:
         """Workers announce what they can do. Before the first of them came, anything may be."""
-        if action.startswith(BUILT_IN):
-            return
         known = await self._patience.call(self._stores.fleet.actions)
-        if known and action not in known:
-            raise InvalidSetting(
-                f"action {action!r} is unknown: workers announced {', '.join(known[:20])}"
-            )
+        callback = "" if "://" in wanted.on_done else wanted.on_done
+        for field, name in (("action", wanted.action), ("on_done", callback)):
+            if known and name and name not in known and not name.startswith(BUILT_IN):
+                raise InvalidSetting(
+                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
+                )
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:
@@ -174,8 +199,13 @@ class Bulk:
     # -- looking ---------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
+        """How far a batch is. A wish that not all of its parts have heard is told them again."""
         batch = await self._get(id)
-        counts = [c for c in await asyncio.gather(*map(self._count, batch.parts)) if c]
+        found = await asyncio.gather(*map(self._count, batch.parts))
+        parts = zip(batch.parts, found, strict=True)
+        for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
+            await self._tell_parts(batch, verb)
+        counts = [count for count in found if count]
         done, failed, cancelled, running = (
             sum(getattr(count, name) for count in counts)
             for name in ("done", "failed", "cancelled", "running")
@@ -258,11 +288,17 @@ class Bulk:
 
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
+        was_running = not (await self._get(id)).is_final
         give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
         while (await self.status(id)).is_final and not (await self._get(id)).is_final:
             if self._clock.monotonic_s() > give_up_s:
                 raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
             await self._clock.sleep(LOOK_S)
+        batch = await self._get(id)
+        if was_running and batch.state == "done":
+            return  # this wish was heard before, but not by all parts until now
+        if batch.is_final:
+            await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
         await self._tell_parts(batch, "retry")
 
@@ -273,7 +309,7 @@ class Bulk:
     async def _tell_parts(self, batch: Batch, verb: Verb) -> None:
         steer = self._stores.queue.steer
         calls = (
-            self._patience.call(steer, part.partition, part.id, verb, batch.lap)
+            self._patience.call(steer, part.partition, part.id, verb, batch.lap, batch.version)
             for part in batch.parts
         )
         await asyncio.gather(*calls)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from heatsink.errors import Conflict, NotFound
 
 from .batch import Batch, PartEnd, PartPlace, State
+from .store import PartState, Verb
 
 
 def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int) -> Batch:
@@ -22,6 +23,7 @@ def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: in
         items=items,
         parts=tuple(parts),
         ended_ms=0 if items else now_ms,
+        reason="",
     )
 
 
@@ -38,8 +40,26 @@ def steered(batch: Batch, wish: State) -> Batch:
     return replace(batch, state=wish)
 
 
+def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
+    """What some parts were never told, since whoever wished it died half way."""
+    ended = {end.part for end in batch.ends}
+    found = {state for part, state in states.items() if part not in ended}
+    wanted: list[tuple[Verb, set[PartState]]] = []
+    if batch.state == "running":
+        wanted = [("release", {"staged"}), ("resume", {"paused"})]
+    elif batch.state == "paused":
+        wanted = [("pause", {"ready", "staged"})]
+    elif batch.state == "cancelling":
+        wanted = [("cancel", {"ready", "paused", "staged"})]
+    if batch.lap and batch.state != "paused":
+        wanted.insert(0, ("retry", {"finished"}))  # even to be cancelled, it must know of its lap
+    return [verb for verb, behind in wanted if behind & found]
+
+
 def tried_again(batch: Batch) -> Batch:
-    """Only what failed runs again, and the batch ends anew."""
+    """Only what failed runs again, and the batch ends anew. Said twice, it changes nothing."""
+    if batch.state == "running" and batch.lap:
+        return batch
     if batch.state != "failed":
         raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed one can be retried")
     return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)

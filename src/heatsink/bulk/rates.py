@@ -33,7 +33,7 @@ PAUSE_MS = 1_000.0  # most limits count by the second: let what was counted pass
 STEP_DOWN = 0.03
 CURVE = 5e-5
 LINGER_S: float = (STEP_DOWN / CURVE) ** (1 / 3)  # when the pace is back at the level
-NEAR = 1.25
+NEAR = 1.1
 TRUST_NEAR, TRUST_FAR = 0.1, 0.75
 
 GUARD_MS = 500.0
@@ -150,7 +150,7 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
         wanted = min(wanted, in_time)
     waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
     following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
-    return following, Grants(size, waits)
+    return following, Grants(size, waits, now_ms)
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:

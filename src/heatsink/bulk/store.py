@@ -48,13 +48,18 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """`attempt` is random and unguessable; `grants` are the starts that each lane was granted."""
+    """`attempt` is random, unguessable, and never used for a second claim.
+
+    `grants` are the starts that each lane was granted. `unanswered` are earlier claims of this
+    owner whose answers never came: nobody runs what they handed out, so it is taken back.
+    """
 
     owner: str
     attempt: str
     want: int
     lease_ms: int
     grants: dict[str, int] = msgspec.field(default_factory=dict)
+    unanswered: list[str] = msgspec.field(default_factory=list)
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -144,12 +149,15 @@ class Chores(msgspec.Struct, frozen=True):
     """What a partition's owner has to carry on: ends to report, stale parts to ask about."""
 
     ends: list[PartEnd]
-    stale: list[tuple[str, str]]
-    """(part, batch) pairs that were staged long ago and neither released nor dropped."""
+    stale: list[tuple[str, str, int]]
+    """(part, batch, stamp) of what was staged long ago and neither released nor dropped."""
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """Totals (claimed, done …) only grow; the rest is now. Times in µs are per item."""
+    """Totals (claimed, done …, used_us) only grow; the rest is now.
+
+    `service_us` is for each item that waits; `used_us` is what all that was started has taken.
+    """
 
     runnable: int = 0
     limited: int = 0
@@ -165,14 +173,24 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     fenced: int = 0
     lost: int = 0
     workers: int = 0
+    used_us: int = 0
 
 
 class QueueStore(Protocol):
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        """Put chunks where nothing runs yet. A chunk that is there already is left as it is."""
+        """Put chunks where nothing runs yet. A chunk that is there already is left as it is.
 
-    async def steer(self, partition: int, part: str, verb: Verb, lap: int = 0) -> bool:
-        """Change a part's state; False if there is no such part. Repeating changes nothing."""
+        Without chunks it only renews the part's stamp, so that it is not taken for stale.
+        """
+
+    async def steer(
+        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+    ) -> bool:
+        """Change a part's state; False if there is no such part. Repeating changes nothing.
+
+        `since` is the version of the batch that the wish comes from: a wish that is older than
+        one the part has heard changes nothing. For `drop` it is the stamp that the part must have.
+        """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
 
@@ -200,7 +218,10 @@ class BatchStore(Protocol):
         """Keep it, unless one of that id is there: then that one is the answer."""
 
     async def update(self, batch: Batch) -> Batch | None:
-        """Replace the record of the same `version`, raising it by one; None if that is gone."""
+        """Replace the record of the same `version`, raising it by one; None if that is gone.
+
+        What was to be forgotten stays.
+        """
 
     async def get(self, id: str) -> Batch | None: ...
 
@@ -212,10 +233,14 @@ class BatchStore(Protocol):
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited."""
+    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited.
+
+    `now_ms` is by the clock of the limit's home.
+    """
 
     size: int
     wait_ms: list[float]
+    now_ms: float
 
 
 class LimitStore(Protocol):

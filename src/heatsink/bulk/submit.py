@@ -3,28 +3,35 @@
 Nothing of a batch runs before it is sealed. Whatever dies on the way, the batch is either there
 whole or not at all, and the same id can be submitted again: each submission stages parts of its
 own (its *generation*), the first to seal wins, and what the others staged is dropped.
+
+Who drops parts of a batch that is not sealed first raises the version of its record. So a seal of
+the version that the submission began with finds all of its parts; after any other it must look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, Iterable, Sequence
 from hashlib import blake2b
 from random import Random
 from typing import Any
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import HeatsinkError
+from heatsink.errors import HeatsinkError, Overloaded
 
 from . import changes
 from .batch import Batch, PartPlace
 from .items import CHUNK_ITEMS_MAX, Chunker, each
 from .patience import Patience
 from .placement import less_loaded
-from .store import Chunk, Part, PartitionLoad, QueueStores
+from .store import BatchStore, Chunk, Part, PartitionLoad, QueueStores
 
+logger = logging.getLogger("heatsink")
+KEEP_MS = 7 * 86_400_000
 BLOCK_CHUNKS = 5  # staged with one call
 CALLS_MAX = 4  # at once
+FRESH_S = 15.0  # parts that nobody touches for long are taken for left behind
 
 
 class Submission:
@@ -54,16 +61,16 @@ class Submission:
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
         lane = lane_of(self._batch)
-        if self._batch.rate is not None:
-            await self._patience.call(self._stores.limits.declare, lane, self._batch.rate)
         self._limited = await self._patience.call(self._stores.limits.rate_of, lane) is not None
+        freshening = asyncio.ensure_future(self._stay_fresh())
         try:
             await self._stage_all(items)
             batch = await self._seal()
         except BaseException as error:
             await self._abort(error)
             raise
-        await self._let_run(batch)
+        finally:
+            freshening.cancel()
         return batch
 
     # -- staging ---------------------------------------------------------------------------
@@ -106,11 +113,22 @@ class Submission:
             self._stores.queue.stage, partition, self._part(partition), chunks
         )
 
+    async def _stay_fresh(self) -> None:
+        """However slowly the items come."""
+        while True:
+            await self._clock.sleep(FRESH_S)
+            try:
+                await self._touch()
+            except HeatsinkError as error:
+                logger.info("parts of batch %r were not kept fresh: %s", self._batch.id, error)
+
+    async def _touch(self) -> None:
+        await asyncio.gather(*(self._send(partition, []) for partition in list(self._counts)))
+
     async def _finish_calls(self, most: int) -> None:
         while len(self._calls) > most:
             done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
-            for call in done:
-                call.result()
+            await asyncio.gather(*done)  # looks at all of them, and raises the first error
 
     def _part(self, partition: int) -> Part:
         batch = self._batch
@@ -133,27 +151,29 @@ class Submission:
         if self._stores.scattered:
             await self._stores.sync()
         parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
+        known = self._batch
         while True:
-            known = await self._patience.call(self._stores.batches.get, self._batch.id)
-            known = changes.check_found(known, self._batch.id)
-            if known.state not in ("open", "aborted"):
-                await self._drop_parts(keep=known)
-                return known
             wanted = changes.sealed(known, self._generation, parts, now_ms(self._clock))
             kept = await self._patience.call(self._stores.batches.update, wanted)
             if kept is not None:
                 return kept
+            found = await self._patience.call(self._stores.batches.get, self._batch.id)
+            known = changes.check_found(found, self._batch.id)
+            if known.state not in ("open", "aborted"):
+                await self._drop_parts(keep=known)
+                return known
+            await self._check_intact(parts)
 
-    async def _let_run(self, batch: Batch) -> None:
-        steer = self._stores.queue.steer
-        await asyncio.gather(
-            self._stores.sync(),
-            *(self._patience.call(steer, p.partition, p.id, "release") for p in batch.parts),
-        )
-        known = await self._patience.call(self._stores.batches.get, batch.id)
-        if known is not None and known.state == "paused":
-            for part in known.parts:
-                await self._patience.call(steer, part.partition, part.id, "pause")
+    async def _check_intact(self, parts: Sequence[PartPlace]) -> None:
+        """Touched, a part is not dropped any more by those who took it for stale."""
+        await self._touch()
+        for part in parts:
+            counts = await self._patience.call(self._stores.queue.part, part.partition, part.id)
+            if counts is None or counts.size != part.items:
+                raise Overloaded(
+                    "the submission stood still for so long that it was given up: submit again "
+                    "with the same id"
+                )
 
     async def _abort(self, error: BaseException) -> None:
         """Best effort: what is not dropped now, the partitions' owners drop later."""
@@ -162,11 +182,8 @@ class Submission:
         await asyncio.gather(*self._calls, return_exceptions=True)
         reason = f"{type(error).__name__}: {error}"
         try:
-            known = await self._stores.batches.get(self._batch.id)
-            if known is not None and known.state == "open":
-                await self._stores.batches.update(
-                    changes.aborted(known, reason, now_ms(self._clock))
-                )
+            known = await give_up(self._stores.batches, self._batch.id, reason, self._clock)
+            if known is not None and known.state == "aborted":
                 error.add_note(f"batch {self._batch.id!r} is aborted: nothing of it runs")
             await self._drop_parts(keep=known)
         except HeatsinkError:
@@ -178,6 +195,18 @@ class Submission:
             part = self._part(partition).id
             if part not in kept:
                 await self._stores.queue.steer(partition, part, "drop")
+
+
+async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Batch | None:
+    """Abort a batch unless it is sealed. Its record as it is then: no earlier seal can land."""
+    while True:
+        known = await batches.get(id)
+        if known is None or known.state not in ("open", "aborted"):
+            return known
+        kept = await batches.update(changes.aborted(known, reason, now_ms(clock)))
+        if kept is not None:
+            await batches.forget(id, KEEP_MS)
+            return kept
 
 
 def lane_of(batch: Batch) -> str:

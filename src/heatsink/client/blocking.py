@@ -10,6 +10,7 @@ from functools import wraps
 from threading import Thread
 from typing import Any
 
+from heatsink.absorb.blocking import BlockingReads
 from heatsink.errors import Closed
 
 from .connect import connect
@@ -23,6 +24,7 @@ class BlockingHeatsink:
         self._client = connect(url, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
+        self._reads: BlockingReads | None = None
 
     def __enter__(self) -> BlockingHeatsink:
         if self._thread is not None:
@@ -36,7 +38,15 @@ class BlockingHeatsink:
         except BaseException:
             self._stop()
             raise
+        self._reads = self._wait(self._client._reading().blocking, loop.call_soon_threadsafe)
         return self
+
+    @property
+    def reads(self) -> BlockingReads:
+        """Reads of anything, coalesced and kept near. Loads are plain functions."""
+        if self._loop is None or self._reads is None:
+            raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
+        return self._reads
 
     def __exit__(self, *_: object) -> None:
         self.close()

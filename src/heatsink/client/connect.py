@@ -6,6 +6,7 @@ from random import Random
 from socket import gethostname
 from typing import Any
 
+from heatsink.checks import check_kind
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting
 from heatsink.stores.stores import Stores
@@ -36,6 +37,9 @@ def connect(
     of the Redis that holds bulk actions; without it they go to a private server beside the store.
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
+    check_kind("rng", rng, Random)
+    if limit is not None:
+        check_kind("limit", limit, PartitionLimit)
     chosen = _settings(settings)
     stores = open_stores(url, clock)
     if news is not None:

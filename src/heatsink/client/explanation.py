@@ -21,6 +21,7 @@ class Explanation(msgspec.Struct, frozen=True):
     pin: Decision | None
     heat: KeyHeat | None
     table_refusal: str | None = None
+    near: Decision | None = None
     bucket_units: tuple[int, ...] = ()
     """Write units to each bucket of the present layout through this process, so far."""
 
@@ -44,20 +45,31 @@ class Explanation(msgspec.Struct, frozen=True):
         return len(self.layout.partitions(self.key))
 
     @property
+    def kind(self) -> str:
+        """What makes it hot: writes, which are spread, or reads, which are kept near."""
+        kinds = ("write-hot" if self.buckets > 1 else "", "read-hot" if self.near else "")
+        return ", ".join(filter(None, kinds))
+
+    @property
     def reason(self) -> str:
         if self.pin is not None:
             return f"pinned to {self.pin.value}: {self.pin.reason}"
-        return self.decision.reason if self.decision else "never hot: one bucket"
+        if self.decision is not None:
+            return self.decision.reason
+        return "never write-hot: one bucket" if self.near else "never hot: one bucket"
 
     def __str__(self) -> str:
         page = _count(self.queries_per_page, "query", "queries")
+        hot = f" ({self.kind})" if self.kind else ""
         lines = [
-            f"{self.key}: {_count(self.buckets, 'bucket')} now",
+            f"{self.key}: {_count(self.buckets, 'bucket')} now{hot}",
             f"  why     {self.reason}",
             f"  heat    {self._heat()}",
             f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
             "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
         ]
+        if self.near is not None:
+            lines.insert(2, f"  near    kept {self.near.value} ms, {self.near.reason}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)

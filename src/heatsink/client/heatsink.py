@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from os import getpid
 from random import Random
 from socket import gethostname
 from typing import Any
 
+from heatsink.absorb.reads import Reads
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import POLICIES
@@ -18,13 +21,12 @@ from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Closed, InvalidSetting, NotFound
+from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.modes import PREFIX as MODES
-from heatsink.isolate.store import NoCache
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, LogEntry, Meta, for_key
+from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
 from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -38,10 +40,11 @@ from heatsink.stores.stores import Stores
 from .explanation import Explanation
 from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
-from .queue_watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, worker_pin
+from .queue.timelines import make_timelines
+from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, worker_pin
+from .read_side import ReadSide
 from .settings import Settings
 from .status import Status
-from .timelines import make_timelines
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -78,6 +81,7 @@ class Heatsink:
         self._coordination: Coordination | None = None
         self._entered = False
         self._log: Log | None = None
+        self._read_side: ReadSide | None = None
         self._counters: Counters | None = None
         self._running: list[asyncio.Task[None]] = []
 
@@ -104,7 +108,12 @@ class Heatsink:
         )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
-        parts = Parts(self._registry, router, self._tracker, self._backoff, self._clock)
+        reading = ReadSide(self._stores, self._settings, self._tracker, self._clock, self._rng)
+        self._read_side = reading
+        self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
+        parts = Parts(
+            self._registry, router, self._tracker, self._backoff, self._clock, reading.pages
+        )
         self._log = Log(self._stores.log, parts)
         self._stores.meter.report = self._tracker.record_units
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
@@ -113,6 +122,10 @@ class Heatsink:
         reporter = self._make_reporter()
         self._start("following the registry", self._registry.follow)
         self._start("reporting heat", reporter.run)
+        assert self._read_side is not None
+        self._start("following soft decisions", self._read_side.follow)
+        if self._read_side.invalidation is not None:
+            self._start("forgetting with others", self._read_side.invalidation.run)
         if self._settings.coordinate and self._coordination:
             self._start("coordinating", self._coordination.coordinator.run)
 
@@ -149,14 +162,19 @@ class Heatsink:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs beside the application and give the lease back."""
+        """Stop what runs beside the application and give the lease back, if the store answers."""
+        deadline_s = self._backoff.deadline_s()
         self._log = self._counters = None
+        if self._read_side is not None:
+            self._read_side.close()
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
         if self._coordination is not None:
-            await self._coordination.coordinator.close()
+            with suppress(Overloaded):  # whoever leads next waits for the lease to end
+                resign = self._coordination.coordinator.close
+                await self._backoff.call(resign, "", deadline_s)
         await self._registry.close()
         if self._queue is not None:
             await self._queue.close()
@@ -174,7 +192,7 @@ class Heatsink:
         if self._timelines is None:
             settings = self._settings.timelines
             self._timelines = make_timelines(
-                self.log, self.counters, self._registry, queue, NoCache(), settings
+                self.log, self.counters, self._registry, queue, self.reads, settings
             )
         return self._timelines
 
@@ -199,7 +217,12 @@ class Heatsink:
         coordinator = self._coordination.coordinator
         policy = POLICIES[self._settings.scaling](self._settings.workers)
         self.queue_watch = QueueWatch(
-            queue.stores, queue.bulk, policy, coordinator, self._registry, self._clock
+            queue.stores,
+            queue.bulk,
+            policy,
+            coordinator,
+            self._clock,
+            lambda: self._registry.view.pins,
         )
         coordinator.loops.append(self.queue_watch)
 
@@ -214,6 +237,16 @@ class Heatsink:
         if self._counters is None:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._counters
+
+    @property
+    def reads(self) -> Reads:
+        """Reads of anything, coalesced and kept near."""
+        return self._reading().reads
+
+    def _reading(self) -> ReadSide:
+        self._check_open()
+        assert self._read_side is not None
+        return self._read_side
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
         """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
@@ -283,7 +316,9 @@ class Heatsink:
         """Buckets now, epochs, heat, why, and what a read costs."""
         check_key(key)
         self._check_open()
-        layout = await self._registry.layout(key)
+        self._registry.check()
+        deadline_s = self._backoff.deadline_s()
+        layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
         view = self._registry.view
         return Explanation(
             key=key,
@@ -294,6 +329,7 @@ class Heatsink:
             heat=self._coordination.heat_of(key) if self._coordination else None,
             table_refusal=self._backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
+            near=self._reading().near_keys.in_force().get(key),
         )
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
@@ -312,14 +348,19 @@ class Heatsink:
         self._check_open()
         check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
         check_text("reason", reason, REASON_MAX)
-        await self._registry.publish([for_key(key, PIN, buckets, reason)], term=None)
+        await self._publish(for_key(key, PIN, buckets, reason))
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
         check_key(key)
         self._check_open()
         check_text("reason", reason, REASON_MAX)
-        await self._registry.publish([for_key(key, PIN, None, reason)], term=None)
+        await self._publish(for_key(key, PIN, None, reason))
+
+    async def _publish(self, decision: Decision) -> None:
+        """A target: committed twice it is the same."""
+        publish = partial(self._registry.publish, [decision], None)
+        await self._backoff.call(publish, decision.key, self._backoff.deadline_s())
 
     def _check_open(self) -> None:
         _ = self.log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import msgspec
@@ -11,18 +10,17 @@ from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
 from heatsink.control.loop import ControlLoop
+from heatsink.control.turn_log import TurnLog
 from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.errors import HeatsinkError, Retryable
 from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
-from .queue_watch import is_worker_pin
+from .queue.watch import is_worker_pin
 from .settings import Settings
 
-logger = logging.getLogger("heatsink")
 SILENT_WINDOWS = 3
 
 
@@ -63,7 +61,7 @@ class KeyWatch:
         self._window_s = window_s
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
-        self._latest: WindowHeat | None = None
+        self.latest: WindowHeat | None = None
 
     async def observe(self) -> Observation:
         now_s = self._registry.fleet_now_s()
@@ -74,17 +72,22 @@ class KeyWatch:
         if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
             windows = []
         self._lease.servers = self._aggregator.servers
-        self._latest = next((w for w in reversed(windows) if w.complete), self._latest)
+        self.latest = next((w for w in reversed(windows) if w.complete), self.latest)
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
         return Observation(windows, view.layouts, pins, view.version)
 
     def heat_of(self, key: str) -> KeyHeat | None:
         """The key's heat in the last complete window, if it was reported."""
-        return self._latest.keys.get(key) if self._latest else None
+        return self.latest.keys.get(key) if self.latest else None
+
+    @property
+    def servers(self) -> int:
+        """How many reported in that window."""
+        return self._aggregator.servers
 
     def hottest(self, limit: int, leads: bool) -> Hottest:
-        leader, window = self._registry.meta.leader, self._latest
+        leader, window = self._registry.meta.leader, self.latest
         if not leads or window is None:
             return Hottest(leads, leader, self._window_s)
         ranked = sorted(window.keys.items(), key=lambda item: -_cost_s(item[1]))
@@ -125,13 +128,7 @@ def coordinate_keys(
 ) -> Coordination:
     lease = Lease(stores.lease, name, clock, settings.lease_s)
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
-    coordinator = Coordinator(registry, lease, clock, _tell)
+    coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)
     coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
     return Coordination(coordinator, watch)
-
-
-def _tell(error: HeatsinkError) -> None:
-    """What passes by itself is not worth a line in everybody's log."""
-    level = logging.INFO if isinstance(error, Retryable) else logging.WARNING
-    logger.log(level, "a turn of the coordinator failed: %s", error)

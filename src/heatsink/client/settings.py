@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from heatsink.absorb.policy import NearRules
+from heatsink.absorb.settings import ReadSettings
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
@@ -33,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True):
     scaling: str = "littles_law"
     timelines: TimelineSettings = TimelineSettings()
     workers: WorkerRules = WorkerRules()
+    reads: ReadSettings = ReadSettings()
+    near: NearRules = NearRules()
 
     @property
     def alarm_units(self) -> int:
@@ -46,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("bulk", self.bulk, BulkSettings)
         check_kind("workers", self.workers, WorkerRules)
         check_kind("timelines", self.timelines, TimelineSettings)
+        check_kind("reads", self.reads, ReadSettings)
+        check_kind("near", self.near, NearRules)
         if self.scaling not in POLICIES:
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}")
         check_kind("coordinate", self.coordinate, bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from heatsink.checks import shown
 from heatsink.clock import Clock
@@ -69,11 +69,10 @@ def _check_file(file: Path, must_exist: bool) -> None:
 def _dynamodb(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:  # noqa: ARG001
     try:
         from heatsink.stores.dynamodb import dynamodb_stores
-        from heatsink.stores.dynamodb.address import parse
+        from heatsink.stores.dynamodb.address import parse_url
     except ImportError:
         raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return dynamodb_stores(parse(parts.netloc, options), clock)
+    return dynamodb_stores(parse_url(parts), clock)
 
 
 Opener = Callable[[SplitResult, Clock, bool], Stores]

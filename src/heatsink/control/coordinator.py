@@ -27,13 +27,13 @@ class Coordinator:
         registry: Registry,
         lease: Lease,
         clock: Clock,
-        on_error: Callable[[HeatsinkError], None] = lambda _: None,
+        on_turn: Callable[[HeatsinkError | None], None] = lambda _: None,
     ) -> None:
         self.loops: list[Turn] = []
         self._registry = registry
         self._lease = lease
         self._clock = clock
-        self._on_error = on_error
+        self._on_turn = on_turn
 
     @property
     def leads(self) -> bool:
@@ -66,14 +66,15 @@ class Coordinator:
 
     async def run(self) -> None:
         while True:
-            await self._safely(self.run_once)
+            self._on_turn(await self._failure_of(self.run_once))
             await self._clock.sleep(TURN_S if self.leads else self._registry.standby_s(TURN_S))
 
-    async def _safely(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _failure_of(self, turn: Callable[[], Awaitable[None]]) -> HeatsinkError | None:
         try:
             await turn()
         except HeatsinkError as error:
-            self._on_error(error)
+            return error
+        return None
 
     async def close(self) -> None:
-        await self._safely(self._lease.resign)
+        await self._failure_of(self._lease.resign)

@@ -13,7 +13,7 @@ from heatsink.clock import Clock
 
 from . import requests
 from .database import Database, Json
-from .errors import SERVICE, EngineError, Refused, ValidationFailed
+from .errors import SERVICE, EngineError, Refused, ValidationFailed, constraint_failed
 from .operations.batches import batch_get_item, batch_write_item
 from .operations.reads import get_item, query, scan
 from .operations.tables import (
@@ -109,7 +109,4 @@ def _not_understood(message: str) -> ValidationFailed:
     if missing is None:
         return ValidationFailed(f"1 validation error detected: {message}")
     field = missing[1][0].lower() + missing[1][1:]
-    return ValidationFailed(
-        f"1 validation error detected: Value null at '{field}' failed to satisfy constraint: "
-        f"Member must not be null"
-    )
+    return constraint_failed(f"Value null at '{field}'", "not be null")

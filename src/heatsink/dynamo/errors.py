@@ -131,5 +131,13 @@ def cancellation_reason(error: EngineError) -> dict[str, Any]:
     return {"Code": "ValidationError", "Message": error.message}
 
 
+def constraint_failed(member: str, constraint: str) -> ValidationFailed:
+    """`member` is the value, if it is shown, and where: `Value 'x' at 'limit'`."""
+    return ValidationFailed(
+        f"1 validation error detected: {member} failed to satisfy constraint: Member must "
+        f"{constraint}"
+    )
+
+
 def not_found(message: str = "Requested resource not found") -> Refused:
     return Refused("ResourceNotFoundException", message)

@@ -8,6 +8,7 @@ which is refused.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -144,8 +145,9 @@ class EngineServer:
         try:
             self._server = await loop.create_server(lambda: Connection(self), HOST, self._port)
         except OSError as error:
+            reason = os.strerror(error.errno or 0)
             raise InvalidSetting(
-                f"port {self._port} cannot be listened on ({error.strerror}): choose another"
+                f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from heatsink.errors import InvalidSetting
+from heatsink.checks import check_number, check_whole
 
 HOST = "127.0.0.1"
 PORT = 8322
+PORT_MAX = 65_535
+PARTITIONS_MAX = 10_000
+UNITS_MIN, UNITS_MAX = 0.001, 1e9
+SECONDS_MAX = 1e6
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +32,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     region: str = "us-east-1"
 
     def __post_init__(self) -> None:
-        for name in ("write_limit", "read_limit", "burst_s", "partitions"):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("replica_lag_s", "latency_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidSetting(f"{name} must not be negative, not {getattr(self, name)}")
-        if not 0 <= self.port <= 65_535:
-            raise InvalidSetting(f"port must be between 0 and 65535, not {self.port}")
+        check_whole("port", self.port, 0, PORT_MAX)
+        check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
+        for name in ("write_limit", "read_limit"):
+            check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
+        for name in ("burst_s", "replica_lag_s", "latency_s"):
+            check_number(name, getattr(self, name), 0, SECONDS_MAX)

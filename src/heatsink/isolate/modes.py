@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from heatsink.registry.decision import PIN, for_key
+from heatsink.registry.decision import PIN, SETTING, for_key
 from heatsink.registry.registry import Registry
 
 from .policy import PULLED, PUSHED
 
 PREFIX = "~mode/"
+THRESHOLD = f"{SETTING}timelines.threshold"
 BUCKETS = {PUSHED: 1, PULLED: 2}
 
 
@@ -61,6 +62,14 @@ class Modes:
                 author = key.removeprefix(PREFIX)
                 found.append(AuthorMode(author, _mode(epoch.buckets), pin.reason, epoch.start_ms))
         return sorted(found, key=lambda one: -one.since_ms)
+
+    def threshold(self, otherwise: int) -> int:
+        """Of followers: what an operator set for the whole deployment."""
+        pin = self._registry.view.pins.get(THRESHOLD)
+        return pin.value if pin and pin.value else otherwise
+
+    async def set_threshold(self, followers: int, reason: str) -> None:
+        await self._registry.publish([for_key(THRESHOLD, PIN, followers, reason)], term=None)
 
     async def change(self, author: str, mode: str, reason: str) -> None:
         decision = for_key(PREFIX + author, PIN, BUCKETS[mode], reason)

@@ -94,23 +94,6 @@ class Cache(Protocol):
     def forget(self, key: str) -> Any: ...
 
 
-class NoCache:
-    """Loads each time."""
-
-    async def get(
-        self,
-        key: str,  # noqa: ARG002
-        load: Callable[[], Awaitable[Any]],
-        *,
-        fresh_for: float,  # noqa: ARG002
-        stale_for: float,  # noqa: ARG002
-    ) -> Any:
-        return await load()
-
-    def forget(self, key: str) -> None:
-        pass
-
-
 class FanOut(Protocol):
     """Hands the push of one post to the queue, once for each post; returns the batch's id."""
 

@@ -30,6 +30,7 @@ from .store import (
 
 POSTS = "~posts/"
 NAME_MAX = 256
+FOLLOWERS_MAX = 10**9
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
 BACK_FILL = 100
@@ -44,7 +45,7 @@ class TimelineSettings(msgspec.Struct, frozen=True):
     stale_for: float = 5.0
 
     def __post_init__(self) -> None:
-        check_whole("threshold", self.threshold, 1, 10**9)
+        check_whole("threshold", self.threshold, 1, FOLLOWERS_MAX)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Timelines:
         """Whether it is new. The author's recent posts are in `user`'s home then."""
         _check_pair(user, author)
         is_new = await self._graph.follow(user, author)
-        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), built=False)
+        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), False)
         return is_new
 
     async def unfollow(self, user: str, author: str) -> bool:
@@ -140,12 +141,28 @@ class Timelines:
             raise InvalidSetting(f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}")
         await self._modes.change(author, mode, f"pinned: {check_text('reason', reason, 400)}")
 
+    async def set_threshold(self, followers: int, *, reason: str) -> None:
+        """Authors with so many followers are pulled from now on, in every process."""
+        check_whole("followers", followers, 1, FOLLOWERS_MAX)
+        await self._modes.set_threshold(followers, check_text("reason", reason, 400))
+
+    async def unpin(self, author: str) -> None:
+        """Let the number of followers decide again."""
+        mode = self._modes.now(_check_name("author", author))
+        await self._modes.change(author, mode, "unpinned: the number of followers decides")
+
+    async def explain(self, author: str) -> str:
+        """Why an author's posts are pushed or pulled."""
+        followers = await self.followers(author)
+        return f"{self._modes.now(author)}: {self._modes.reason(author)} ({followers:,} now)"
+
     async def _choose_mode(self, author: str) -> None:
         if self._modes.reason(author).startswith("pinned: "):
             return
         followers = await self._graph.follower_count(author)
         mode = self._modes.wanted(author) or PUSHED
-        if change := wanted_mode(followers, mode, self._settings.threshold):
+        threshold = self._modes.threshold(self._settings.threshold)
+        if change := wanted_mode(followers, mode, threshold):
             await self._modes.change(author, *change)
 
     async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
@@ -214,7 +231,7 @@ class Timelines:
         """From the authors' own logs, which hold everything."""
         recent = await asyncio.gather(*(self._recent_pushed(a, BACK_FILL) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
-        await self._homes.fill(user, entries, built=True)
+        await self._homes.fill(user, entries, True)
 
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
         entries = await self._load_posts(author, None, limit)

@@ -8,6 +8,7 @@ from .layout import Layout
 
 BUCKETS = "buckets"
 PIN = "pin"
+SETTING = "~setting/"  # a pin of such a key is a number for the whole deployment, nobody's buckets
 FORMAT = 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -13,6 +13,7 @@ from heatsink.errors import (
     HeatsinkError,
     InvalidId,
     InvalidSetting,
+    NoRegistry,
     Outdated,
     Unavailable,
     WrongIncarnation,
@@ -20,6 +21,7 @@ from heatsink.errors import (
 
 from . import drafts, rules
 from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
+from .latency import Latency
 from .layout import Layout
 from .news import News, NewsStore
 from .relay import FOLLOW_S, Listener, Teller
@@ -32,6 +34,8 @@ PUBLISH_ATTEMPTS = 8
 PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
+REPLACED = "the data store was replaced by another incarnation: reconnect"
+WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
 BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
@@ -52,8 +56,10 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
+        self._refusal = ""
         self._listener = Listener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
+        self._latency = Latency()
         self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
         self._renewed_s = float("-inf")
@@ -88,15 +94,37 @@ class Registry:
         """Bring the view up to the store's closed time."""
         if self._listener is not None:
             self._listener.note_asked()
-        reading = await self._store.meta()
+        reading = await self._ours(self._store.meta())
         await self._catch_up(reading)
         return reading
+
+    async def _ours(self, question: Awaitable[Reading]) -> Reading:
+        """META, if it is of our incarnation. If not, `check` refuses from now on."""
+        asked_s = self._clock.monotonic_s()
+        try:
+            reading = await question
+            self._latency.note(self._clock.monotonic_s() - asked_s)
+        except NoRegistry:
+            self._refusal = WIPED
+        except WrongIncarnation as error:
+            self._refusal = str(error)
+        else:
+            same = reading.meta.incarnation == self.meta.incarnation
+            self._refusal = "" if same else REPLACED
+        self.check()
+        return reading
+
+    def check(self) -> None:
+        """Refuse what would read or write in a store that is not ours any more.
+
+        It costs no request: whoever follows the registry learns of it from META.
+        """
+        if self._refusal:
+            raise WrongIncarnation(self._refusal)
 
     async def _catch_up(self, reading: Reading) -> None:
         """The pair first, then the log up to its version, and only then the closed time."""
         meta, asked_s = reading.meta, self._clock.monotonic_s()
-        if meta.incarnation != self.meta.incarnation:
-            raise WrongIncarnation("the data store was replaced by another incarnation: reconnect")
         self._meta = meta
         self.time.observe(now_ms(self._clock), reading.store_ms, asked_s)
         self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
@@ -120,7 +148,7 @@ class Registry:
         if news is not None:
             await self._adopt(news)
             self._renewed_s = asked_s
-        return self.view.horizon_ms - self.now_ms() >= rules.THIN_MS
+        return self.view.horizon_ms - self.now_ms() >= self._thin_ms()
 
     async def _adopt(self, news: News) -> None:
         """The same order as in `_catch_up`; what is missing in the news is read in the store."""
@@ -132,12 +160,20 @@ class Registry:
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
         """Advance the closed time if it falls to this process, and adopt what came of it."""
         reading = reading or await self.renew()
-        horizon_ms = rules.HORIZON_MS
-        if self._listener is not None:
-            horizon_ms = self._listener.horizon_ms(self.servers)
-        closed_ms = rules.new_closed_time(reading, self.now_ms(), leads, horizon_ms)
+        horizon_ms = self._horizon_ms()
+        enough_ms = horizon_ms if leads else self._thin_ms()
+        closed_ms = rules.new_closed_time(reading, self.now_ms(), enough_ms, horizon_ms)
         if closed_ms is not None:
-            await self._catch_up(await self._store.advance(closed_ms))
+            await self._catch_up(await self._ours(self._store.advance(closed_ms)))
+
+    def _horizon_ms(self) -> int:
+        horizon_ms = rules.horizon_for(self._latency.typical_s)
+        if self._listener is not None:
+            return max(horizon_ms, self._listener.horizon_ms(self.servers))
+        return horizon_ms
+
+    def _thin_ms(self) -> int:
+        return rules.thin_ms(self._latency.typical_s)
 
     async def keep_up(self, urgent: bool) -> None:
         """Keep the view fresh, by news if there is any; if it is urgent, by all means."""
@@ -219,26 +255,33 @@ class Registry:
         return published
 
     async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
+        takes_s = 0.0
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
+            renewed_s = self._clock.monotonic_s()
             news = drafts.worth_publishing(decisions, self.view)
             if not news:
                 return []
             try:
-                await self._store.append(self._entry(news), term)
+                await self._store.append(self._entry(news, takes_s), term)
             except Outdated:
+                takes_s = max(2 * takes_s, self._clock.monotonic_s() - renewed_s, FOLLOW_S)
                 continue
             await self.renew()
             await self._trim()
             return news
         raise Unavailable("the registry changes too fast to be written: retry")
 
-    def _entry(self, decisions: list[Decision]) -> LogEntry:
+    def _entry(self, decisions: list[Decision], takes_s: float) -> LogEntry:
+        """Aim at where the closed time is now, or, if that is too slow, where it will be."""
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
+        earliest_ms = self.now_ms()
+        if takes_s:
+            earliest_ms += self._horizon_ms() + int(takes_s * 1000)
         return LogEntry(
             version=self.view.version + 1,
             decided_ms=self.now_ms(),
-            start_ms=rules.start_of_epochs(self.meta, self.now_ms(), layouts),
+            start_ms=rules.start_of_epochs(self.meta, earliest_ms, layouts),
             decisions=tuple(decisions),
         )
 

@@ -15,7 +15,7 @@ one record (META) with the version of the log and the leader's term:
     ──────                    ───────────────────────              ────────────────────
     append(T, N) ──if term is mine, C ≤ T ≤ C + 5 s──▶ version + 1
                               LOG(version + 1), EPOCHS(key) + (T, N)
-    advance ───────────── C = max(C, now + 0.5 s)
+    advance ───────────── C = max(C, now + 0.5 s), more on a slow store
                               (C, version) ────────────────────▶  1. take the pair
                               LOG(… version) ──────────────────▶  2. apply it, without a gap
                                                                   3. only then adopt C: the horizon
@@ -52,7 +52,7 @@ from .decision import LogEntry, Meta, Reading
 from .layout import COLD, Layout
 
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
-THIN_MS = 250  # with less than this left, any process advances it
+HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
 
 
@@ -88,10 +88,23 @@ def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
     return max([now_or_soonest, *(layout.epochs[-1].start_ms + 1 for layout in layouts)])
 
 
+def horizon_for(latency_s: float) -> int:
+    """How far ahead of now the closed time must be kept so that views do not use it up.
+
+    A view that leaves it alone, since half is left, comes back after a pause (0.1 s), and then
+    reads META and the log and advances it: three answers later. So half of it must last longer.
+    """
+    return min(max(HORIZON_MS, 200 + int(7_000 * latency_s)), HORIZON_MS_MAX)
+
+
+def thin_ms(latency_s: float) -> int:
+    """With less than this left, any process advances the closed time."""
+    return horizon_for(latency_s) // 2
+
+
 def new_closed_time(
-    reading: Reading, now_ms: int, leads: bool, horizon_ms: int = HORIZON_MS
+    reading: Reading, now_ms: int, enough_ms: int, horizon_ms: int = HORIZON_MS
 ) -> int | None:
-    """What this process should advance the closed time to, or None to leave it alone."""
-    remaining_ms = reading.meta.closed_ms - now_ms
-    due = remaining_ms < (horizon_ms if leads else THIN_MS)
+    """What this process should advance the closed time to, or None while enough is left."""
+    due = reading.meta.closed_ms - now_ms < enough_ms
     return now_ms + horizon_ms if due else None

@@ -15,12 +15,16 @@ except ImportError as missing:
     ) from None
 
 from heatsink import __version__
+from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.clock import SystemClock
+from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
 from heatsink.errors import HeatsinkError
 
 from .bulk import bulk
-from .configuration import PREFIX, config_option
-from .demo.traffic import SHAPES, Plan
+from .configuration import PORTS, PREFIX, Number, config_option
+from .demo.traffic import LIMIT, PEAK, SHAPES, Plan
+from .lab.commands import lab
 from .operator.commands import decisions, explain, hot, pin, unpin
 from .operator.doctor import doctor
 from .operator.top import top
@@ -29,6 +33,7 @@ from .worker import worker
 
 INTERRUPTED = 130
 PORT = 8321
+PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
 class Commands(click.Group):
@@ -55,7 +60,11 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
     ctx.exit(1)
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX}
+CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": PREFIX,
+    "show_default": True,
+}
 
 
 @click.group(cls=Commands, context_settings=CONTEXT)
@@ -71,19 +80,16 @@ def main() -> None:
     "--shape",
     type=click.Choice(list(SHAPES)),
     default="ramp",
-    show_default=True,
     help="How the traffic grows: slowly, or all at once.",
 )
-@click.option("--peak", default=4_000, show_default=True, help="Writes a second at the top.")
 @click.option(
-    "--limit", default=1_000, show_default=True, help="Writes a second a partition takes."
+    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Writes a second at the top."
 )
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=PORT,
-    show_default=True,
-    help="Port of the page; 0 takes any that is free.",
+    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes a second a partition takes."
+)
+@click.option(
+    "--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any that is free."
 )
 def demo(headless: bool, as_json: bool, shape: str, peak: int, limit: int, port: int) -> None:
     """Watch one conversation get hot, on a plain store and on Heatsink side by side."""
@@ -107,10 +113,11 @@ def _demo_in_terminal(plan: Plan, as_json: bool) -> None:
 
 
 def _demo_on_page(plan: Plan, port: int) -> None:
-    from .demo.page import listen, serve
+    from .demo.page import HOST, serve
     from .demo.stage import Stage
+    from .listening import listen
 
-    listener = listen(port)
+    (listener,) = listen(HOST, port)
     host, actual_port = listener.getsockname()
     click.echo(f"Open http://{host}:{actual_port} to watch. The run starts with the first look.")
     click.echo("Ctrl-C stops the demo.")
@@ -139,43 +146,78 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 @config_option
 @click.option("--store", required=True, help="URL of the data store.")
 @click.option("--news", help="URL of the Redis that carries heat and news.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the endpoints.")
-@click.option("--port", default=8323, show_default=True, help="Port of /healthz and /metrics.")
+@click.option("--host", default="127.0.0.1", help="Address of the endpoints.")
+@click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
 @click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
-@click.option("--name", default="", help="What this coordinator is called in the registry.")
-@click.option("--bucket-units", default=800, show_default=True, help="Write units/s of a bucket.")
-@click.option("--cool-down", default=300.0, show_default=True, help="Calm before N comes down, s.")
+@click.option(
+    "--name",
+    default="",
+    show_default="the host's",
+    help="What this coordinator is called in the registry.",
+)
+@click.option(
+    "--bucket-units", type=click.IntRange(1, 10**9), default=800, help="Write units/s of a bucket."
+)
+@click.option(
+    "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
+)
+@click.option("--queue", help="URL of the queue whose workers are to be scaled.")
+@click.option("--stage", default="default", help="Of the queue: keeps deployments apart.")
+@click.option(
+    "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="How to scale."
+)
+@click.option(
+    "--workers-max", type=click.IntRange(8, 10_000), default=256, help="Workers of a partition."
+)
+@click.option(
+    "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Workers of all partitions."
+)
 def coordinator(
-    store: str,
-    news: str | None,
-    host: str,
-    port: int,
-    token: str | None,
-    name: str,
-    bucket_units: int,
-    cool_down: float,
+    store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
 ) -> None:
     """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
-    from heatsink import BucketRules, connect
+    from heatsink import BucketRules
+    from heatsink.bulk import BulkSettings
 
-    from .coordinator import check_address, run_coordinator
+    from .coordinator import Endpoints, check_store, coordinate
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    check_address(host, token)
-    rules = BucketRules(bucket_units_s=bucket_units, cool_down_s=cool_down)
-    client = connect(store, news=news, name=name, rules=rules)
-    asyncio.run(run_coordinator(client, host, port, token))
+    check_store(store)
+    endpoints = Endpoints(host, port, token)
+    settings = {
+        "news": options["news"],
+        "name": options["name"],
+        "rules": BucketRules(
+            bucket_units_s=options["bucket_units"], cool_down_s=options["cool_down"]
+        ),
+        "queue": queue,
+        "bulk": BulkSettings(stage=options["stage"], durability="relaxed"),
+        "scaling": options["scaling"],
+        "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
+    }
+    asyncio.run(coordinate(store, endpoints, **settings))
+
+
+UNITS = Number(UNITS_MIN, UNITS_MAX)
+SECONDS = Number(0, SECONDS_MAX)
 
 
 @main.command()
 @config_option
-@click.option("--port", default=8322, show_default=True, help="Port on this machine.")
-@click.option("--write-limit", default=1_000.0, show_default=True, help="Units/s of a partition.")
-@click.option("--read-limit", default=3_000.0, show_default=True, help="Units/s of a partition.")
-@click.option("--burst-seconds", default=300.0, show_default=True, help="What may be saved up.")
-@click.option("--partitions", default=4, show_default=True, help="Partitions of a table.")
-@click.option("--replica-lag", default=0.0, show_default=True, help="Staleness of weak reads, s.")
-@click.option("--latency", default=0.0, show_default=True, help="Added to every answer, ms.")
+@click.option("--port", type=PORTS, default=8322, help="Port on this machine.")
+@click.option("--write-limit", type=UNITS, default=1e3, help="Units/s of a partition.")
+@click.option("--read-limit", type=UNITS, default=3e3, help="Units/s of a partition.")
+@click.option("--burst-seconds", type=SECONDS, default=300.0, help="What may be saved up.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, PARTITIONS_MAX),
+    default=4,
+    help="Partitions of a table on demand.",
+)
+@click.option("--replica-lag", type=SECONDS, default=0.0, help="Staleness of weak reads, s.")
+@click.option(
+    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
+)
 def dynamo(
     port: int,
     write_limit: float,
@@ -198,8 +240,11 @@ def dynamo(
         replica_lag_s=replica_lag,
         latency_s=latency / 1000,
     )
-    click.echo(f"DynamoDB-compatible engine on http://127.0.0.1:{port} (Ctrl-C stops it)")
-    asyncio.run(serve(settings, SystemClock(), Random()))
+
+    def announce(url: str) -> None:
+        click.echo(f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)")
+
+    asyncio.run(serve(settings, SystemClock(), Random(), announce))
 
 
 @main.group()
@@ -209,7 +254,11 @@ def table() -> None:
 
 @table.command("create")
 @click.argument("url")
-@click.option("--write-units", type=click.IntRange(1), help="Provision so many; else on demand.")
+@click.option(
+    "--write-units",
+    type=click.IntRange(1, PROVISIONED_MAX),
+    help="Provision so many; else on demand.",
+)
 def create_table(url: str, write_units: int | None) -> None:
     """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
     from .tables import create
@@ -225,19 +274,26 @@ def create_table(url: str, write_units: int | None) -> None:
 def adopt(url: str, table_name: str, complete: bool) -> None:
     """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
 
-    URL names the store of Heatsink's registry. Say --complete when the last program that writes
-    the table without Heatsink is gone; rows that it wrote stay readable.
+    URL names the store of Heatsink's registry. TABLE is beside it, or a URL says where:
+    dynamodb://chat?region=eu-west-1. Say --complete when the last program that writes the table
+    without Heatsink is gone; rows that it wrote stay readable.
     """
     from heatsink.boto.adoption import adopt as adopt_table
 
-    since_ms = asyncio.run(adopt_table(url, table_name, complete, SystemClock()))
+    from .tables import name_of_existing
+
+    async def run() -> tuple[str, float]:
+        name = await name_of_existing(table_name, url, SystemClock())
+        return name, await adopt_table(url, name, complete, SystemClock())
+
+    name, since_ms = asyncio.run(run())
     if since_ms == float("inf"):
-        click.echo(f"{table_name}: adoption is not complete; reads ask the bare keys too.")
+        click.echo(f"{name}: adoption is not complete; reads ask the bare keys too.")
     else:
-        click.echo(f"{table_name}: adoption is complete for rows from {int(since_ms)} ms on.")
+        click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-for command in (bulk, worker, serve_command, config_command):
+for command in (bulk, lab, worker, serve_command, config_command):
     main.add_command(command)
 for command in (top, hot, explain, pin, unpin, decisions, doctor):
     main.add_command(command)

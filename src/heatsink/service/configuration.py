@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,19 @@ import click
 
 PREFIX = "HEATSINK"
 DEFAULT_FILE = "heatsink.toml"
+PORTS = click.IntRange(0, 65_535)
+
+
+class Number(click.FloatRange):
+    """A float in a range, and a number: NaN passes every comparison that click makes."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -22,8 +36,8 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
     if file is None:
         return None
     try:
-        values: dict[str, Any] = tomllib.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
+        values: dict[str, Any] = tomllib.loads(Path(file).read_bytes().decode())
+    except (OSError, ValueError) as error:  # not UTF-8, or not TOML
         raise click.BadParameter(f"{file} cannot be read: {error}") from None
     known = {parameter.name for parameter in ctx.command.params}
     named = {name.replace("-", "_"): each for name, each in _of_command(ctx, values).items()}
@@ -35,10 +49,11 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The table of the command, and what stands outside of tables."""
-    plain = {name: each for name, each in values.items() if not isinstance(each, dict)}
-    table = values.get(ctx.info_name or "", {})
-    return {**plain, **table} if isinstance(table, dict) else plain
+    """The table of the command, and what stands outside of other commands' tables."""
+    commands = getattr(ctx.find_root().command, "commands", {})
+    tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
+    ours = {name: each for name, each in values.items() if name not in tables}
+    return {**ours, **values[ctx.info_name]} if ctx.info_name in tables else ours
 
 
 config_option = click.option(

@@ -7,17 +7,28 @@ import hmac
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
-from heatsink.errors import InvalidSetting
+from heatsink.client.urls import open_stores
+from heatsink.clock import Clock, SystemClock
+from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.ids import IdScheme, Uuid7, scheme_named
+
+from .listening import listen
+from .queue_metrics import QueueCollector
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 METRICS = {
@@ -32,18 +43,38 @@ METRICS = {
 }
 
 
-def check_address(host: str, token: str | None) -> None:
-    """Beyond this machine nothing is served without a token."""
-    if host not in LOOPBACK and not token:
-        raise InvalidSetting(f"host {host!r} is reachable from outside: set --token, or 127.0.0.1")
+@dataclass(frozen=True)
+class Endpoints:
+    """Where /healthz and the others are. Beyond this machine nothing is served without a token."""
+
+    host: str
+    port: int
+    token: str | None
+
+    def __post_init__(self) -> None:
+        if self.host not in LOOPBACK and not self.token:
+            raise InvalidSetting(
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+            )
+
+
+def check_store(url: str) -> None:
+    """A coordinator alone on its store would decide for nobody."""
+    if url.startswith("memory:"):
+        raise InvalidSetting(
+            "memory:// is private to its process: give --store the sqlite:// or dynamodb:// "
+            "store of your app servers"
+        )
 
 
 class Metrics:
     """No key is ever a label: their number is not ours to bound."""
 
-    def __init__(self, read: Callable[[], Status]) -> None:
+    def __init__(self, read: Callable[[], Status], *others: Collector) -> None:
         self._read = read
         self._registry = CollectorRegistry()
+        for other in others:
+            self._registry.register(other)
         self._gauges = {
             name: Gauge(f"heatsink_{name}", text, registry=self._registry)
             for name, text in METRICS.items()
@@ -56,9 +87,9 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def health_app(read: Callable[[], Status], token: str | None) -> Starlette:
+def health_app(read: Callable[[], Status], token: str | None, *others: Collector) -> Starlette:
     """/healthz: the process answers; /readyz: its view is fresh; /metrics: for Prometheus."""
-    metrics = Metrics(read)
+    metrics = Metrics(read, *others)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -82,15 +113,44 @@ def _is_allowed(request: Request, token: str) -> bool:
     return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
-async def run_coordinator(client: Heatsink, host: str, port: int, token: str | None) -> None:
+async def coordinate(store: str, endpoints: Endpoints, **settings: Any) -> None:
+    """`settings` are those of `connect`. Whether the port is free shows before all else."""
+    listeners = listen(endpoints.host, endpoints.port)
+    try:
+        ids = await ids_of(store, SystemClock())
+        client = connect(store, ids=ids, **settings)
+        await run_coordinator(client, listeners, endpoints.token, bool(settings.get("queue")))
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+async def ids_of(url: str, clock: Clock) -> IdScheme:
+    """The kind of ids that a store holds; of a new one, the default."""
+    stores = open_stores(url, clock)
+    try:
+        await stores.open()
+        return scheme_named((await stores.registry.meta()).meta.id_scheme)
+    except Unavailable:  # no registry yet; if it is anything else, `connect` will say so
+        return Uuid7()
+    finally:
+        await stores.close()
+
+
+async def run_coordinator(
+    client: Heatsink, listeners: list[socket], token: str | None, scales_workers: bool = False
+) -> None:
     """Until it is told to stop; then the lease is given back, so that a standby leads at once."""
-    check_address(host, token)
     async with client as heatsink:
-        app = health_app(heatsink.status, token)
-        server = _Server(uvicorn.Config(app, host, port, log_level="warning"))
+        if scales_workers:
+            await heatsink.bulk.open()
+        watch = heatsink.queue_watch
+        others = [QueueCollector(lambda: watch.latest)] if watch else []
+        app = health_app(heatsink.status, token, *others)
+        server = _Server(uvicorn.Config(app, log_level="warning"))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, server.end)
-        await server.serve()
+        await server.serve(listeners)
 
 
 class _Server(uvicorn.Server):

@@ -29,9 +29,12 @@ class Outcome(msgspec.Struct, frozen=True):
         lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
         lines.append(f"{findings.unread_shares:,} parts of counters are where nobody reads them")
         lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
+        lines.append(f"{findings.unlike_layouts:,} layouts are not the same for all")
         lines += [f"  {problem}" for problem in findings.problems]
-        if findings.unknown_epochs or findings.unread_shares:
-            lines.append("cure: heatsink fsck URL --rebuild makes the epochs anew from the rows")
+        if findings.unknown_epochs or findings.unread_shares or findings.unlike_layouts:
+            lines.append(
+                "cure: heatsink fsck URL --rebuild makes the epochs anew from what is there"
+            )
         return "\n".join(lines)
 
 

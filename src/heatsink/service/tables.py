@@ -1,17 +1,78 @@
-"""`heatsink table create`."""
+"""Tables of DynamoDB that commands are about: the one to make, the one to adopt."""
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+import msgspec
+
+from heatsink.checks import shown
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
-from heatsink.stores.dynamodb import make_table
-from heatsink.stores.dynamodb.address import parse
+
+try:
+    from heatsink.stores.dynamodb import make_table, open_table
+    from heatsink.stores.dynamodb.address import Address, parse_url
+    from heatsink.stores.dynamodb.failures import NoTable, TableExists
+except ImportError:
+    raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
+
+EXAMPLE = "dynamodb://messages?region=eu-west-1"
 
 
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
-    parts = urlsplit(url)
+    address = _address(url)
+    if address is None:
+        raise InvalidSetting(f"url {shown(url)} names no table: use {EXAMPLE}")
+    try:
+        await make_table(address, clock, write_units)
+    except TableExists:
+        raise InvalidSetting(
+            f"table {address.table!r} exists already, and {await _fitness(address, clock)}"
+        ) from None
+
+
+async def _fitness(address: Address, clock: Clock) -> str:
+    """Whether a table does for Heatsink, and what to do."""
+    table, client = open_table(address, clock)
+    try:
+        await table.check_schema()
+    except InvalidSetting as error:
+        return str(error).removeprefix(f"table {address.table!r} ")
+    finally:
+        await client.close()
+    return "has Heatsink's keys: connect to it as it is"
+
+
+async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
+    """The name of a user's table, which is beside the registry unless its URL says where."""
+    address, beside = _address(table), _address(registry)
+    if address is None and beside is None:
+        raise InvalidSetting(
+            f"TABLE {table[:80]!r} is not beside this registry: say where it is, as "
+            f"dynamodb://{table[:80]}?region=eu-west-1"
+        )
+    if address is None:
+        assert beside is not None
+        address = msgspec.structs.replace(beside, table=table)
+    opened, client = open_table(address, clock)
+    try:
+        await opened.is_active()
+    except NoTable:
+        raise InvalidSetting(
+            f"there is no table {address.table!r} at {address.endpoint}: check its name; if it is "
+            f"elsewhere, say where: dynamodb://{address.table}?region=eu-west-1"
+        ) from None
+    finally:
+        await client.close()
+    return address.table
+
+
+def _address(url: str) -> Address | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLE}") from None
     if parts.scheme != "dynamodb":
-        raise InvalidSetting(f"url {url[:80]!r} names no table: use dynamodb://messages?region=…")
-    await make_table(parse(parts.netloc, dict(parse_qsl(parts.query))), clock, write_units)
+        return None
+    return parse_url(parts)

@@ -33,7 +33,12 @@ from .queue_options import queue_options, settings_from
 @click.option("--store", help="URL of the data store, for handlers that use context.once().")
 @click.option("--workers", default=8, show_default=True, help="In each partition, to begin with.")
 @click.option("--workers-max", default=256, show_default=True, help="The most in a partition.")
-@click.option("--lease", default=10.0, show_default=True, help="Of claimed items, seconds.")
+@click.option(
+    "--lease",
+    default=10.0,
+    show_default=True,
+    help="Seconds after which others take over from a process that died.",
+)
 @click.option("--name", default="", help="What this process is called.")
 @click.option("--metrics-port", type=int, help="Serve /metrics to this machine on this port.")
 def worker(
@@ -44,6 +49,7 @@ def worker(
     table = find_actions(actions)
     consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
     consumer["lease_s"] = options.pop("lease")
+    consumer["member_s"] = consumer["lease_s"] / 2
     work = _run(table, queue, store, settings_from(**options), consumer, metrics_port)
     asyncio.run(work)
 

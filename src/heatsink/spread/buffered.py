@@ -141,14 +141,14 @@ class BufferedCounters:
             self._cells.pop(key, None)
 
     async def _write(self, key: str, cell: _Cell) -> None:
-        writer = cell.writer
-        if writer is None or not (cell.unsure or self._totals.is_good(key, writer)):
-            writer = cell.writer = await self._totals.new_writer(key)
+        totals, writer, deadline_s = self._totals, cell.writer, self._totals.begin()
+        if writer is None or not (cell.unsure or totals.is_good(key, writer)):
+            writer = cell.writer = await totals.new_writer(key, deadline_s)
         goal = writer.written + cell.owed
-        while (counted := await self._totals.write(key, writer, goal)) is not None:
+        while (counted := await totals.write(key, writer, goal, deadline_s)) is not None:
             goal = cell.owed = goal - counted  # the writer was folded: a new one takes the rest
             cell.unsure = False
-            writer = cell.writer = await self._totals.new_writer(key)
+            writer = cell.writer = await totals.new_writer(key, deadline_s)
         writer.written, cell.unsure, cell.owed = goal, False, Running()
 
 

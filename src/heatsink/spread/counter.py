@@ -9,10 +9,11 @@ moment in which a forgotten token could be counted again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from heatsink.errors import Conflict, TokenExpired
+from heatsink.errors import Conflict, Retryable, TokenExpired
 from heatsink.keys import check_key, partition_of
 from heatsink.registry.layout import Layout
 
@@ -41,15 +42,16 @@ class Counters:
         """Add to a counter. With the same `token` it is the same add, however often it is sent."""
         check_key(key)
         check_amount(amount)
+        deadline_s = self._parts.begin()
         if token is not None:
             raw, time_ms = self._router.id_from(token)
             self._check_age(time_ms)
         else:
-            raw, time_ms = await self._fresh()
+            raw, time_ms = await self._fresh(deadline_s)
         self._tracker.record(key)
-        partition = await self._place(key, raw, time_ms)
+        partition = await self._place(key, raw, time_ms, deadline_s)
         add = partial(self._store.add, partition, raw, time_ms, amount)
-        before = await self._backoff.call(add, key)
+        before = await self._backoff.call(add, key, deadline_s)
         if before is not None and before != amount:
             raise Conflict(f"this token added {before} before, not {amount}: use a new token")
 
@@ -60,14 +62,19 @@ class Counters:
     async def value(self, key: str) -> int:
         """The sum of all acknowledged adds, as of one moment during the call."""
         check_key(key)
-        layout = await self._layout(key)
+        deadline_s = self._parts.begin()
+        layout = await self._layout(key, deadline_s)
         partitions = self._partitions(key, layout, self._folded.get(key, 0))
         self._tracker.record_read(key, len(partitions))
-        totals = await self._backoff.call(partial(self._store.totals, partitions), key)
+        read = partial(self._store.totals, partitions)
+        totals = await self._backoff.call(read, key, deadline_s)
         self._remember(key, totals[0])
         value = sum(total.value + total.writers for total in totals)
         if value and self._is_worth_folding(key, layout, totals[0]):
-            await self.fold(key)
+            with suppress(Retryable):  # the value is known; the next reader may fold
+                await self._fold(key, layout, deadline_s)
+        if not value:
+            await self._parts.believe_nothing(key, deadline_s)
         return value
 
     async def fold(self, key: str) -> None:
@@ -77,12 +84,16 @@ class Counters:
         `value` calls this when it is worth it.
         """
         check_key(key)
-        sources = (await self._layout(key)).partitions(key)
-        fold = partial(self._store.fold, sources, sources[0], self._oldest_ms())
-        await self._backoff.call(fold, key)
+        deadline_s = self._parts.begin()
+        await self._fold(key, await self._layout(key, deadline_s), deadline_s)
 
-    async def _layout(self, key: str) -> Layout:
-        return await self._backoff.call(partial(self._registry.layout, key), key)
+    async def _fold(self, key: str, layout: Layout, deadline_s: float) -> None:
+        sources = layout.partitions(key)
+        fold = partial(self._store.fold, sources, sources[0], self._oldest_ms())
+        await self._backoff.call(fold, key, deadline_s)
+
+    async def _layout(self, key: str, deadline_s: float) -> Layout:
+        return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
         """Once a partition could be left out of reads, and daily to let old tokens go."""
@@ -110,17 +121,17 @@ class Counters:
         if time_ms < self._oldest_ms():
             raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a fresh one")
 
-    async def _fresh(self) -> tuple[bytes, int]:
+    async def _fresh(self, deadline_s: float) -> tuple[bytes, int]:
         try:
             return self._router.fresh_token()
         except PastHorizon:
-            return await self._router.fresh_token_later()
+            return await self._router.fresh_token_later(deadline_s)
 
-    async def _place(self, key: str, raw: bytes, time_ms: int) -> str:
+    async def _place(self, key: str, raw: bytes, time_ms: int, deadline_s: float) -> str:
         try:
             partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms)
+            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
         if epoch.buckets > 1:
             self._tracker.record_bucket(partition)
         return partition

@@ -5,6 +5,7 @@ Every row carries the epoch that placed it, so the registry's epochs can be made
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
@@ -26,6 +27,9 @@ class RepairStore(RegistryStore, Protocol):
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
         """Replace the whole registry, in one transaction. Its log starts anew."""
 
+    def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
+        """Every layout as reads of its key find it: in a sound store, those of the snapshot."""
+
 
 class Findings(msgspec.Struct):
     """What a check found. `problems` names a few of the rows that are wrong."""
@@ -36,11 +40,13 @@ class Findings(msgspec.Struct):
     misplaced: int = 0
     unread_shares: int = 0
     unknown_epochs: int = 0
+    unlike_layouts: int = 0
     problems: list[str] = []
 
     @property
     def clean(self) -> bool:
-        return not (self.misplaced or self.unknown_epochs or self.unread_shares)
+        lost = self.unknown_epochs or self.unread_shares or self.unlike_layouts
+        return not (self.misplaced or lost)
 
     def note(self, problem: str) -> None:
         if len(self.problems) < EXAMPLES_MAX:
@@ -48,7 +54,7 @@ class Findings(msgspec.Struct):
 
 
 async def check(
-    log: LogStore, counters: CounterStore, registry: RegistryStore, scheme: IdScheme
+    log: LogStore, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
     """Verify the place of every row and counter share. What is written meanwhile is judged too."""
     findings = await _check_rows(log, registry, scheme)
@@ -58,7 +64,21 @@ async def check(
         if partition not in (await registry.layout(key)).partitions(key):
             findings.unread_shares += 1
             findings.note(f"{partition}: holds a part of a counter that nobody reads")
+    await _check_layouts(findings, registry)
     return findings
+
+
+async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
+    """Who reads a key and who starts must find the same layout; one just changing may differ."""
+    found = {key: layout async for key, layout in registry.layouts()}
+    listed = (await registry.snapshot()).layouts
+    suspects = [k for k in found | listed if found.get(k, COLD) != listed.get(k, COLD)]
+    before = {key: await registry.layout(key) for key in suspects}
+    listed = (await registry.snapshot()).layouts if suspects else {}
+    for key in suspects:
+        if listed.get(key, COLD) != before[key] == await registry.layout(key):
+            findings.unlike_layouts += 1
+            findings.note(f"{key}: processes that start find another layout than readers of it")
 
 
 async def _check_rows(log: LogStore, registry: RegistryStore, scheme: IdScheme) -> Findings:
@@ -98,17 +118,25 @@ async def rebuild(
 ) -> int:
     """Add the epochs that rows and shares prove and the registry lacks. Returns the keys mended.
 
+    Where a layout is kept twice and a half was lost, what either half has is kept.
+
     The registry gets another incarnation: processes that run have to reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
     proven, newest_ms = await _proven_epochs(log, scheme)
     closed_ms = max(meta.closed_ms, newest_ms + 1)
+    found = {key: layout async for key, layout in registry.layouts()}
     layouts = dict(snapshot.layouts)
-    for key, epochs in proven.items():
-        layouts[key] = Layout(sorted({*layouts.get(key, COLD).later, *epochs}))
+    for key in {**found, **proven}:
+        known = {*layouts.get(key, COLD).later, *found.get(key, COLD).later}
+        layouts[key] = Layout(sorted(known | proven.get(key, set())))
     await _widen_for_shares(layouts, counters, closed_ms)
-    changed = {k: v for k, v in layouts.items() if v != snapshot.layouts.get(k, COLD)}
+    changed = {
+        key: layout
+        for key, layout in layouts.items()
+        if not layout == snapshot.layouts.get(key, COLD) == found.get(key, COLD)
+    }
     reasons = {**snapshot.reasons, **{key: _mended(key, changed[key]) for key in changed}}
     kept = {key: layout for key, layout in layouts.items() if key in reasons}
     version, closed_ms = meta.version + 1, closed_ms + SPARE_MS

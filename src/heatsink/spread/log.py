@@ -31,11 +31,13 @@ TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 class Log:
     def __init__(self, store: LogStore, parts: Parts) -> None:
         self._store = store
+        self._parts = parts
         self._registry = parts.registry
         self._router = parts.router
         self._tracker = parts.tracker
         self._backoff = parts.backoff
         self._scheme = parts.router.scheme
+        self._pages = parts.pages
         self._cursors = Cursors(parts.registry.meta.seed)
 
     @property
@@ -49,27 +51,31 @@ class Log:
         """Add an entry. Repeating it with the same id and body is the same append."""
         check_key(key)
         check_body(body)
+        deadline_s = self._parts.begin()
         if id is not None:
             raw, time_ms = self._router.id_from(id)
         else:
             try:
                 raw, time_ms = self._router.fresh_id()
             except PastHorizon:
-                raw, time_ms = await self._router.fresh_id_later()
+                raw, time_ms = await self._router.fresh_id_later(deadline_s)
         expires_ms = None if ttl is None else time_ms + ttl_ms(ttl)
         self._tracker.record(key, 1, len(body))
         try:
             partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms)
+            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
         if epoch.buckets > 1:
             self._tracker.record_bucket(partition, len(body))
         row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
         try:
-            taken_by = await self._store.put(partition, row)
+            with self._backoff.cut(deadline_s):
+                taken_by = await self._store.put(partition, row)
         except Retryable as refusal:
-            put_again = partial(self._store.put, partition, row)
-            taken_by = await self._backoff.after(refusal, put_again, key)
+            put = partial(self._store.put, partition, row)
+            taken_by = await self._backoff.after(refusal, put, key, deadline_s)
+        finally:
+            self._pages.wrote(key)
         if taken_by is not None:
             _check_same(row, taken_by, self._scheme)
         return Receipt(raw, self._scheme, key, taken_by is None)
@@ -83,9 +89,29 @@ class Log:
         order: Order = "newest",
         after: Any = None,
         before: Any = None,
+        fresh_for: float | None = None,
+        stale_for: float | None = None,
     ) -> Page:
-        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone."""
+        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone.
+
+        With `fresh_for` a page that was read so lately may be returned again: for keys that are
+        read far more often than written. It never misses what this client has appended.
+        """
         check_key(key)
+        load = partial(self._page, key, limit, cursor, order, after, before)
+        if fresh_for is None:
+            if stale_for is not None:
+                raise InvalidSetting("stale_for needs fresh_for beside it")
+            return await load()
+        what, bound_s = (limit, cursor, order, after, before), stale_for
+        page = await self._pages.get(
+            key, what, load, fresh_for, fresh_for if bound_s is None else bound_s
+        )
+        return Page(list(page.entries), page.cursor)  # a list of the caller's own
+
+    async def _page(
+        self, key: str, limit: int, cursor: str | None, order: Order, after: Any, before: Any
+    ) -> Page:
         newest_first, limit = check_order(order), check_limit(limit)
         above, below = self._bound(after, lower=True), self._bound(before, lower=False)
         if cursor is not None:
@@ -103,14 +129,16 @@ class Log:
         if span.above is not None and span.below is not None and span.above >= span.below:
             return []
         gather = Gather(key, self._registry.view.layout(key), span, wanted, self._scheme)
-        need_truth = self._passes_horizon(span)
+        need_truth, deadline_s = self._passes_horizon(span), self._parts.begin()
         while asks := gather.asks():
-            answers, truth = await self._ask_all(key, asks, need_truth)
+            answers, truth = await self._ask_all(key, asks, need_truth, deadline_s)
             for (partition, ask), answer in zip(asks.items(), answers, strict=True):
                 gather.feed(partition, ask, answer.rows)
             if truth is not None:
                 gather.learn(truth)
                 need_truth = False
+        if not gather.rows:
+            await self._parts.believe_nothing(key, deadline_s)
         return gather.rows
 
     def _passes_horizon(self, span: Range) -> bool:
@@ -119,7 +147,7 @@ class Log:
         return span.below is None or self._scheme.time_ms(span.below) >= horizon_ms
 
     async def _ask_all(
-        self, key: str, asks: dict[str, Ask], need_truth: bool
+        self, key: str, asks: dict[str, Ask], need_truth: bool, deadline_s: float
     ) -> tuple[list[Answer], Layout | None]:
         """All partitions at once, and the layout as the store has it along with them."""
         self._tracker.record_read(key, len(asks))
@@ -127,55 +155,70 @@ class Log:
         if need_truth and bare in asks and asks[bare].newest_first and asks[bare].below is None:
             asks = {**asks, bare: structs.replace(asks[bare], layout_of=key)}
             need_truth = False
-        queries = [self._query(key, partition, ask) for partition, ask in asks.items()]
+        queries = [self._query(key, partition, ask, deadline_s) for partition, ask in asks.items()]
         if need_truth:
-            return await asyncio.gather(asyncio.gather(*queries), self._layout(key))
+            return await asyncio.gather(asyncio.gather(*queries), self._layout(key, deadline_s))
         answers = [await queries[0]] if len(queries) == 1 else await asyncio.gather(*queries)
         carried = [answer.layout for answer in answers if answer.layout is not None]
         return answers, carried[0] if carried else None
 
-    async def _query(self, key: str, partition: str, ask: Ask) -> Answer:
-        return await self._backoff.call(partial(self._store.query, partition, ask), key)
+    async def _query(self, key: str, partition: str, ask: Ask, deadline_s: float) -> Answer:
+        query = partial(self._store.query, partition, ask)
+        return await self._backoff.call(query, key, deadline_s)
 
-    async def _layout(self, key: str) -> Layout:
-        return await self._backoff.call(partial(self._registry.layout, key), key)
+    async def _layout(self, key: str, deadline_s: float) -> Layout:
+        return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     async def get(self, key: str, id: Any) -> Entry | None:
         """One entry by its id; None when there is none."""
         check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record_read(key)
+        deadline_s = self._parts.begin()
         if time_ms >= self._registry.view.horizon_ms:
-            await self._backoff.call(self._registry.renew, key)
+            await self._backoff.call(self._registry.renew, key, deadline_s)
         try:
             partition, _ = self._router.place(key, raw, time_ms)
         except PastHorizon:
             return None  # past the closed time, so nobody can have placed it yet
-        row = await self._backoff.call(partial(self._store.get, partition, raw), key)
-        return None if row is None else entry_of(row, self._scheme)
+        row = await self._backoff.call(partial(self._store.get, partition, raw), key, deadline_s)
+        if row is None:
+            await self._parts.believe_nothing(key, deadline_s)
+            return None
+        return entry_of(row, self._scheme)
 
     async def delete(self, key: str, id: Any) -> bool:
         """Remove an entry and leave a tombstone, so that no late retry brings it back."""
         check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record(key)
+        deadline_s = self._parts.begin()
         try:
             partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms)
+            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
         tombstone = Row(raw, b"", epoch.start_ms, epoch.buckets, None, deleted=True)
-        return await self._backoff.call(partial(self._store.delete, partition, tombstone), key)
+        delete = partial(self._store.delete, partition, tombstone)
+        try:
+            return await self._backoff.call(delete, key, deadline_s)
+        finally:
+            self._pages.wrote(key)
 
     async def erase(self, key: str) -> int:
         """Remove every row the key has in any bucket it ever had, tombstones and counters too.
 
-        Stop its writers first: an append that lands later, or a retry, writes anew.
+        Stop its writers first: an append that lands later, or a retry, writes anew. Returns how
+        many rows this call knows to be its own work: at least so many went. Those that went in an
+        attempt whose answer was lost are gone when the next one looks, and nobody counts them.
         """
         check_key(key)
-        layout = await self._layout(key)
+        layout = await self._layout(key, self._parts.begin())
         erased = 0
-        for partition in layout.partitions(key):
-            erased += await self._backoff.call(partial(self._store.erase, partition), key)
+        try:
+            for partition in layout.partitions(key):
+                erased += await self._backoff.persist(partial(self._store.erase, partition), key)
+        finally:
+            self._pages.wrote(key)
         return erased
 
     def _bound(self, bound: Any, lower: bool) -> bytes | None:

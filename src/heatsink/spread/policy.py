@@ -11,7 +11,7 @@ import msgspec
 from heatsink.checks import check_kind, check_number, check_whole
 from heatsink.control.damping import RecentPeak, forecast
 from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.registry.decision import BUCKETS, Decision, for_key
+from heatsink.registry.decision import BUCKETS, SETTING, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
 
 THROTTLED_SHARE = 0.01
@@ -206,5 +206,5 @@ def _pinned(observation: Observation) -> list[Decision]:
     return [
         for_key(key, BUCKETS, pin.value, f"pinned: {pin.reason}")
         for key, pin in observation.pins.items()
-        if observation.layouts.get(key, COLD).buckets != pin.value
+        if observation.layouts.get(key, COLD).buckets != pin.value and not key.startswith(SETTING)
     ]

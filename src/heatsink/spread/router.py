@@ -6,6 +6,7 @@ renew it first. The hot path tries the former and awaits the latter only then.
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 from heatsink.clock import Clock
@@ -55,13 +56,13 @@ class Router:
             return horizon_ms - self._registry.behind_ms_max
         return now_ms
 
-    async def fresh_id_later(self) -> tuple[bytes, int]:
+    async def fresh_id_later(self, deadline_s: float) -> tuple[bytes, int]:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
-        await self._backoff.call(self._registry.renew_shared)
+        await self._backoff.call(self._registry.renew_shared, "", deadline_s)
         return self._mint(self._registry.now_ms(), self._view.horizon_ms)
 
-    async def fresh_token_later(self) -> tuple[bytes, int]:
-        await self._backoff.call(self._registry.renew_shared)
+    async def fresh_token_later(self, deadline_s: float) -> tuple[bytes, int]:
+        await self._backoff.call(self._registry.renew_shared, "", deadline_s)
         return self._mint_token(self._registry.now_ms(), self._view.horizon_ms)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
@@ -77,10 +78,12 @@ class Router:
             return escape(key), epoch
         return f"{escape(key)}#{self._hash(raw) % buckets}", epoch
 
-    async def place_later(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
+    async def place_later(
+        self, key: str, raw: bytes, time_ms: int, deadline_s: float
+    ) -> tuple[str, Epoch]:
         """Wait until the horizon passes the id, or refuse it."""
-        deadline_s = self._backoff.deadline_s()
-        await self._backoff.call(lambda: self._registry.reach(time_ms, deadline_s))
+        reach = partial(self._registry.reach, time_ms, deadline_s)
+        await self._backoff.call(reach, key, deadline_s)
         return self.place(key, raw, time_ms)
 
     def id_from(self, value: object) -> tuple[bytes, int]:

@@ -43,22 +43,27 @@ class TotalsStore:
         young = view.horizon_ms - writer.minted_ms < self._age_ms_max
         return young and view.layout(key) is writer.layout
 
-    async def new_writer(self, key: str) -> Writer:
+    def begin(self) -> float:
+        return self._parts.begin()
+
+    async def new_writer(self, key: str, deadline_s: float) -> Writer:
         router = self._parts.router
         layout = self._parts.registry.view.layout(key)
         try:
             raw, time_ms = router.fresh_token()
         except PastHorizon:
-            raw, time_ms = await router.fresh_token_later()
+            raw, time_ms = await router.fresh_token_later(deadline_s)
         try:
             partition, _ = router.place(key, raw, time_ms)
         except PastHorizon:
-            partition, _ = await router.place_later(key, raw, time_ms)
+            partition, _ = await router.place_later(key, raw, time_ms, deadline_s)
         return Writer(raw, time_ms, partition, layout)
 
-    async def write(self, key: str, writer: Writer, to: Running) -> Running | None:
+    async def write(
+        self, key: str, writer: Writer, to: Running, deadline_s: float
+    ) -> Running | None:
         """Set the totals if they are smaller; see `CounterStore.raise_to`."""
         self._parts.tracker.record(key)
         raise_to = self._store.raise_to
         attempt = partial(raise_to, writer.partition, writer.raw, writer.minted_ms, to)
-        return await self._parts.backoff.call(attempt, key)
+        return await self._parts.backoff.call(attempt, key, deadline_s)

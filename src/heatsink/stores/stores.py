@@ -1,13 +1,15 @@
-"""One data store seen from the sides that need it, and the relay of its news if there is one."""
+"""One data store seen from the sides that need it, and what a relay beside it carries."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from heatsink.absorb.invalidation import Wire
 from heatsink.control.lease import LeaseStore
 from heatsink.detect.bus import HeatBus
 from heatsink.registry.news import NewsStore
+from heatsink.registry.soft import SoftStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
@@ -31,6 +33,8 @@ class Stores:
     lease: LeaseStore
     bus: HeatBus
     news: NewsStore | None = None
+    soft: SoftStore | None = None
+    wire: Wire | None = None
     meter: Meter = field(default_factory=Meter)
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

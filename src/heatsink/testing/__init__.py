@@ -1,7 +1,7 @@
 """For tests, ours and yours: clocks turned by hand, virtual time, skewed traffic, faults."""
 
 from .clocks import ManualClock, SkewedClock
-from .faults import Faults, Link, linked_stores
+from .faults import Faults, Link, linked_queue, linked_stores
 from .traffic import zipf_keys
 from .virtual import run_on_virtual_time
 
@@ -10,6 +10,7 @@ __all__ = [
     "Link",
     "ManualClock",
     "SkewedClock",
+    "linked_queue",
     "linked_stores",
     "run_on_virtual_time",
     "zipf_keys",

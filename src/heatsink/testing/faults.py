@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from heatsink.bulk.store import QueueStores
 from heatsink.errors import Unavailable
 from heatsink.stores.stores import Stores
 
@@ -115,4 +116,20 @@ def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stor
         lease=far(stores.lease),
         bus=far(stores.bus, relay or link),
         news=stores.news and far(stores.news, relay or link),
+        soft=stores.soft and far(stores.soft, relay or link),
+    )
+
+
+def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
+    """A queue as one process sees it over its link. Bells and soft decisions may be lost anyway."""
+
+    def far(store: object) -> Any:
+        return _Linked(link, store)
+
+    return replace(
+        stores,
+        queue=far(stores.queue),
+        batches=far(stores.batches),
+        limits=far(stores.limits),
+        fleet=far(stores.fleet),
     )

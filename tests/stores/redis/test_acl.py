@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from heatsink.clock import SystemClock
 from heatsink.detect.heat import Heat, Report
 from heatsink.registry.decision import Decision
 from heatsink.registry.news import News
@@ -20,11 +21,13 @@ from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.keys import Keys
 from heatsink.stores.redis.news import RedisNews
 from heatsink.stores.redis.soft import RedisSoft
+from heatsink.stores.redis.wire import RedisWire
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
 from tests.servers import real
 
 from .test_relay_conformance import META, entry
+from .test_wire_conformance import Listener, listening, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
 ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
@@ -69,6 +72,19 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         assert len(await RedisSoft(app, keys).read()) == 1
 
 
+@pytest.mark.parametrize("role", [APP, COORDINATOR], ids=lambda role: role[0])
+async def test_each_role_hears_and_says_what_is_forgotten(
+    guarded: RedisServer | RedisCluster, role: tuple[str, str]
+) -> None:
+    async with logged_in(guarded, role) as connection:
+        address, keys, ear = parse(guarded.url_for(*role)), Keys(), Listener()
+        one, two = (RedisWire(connection, address, keys, SystemClock(), Random()) for _ in "ab")
+        async with listening(one, ear):
+            await until(lambda: ear.links)
+            await two.send(["k"])
+            await until(lambda: ear.keys)
+
+
 @pytest.mark.parametrize(
     ("role", "words"),
     [
@@ -77,6 +93,7 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         (APP, ("XADD", Keys().soft, "*", "d", "forged")),
         (APP, ("XRANGE", Keys().heat, "-", "+")),
         (APP, ("DEL", Keys().heat)),
+        (APP, ("PUBLISH", "somebody-elses", "1")),
         (APP, ("FLUSHALL",)),
         (APP, ("EVAL", "return 1", 0)),
         (COORDINATOR, ("SET", "somebody-elses", "1")),

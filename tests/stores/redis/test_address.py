@@ -53,6 +53,7 @@ def test_a_url_names_kind_hosts_and_login(url: str, expected: Address) -> None:
         "redis+sentinel://host",
         "redis://host?colour=blue",
         "redis://host?timeout_s=0",
+        "redis://host?prefix=a&prefix=b",
         "redis://host#fragment",
         5,
     ],

@@ -47,9 +47,7 @@ async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
             async with heatsink.connect("memory://", news=url):
                 pass
     said = str(caught.value)
-    assert said == (
-        f"Redis at {server.address} refuses the user or the password: check the news URL"
-    )
+    assert said == (f"Redis at {server.address} refuses the user or the password: check its URL")
 
 
 async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualClock) -> None:
@@ -118,6 +116,15 @@ async def test_sentinel_leads_to_the_new_primary() -> None:
         assert await until_answered(connection, "SET", "who", "second")
         assert group.replica.command("GET", "who").endswith("second")
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/news"],
+)
+async def test_a_redis_that_is_down_at_the_start_stops_nobody(url: str) -> None:
+    async with heatsink.connect("memory://", news=url) as hs:
+        assert await hs.log.append("k", b"hey")
 
 
 async def test_redis_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:

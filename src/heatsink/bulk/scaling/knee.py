@@ -2,6 +2,7 @@
 
 Every step up is looked at before the next: by Little's law, throughput is what is in flight over
 the service time, so a downstream that is full shows as service times that grow with the workers.
+Service times vary, so a step that seems to bring nothing gets a long look on both sides of it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from .load import Load
 
 STEP = 1.2
 GAIN_MIN = 0.7  # of what a step would bring if every worker were as good as the ones before
-SETTLE_S = 1.0
-LOOK_ITEMS = 100
-LOOK_S_MAX = 10.0
+LOOK_ITEMS, LOOK_S = 100, 10.0
+LONG_LOOK_ITEMS, LONG_LOOK_S = 1_000, 20.0
+FIRST_PROBE_S = 30.0  # then twice as long each time that the knee is found at the same place
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -29,40 +30,47 @@ class Look:
 
     def __init__(self, load: Load) -> None:
         self.workers = load.workers
-        self._from_s = load.time_s + SETTLE_S + load.service_s
-        self._done: int | None = None
-        self._readings: list[float] = []
+        self._from_s = load.time_s + load.service_s
+        self._first: Load | None = None
+        self._busy: list[int] = []
 
-    def at(self, load: Load) -> Point | None:
+    def at(self, load: Load, is_long: bool) -> Point | None:
         """The result, when enough was seen."""
-        if load.time_s < self._from_s or not load.service_s:
+        if load.time_s < self._from_s:
             return None
-        if self._done is None:
-            self._done = load.done
-        self._readings.append(min(load.in_flight, load.workers) / load.service_s)
-        is_enough = load.done - self._done >= LOOK_ITEMS
-        if not is_enough and load.time_s - self._from_s < LOOK_S_MAX + load.service_s:
+        if self._first is None:
+            self._first = load
             return None
-        return Point(self.workers, sum(self._readings) / len(self._readings))
+        self._busy.append(min(load.in_flight, load.workers))
+        items, used_s = load.settled - self._first.settled, load.used_s - self._first.used_s
+        enough, longest_s = (LONG_LOOK_ITEMS, LONG_LOOK_S) if is_long else (LOOK_ITEMS, LOOK_S)
+        is_over = load.time_s - self._from_s >= longest_s + 2 * load.service_s
+        if used_s <= 0 or (items < enough and not is_over):
+            return None
+        return Point(self.workers, sum(self._busy) / len(self._busy) * items / used_s)
 
 
 class Knee:
     def __init__(self, probe_again_s: float) -> None:
-        self._probe_again_s = probe_again_s
-        self._look: Look | None = None
-        self._before: Point | None = None
+        self._wait_s_max = probe_again_s
+        self._wait_s = 0.0
+        self._place = 0
         self._proven = 0
         self._found_s: float | None = None
+        self.rest()
 
     def rest(self) -> None:
         """There are workers enough: nothing can be learned."""
-        self._look = self._before = None
+        self._look: Look | None = None
+        self._before: Point | None = None
+        self._above: Point | None = None
+        self._is_doubtful = False
 
     def allow(self, load: Load, wanted: int) -> tuple[int, str]:
         """How many of the wanted workers pay, as far as is known, and how that is known."""
         if self._found_s is None and load.workers >= self._proven:
             return self._climb(load, wanted)
-        if self._found_s is not None and load.time_s - self._found_s >= self._probe_again_s:
+        if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
             self._step_back()
         self.rest()
         known = f"{self._proven} were of use"
@@ -79,26 +87,42 @@ class Knee:
     def _climb(self, load: Load, wanted: int) -> tuple[int, str]:
         if self._look is None or self._look.workers != load.workers:
             self._look = Look(load)
-        here = self._look.at(load)
+        here = self._look.at(load, self._is_doubtful)
         if here is None:
             return min(load.workers, wanted), "looking whether the last step paid"
-        self._look = None
-        before, self._before = self._before, here
-        if before is not None and here.workers > before.workers and _gain(before, here) < GAIN_MIN:
-            self._proven = _knee(before, here)
-            self._before, self._found_s = None, load.time_s
-            return min(wanted, self._proven), f"{here.workers} got no more done"
-        self._proven = here.workers
+        if self._above is not None:
+            return self._judge(here, self._above, load, wanted)
+        if self._before is None or _gain(self._before, here) >= GAIN_MIN:
+            return self._step_up(here, wanted)
+        if self._is_doubtful:
+            self._above, self._look = here, None
+            return min(self._before.workers, wanted), f"looking whether {here.workers} do more"
+        self._is_doubtful = True
+        return min(load.workers, wanted), "looking longer whether the last step paid"
+
+    def _step_up(self, here: Point, wanted: int) -> tuple[int, str]:
+        self.rest()
+        self._proven, self._before = here.workers, here
         return min(
             ceil(here.workers * STEP), wanted
         ), f"{here.workers} get {here.per_s:,.0f}/s done"
 
+    def _judge(self, below: Point, above: Point, load: Load, wanted: int) -> tuple[int, str]:
+        if _gain(below, above) >= GAIN_MIN:
+            return self._step_up(above, wanted)
+        self.rest()
+        self._proven, self._found_s = _knee(below, above), load.time_s
+        is_known = self._place / STEP <= self._proven <= self._place * STEP
+        self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
+        self._place = self._proven
+        return min(wanted, self._proven), f"{above.workers} got no more done"
 
-def _gain(before: Point, here: Point) -> float:
-    more = here.workers / before.workers - 1
-    return (here.per_s / before.per_s - 1) / more if before.per_s else 1.0
+
+def _gain(below: Point, above: Point) -> float:
+    more = above.workers / below.workers - 1
+    return (above.per_s / below.per_s - 1) / more if below.per_s and more > 0 else 1.0
 
 
-def _knee(before: Point, here: Point) -> int:
-    full = int(before.workers * here.per_s / before.per_s)
-    return min(max(full, before.workers), here.workers)
+def _knee(below: Point, above: Point) -> int:
+    full = int(below.workers * above.per_s / below.per_s)
+    return min(max(full, below.workers), above.workers)

@@ -26,14 +26,18 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A partition over the time since it was last read. `service_s` is 0 until it is known."""
+    """A partition over the time since it was last read.
+
+    `settled` items have taken `used_s` in all. `service_s` is 0 until it is known.
+    """
 
     time_s: float
     workers: int
     runnable: int = 0
     limited: int = 0
     in_flight: int = 0
-    done: int = 0
+    settled: int = 0
+    used_s: float = 0.0
     service_s: float = 0.0
     arrival_per_s: float = 0.0
     done_per_s: float = 0.0
@@ -75,7 +79,8 @@ class Meter:
             runnable=seen.runnable,
             limited=seen.limited,
             in_flight=seen.in_flight,
-            done=done,
+            settled=done + seen.retried,
+            used_s=seen.used_us / 1e6,
             service_s=self._service_s,
             arrival_per_s=arrived / elapsed_s if elapsed_s > 0 else 0.0,
             done_per_s=finished / elapsed_s if elapsed_s > 0 else 0.0,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 
 from heatsink.bulk import changes
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.batch import PartEnd, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import QueueStores, Verb
+from heatsink.bulk.submit import KEEP_MS, give_up
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError, InvalidSetting
 
 logger = logging.getLogger("heatsink")
-KEEP_MS = 7 * 86_400_000
+VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
 
 
 class Housekeeping:
@@ -28,8 +29,8 @@ class Housekeeping:
         reported = [end for end in chores.ends if await self._report(end)]
         if reported:
             await self._stores.queue.chores(partition, reported)
-        for part, batch in chores.stale:
-            await self._clear(partition, part, batch)
+        for part, batch, stamp in chores.stale:
+            await self._clear(partition, part, batch, stamp)
 
     async def _report(self, end: PartEnd) -> bool:
         """Whether the end is known at home, with all that follows from it."""
@@ -47,12 +48,13 @@ class Housekeeping:
             return False
         return True
 
-    async def _clear(self, partition: int, part: str, id: str) -> None:
+    async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
         """A submission stopped half way: its batch's record says whether it was accepted."""
-        batch = await self._stores.batches.get(id)
-        verb: Verb = "drop"
-        if batch is not None and batch.state == "open":
-            return
+        why = "its submission stopped half way"
+        batch = await give_up(self._stores.batches, id, why, self._clock)
+        steer = self._stores.queue.steer
         if batch is not None and part in {place.id for place in batch.parts}:
-            verb = "cancel" if batch.state == "cancelling" else "release"
-        await self._stores.queue.steer(partition, part, verb)
+            verb = VERBS.get(batch.state, "release")
+            await steer(partition, part, verb, batch.lap, batch.version)
+        else:
+            await steer(partition, part, "drop", 0, stamp)

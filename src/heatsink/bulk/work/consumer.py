@@ -34,7 +34,9 @@ TIDY_S = 0.25
 IDLE_TIDY_S = 5.0
 TARGETS_S = 1.0
 BELL_S = 1.0
+FAREWELL_S = 2.0
 WORKERS_MAX = 10_000
+LEGACY_PREFIX = "unpartitioned/"  # these share their own queue among themselves
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ class Consumer:
         rng: Random,
         once: Once = no_store,
     ) -> None:
-        self.name = name
+        self.name = name if settings.partitioned else LEGACY_PREFIX + name
         self.meter = WorkMeter()
         self._stores = stores
         self._bulk = bulk
@@ -128,7 +130,8 @@ class Consumer:
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
         names = [name for name in self._actions if not name.startswith(BUILT_IN)]
-        members = await self._stores.fleet.join(self.name, names, ttl_ms)
+        everybody = await self._stores.fleet.join(self.name, names, ttl_ms)
+        members = [name for name in everybody if self._is_of_my_kind(name)]
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)
         most = quota(self.name, members, len(partitions))
@@ -141,19 +144,27 @@ class Consumer:
                 self._start(partition)
         self._forget_ended()
 
+    def _is_of_my_kind(self, member: str) -> bool:
+        return member.startswith(LEGACY_PREFIX) != self._settings.partitioned
+
     async def _all_partitions(self) -> list[int]:
         if not self._settings.partitioned:
             return [LEGACY]
         return list(range((await self._bulk.plan()).high_water))
 
-    async def _own(self, partition: int, ttl_ms: int) -> bool:
+    async def _own(self, partition: int, ttl_ms: int) -> bool | None:
+        """None if there was no answer: partitions may be on several servers, and one be away."""
         workers = self._target(partition)
-        return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
+        try:
+            return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
+        except HeatsinkError as error:
+            logger.info("%s: %s", self.name, error)
+            return None
 
     async def _renew(self, ttl_ms: int) -> None:
         owned = await asyncio.gather(*(self._own(p, ttl_ms) for p in self.partitions))
         for partition, mine in zip(self.partitions, owned, strict=True):
-            if not mine:
+            if mine is False:
                 self._pumps.pop(partition).hand_off()
 
     def _start(self, partition: int) -> None:
@@ -190,8 +201,8 @@ class Consumer:
     # -- the other rounds ------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        for partition in self.partitions:
-            await self._housekeeping.tidy(partition)
+        for partition in self.partitions:  # one that is away must not keep the others waiting
+            await self._quietly(self._housekeeping.tidy(partition))
 
     async def _follow_targets(self) -> None:
         self._targets.apply(await self._stores.soft.read())
@@ -219,6 +230,8 @@ class Consumer:
             *(pump.stop(self._settings.grace_s) for pump in pumps), return_exceptions=True
         )
         tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=FAREWELL_S)  # the last outcomes are told
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,9 +11,10 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from heatsink.bulk.rates import LATE_MS
-from heatsink.bulk.store import LaneDepth, LimitStore
+from heatsink.bulk.store import Grants, LaneDepth, LimitStore
 from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
 
@@ -21,12 +22,60 @@ logger = logging.getLogger("heatsink")
 AHEAD_MS = 1_000
 LATE_S = LATE_MS / 1000
 RETRY_S = 0.25
+DRIFT = 1e-4  # of two clocks, at most
+ANSWERS = 16
+
+
+class HomeClock:
+    """Where the time of the limit's home is on the clock here: between question and answer.
+
+    What many answers have in common says it better than one. A start in `window` is on time there,
+    whatever its booking took: were each answer taken for the moment it came, starts booked before
+    a slow one and after it would come closer to each other than the rate allows. If none of
+    several answers was quick, the road is long for all of them, and the quickest has to do.
+    """
+
+    def __init__(self) -> None:
+        self._low_s, self._high_s = float("-inf"), float("inf")
+        self._learned_s = 0.0
+        self._answers = 0
+
+    def learn(self, home_s: float, asked_s: float, now_s: float) -> None:
+        drift_s = DRIFT * (now_s - self._learned_s)
+        low_s, high_s = asked_s - home_s, now_s - home_s
+        if self._low_s - drift_s <= high_s and low_s <= self._high_s + drift_s:
+            low_s = max(low_s, self._low_s - drift_s)
+            high_s = min(high_s, self._high_s + drift_s)
+        else:
+            self._answers = 0  # the clock was set
+        self._low_s, self._high_s, self._learned_s = low_s, high_s, now_s
+        self._answers += 1
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._high_s - self._low_s <= LATE_S / 2
+
+    @property
+    def is_known(self) -> bool:
+        return self._is_exact or self._answers >= ANSWERS
+
+    def window(self, home_s: float) -> tuple[float, float]:
+        """From when until when to start what was booked for a time."""
+        latest_s = home_s + (self._low_s if self._is_exact else self._high_s) + LATE_S
+        return home_s + self._high_s, latest_s
+
+
+class Start(NamedTuple):
+    from_s: float
+    by_s: float
+    size: int
 
 
 @dataclass
 class Booked:
-    starts: deque[tuple[float, int]] = field(default_factory=deque)
+    starts: deque[Start] = field(default_factory=deque)
     retry_s: float = 0.0
+    clock: HomeClock = field(default_factory=HomeClock)
 
 
 class Lanes:
@@ -46,13 +95,24 @@ class Lanes:
     async def _reserve(self, lane: str, waiting: int) -> None:
         booked = self._lanes[lane]
         try:
-            grants = await self._limits.reserve(lane, waiting, AHEAD_MS)
+            grants = await self._booked(lane, waiting, booked.clock)
         except HeatsinkError as error:
             logger.info("no starts could be booked for a lane: %s", error)
             booked.retry_s = self._clock.monotonic_s() + RETRY_S
             return
-        now_s = self._clock.monotonic_s()
-        booked.starts.extend((now_s + wait_ms / 1000, grants.size) for wait_ms in grants.wait_ms)
+        for wait_ms in grants.wait_ms:
+            window = booked.clock.window((grants.now_ms + wait_ms) / 1000)
+            booked.starts.append(Start(*window, grants.size))
+
+    async def _booked(self, lane: str, waiting: int, clock: HomeClock) -> Grants:
+        """One start at a time until the home's clock is known: those may be forfeited."""
+        while True:
+            wanted = waiting if clock.is_known else 1
+            asked_s = self._clock.monotonic_s()
+            grants = await self._limits.reserve(lane, wanted, AHEAD_MS)
+            clock.learn(grants.now_ms / 1000, asked_s, self._clock.monotonic_s())
+            if clock.is_known:
+                return grants
 
     def due(self, room: int) -> tuple[dict[str, int], float]:
         """What may be claimed now, for at most `room` free workers, and until when to start it."""
@@ -60,17 +120,21 @@ class Lanes:
         granted: dict[str, int] = {}
         start_by_s = float("inf")
         for lane, booked in self._lanes.items():
-            while booked.starts and booked.starts[0][0] <= now_s:
-                time_s, size = booked.starts.popleft()
-                if now_s <= time_s + LATE_S and room > 0:
-                    granted[lane] = granted.get(lane, 0) + min(size, room)
-                    room -= min(size, room)
-                    start_by_s = min(start_by_s, time_s + LATE_S)
+            while booked.starts and booked.starts[0].from_s <= now_s:
+                start = booked.starts[0]
+                if now_s < start.by_s:
+                    if room <= 0:
+                        break  # a worker may become free in time
+                    granted[lane] = granted.get(lane, 0) + min(start.size, room)
+                    room -= min(start.size, room)
+                    start_by_s = min(start_by_s, start.by_s)
+                booked.starts.popleft()
         return granted, start_by_s
 
     def next_s(self) -> float:
-        """When something is to be done for a lane: to claim, or to ask again."""
-        return min(
-            (b.starts[0][0] if b.starts else b.retry_s for b in self._lanes.values()),
-            default=float("inf"),
-        )
+        """When to claim for a lane, or to ask again. What is due or unbooked waits for a worker."""
+        now_s = self._clock.monotonic_s()
+        firsts = [b.starts[0] for b in self._lanes.values() if b.starts]
+        starts_s = [s.from_s if s.from_s > now_s else s.by_s for s in firsts]
+        retries_s = [b.retry_s for b in self._lanes.values() if b.retry_s > now_s]
+        return min([*starts_s, *retries_s], default=float("inf"))

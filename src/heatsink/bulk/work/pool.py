@@ -15,23 +15,32 @@ from heatsink.clock import Clock
 
 from .attempts import TimedOut, verdict
 from .ledger import Held, Ledger
+from .threads import in_thread
 
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # handlers that never wait must still let others in
+Place = tuple[Held, int]  # a slice, and the offset of an item in it
 ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
 
 
 class Job:
-    """Items of one slice that run in one go. Not begun by `start_by_s`, they are given back."""
+    """Items that run in one go. Not begun by `start_by_s`, they are given back."""
 
-    __slots__ = ("count", "held", "offset", "start_by_s")
+    __slots__ = ("places", "start_by_s")
 
-    def __init__(self, held: Held, offset: int, count: int, start_by_s: float) -> None:
-        self.held = held
-        self.offset = offset
-        self.count = count
+    def __init__(self, places: list[Place], start_by_s: float) -> None:
+        self.places = places
         self.start_by_s = start_by_s
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    def may_take(self, held: Held) -> bool:
+        """Items of one action and tenant may run together, wherever they came from."""
+        mine, other = self.places[0][0].slice, held.slice
+        return (mine.action, mine.tenant) == (other.action, other.tenant)
 
 
 class Worker:
@@ -72,6 +81,7 @@ class WorkerPool:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
         self.size = 0
+        self.busy = 0
         self.finished = 0
 
     @property
@@ -83,10 +93,6 @@ class WorkerPool:
     def free(self) -> int:
         return max(self.size - self.busy, 0)
 
-    @property
-    def busy(self) -> int:
-        return sum(worker.job is not None for worker in self._workers)
-
     def resize(self, size: int) -> None:
         """Grow at once; shrink as workers finish what they run."""
         self.size = size
@@ -97,18 +103,27 @@ class WorkerPool:
         self._wake(len(self._idle))
 
     def put(self, held: Held, start_by_s: float = float("inf"), first: bool = False) -> None:
-        action = self._actions.get(held.slice.action)
-        together = action.together if action else 1
+        together = self.together(held.slice.action)
+        places = [(held, offset) for offset in range(held.slice.count)]
+        self._waiting_items += len(places)
+        last = self._jobs[-1] if self._jobs and not first else None
+        if last is not None and together > 1 and last.may_take(held):
+            room = together - last.count
+            last.places += places[:room]
+            places = places[room:]
         jobs = [
-            Job(held, offset, min(together, held.slice.count - offset), start_by_s)
-            for offset in range(0, held.slice.count, together)
+            Job(places[at : at + together], start_by_s) for at in range(0, len(places), together)
         ]
         if first:
             self._jobs.extendleft(reversed(jobs))
         else:
             self._jobs.extend(jobs)
-        self._waiting_items += held.slice.count
         self._wake(len(jobs))
+
+    def together(self, action: str) -> int:
+        """How many items its handler takes at once."""
+        known = self._actions.get(action)
+        return known.together if known else 1
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -141,47 +156,50 @@ class WorkerPool:
         await waiter
 
     async def _run(self, worker: Worker, job: Job) -> None:
-        held = job.held
-        if held.lost:
+        job.places = [place for place in job.places if not place[0].lost]
+        if not job.places:
             return
         started_s = self._clock.monotonic_s()
         if started_s > job.start_by_s:
-            for offset in range(job.offset, job.offset + job.count):
-                self._ledger.give_back(held, offset)
+            self._give_back(job)
             self._on_change()
             return
         worker.job, worker.started_s = job, started_s
-        worker.action = action = self._actions.get(held.slice.action) or _unknown(
-            held, self._actions
-        )
+        self.busy += 1
+        name = job.places[0][0].slice.action
+        worker.action = action = self._actions.get(name) or _unknown(name, self._actions)
         try:
             results = await self._call(action, job)
         except asyncio.CancelledError as cancelled:
             if not worker.timed_out and worker.task is not None and worker.task.cancelling():
                 raise
-            results = [self._cut_short(worker, action, cancelled)] * job.count
+            late = TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
+            results = [late if worker.timed_out else cancelled] * job.count
         except BaseException as error:  # whatever a handler raises is the item's, not ours
             results = [error] * job.count
         finally:
-            worker.job = None
+            self._release(worker)
+        self._forgive(worker)
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
-    def _cut_short(self, worker: Worker, action: Action, cancelled: BaseException) -> BaseException:
-        if not worker.timed_out:
-            return cancelled
-        worker.timed_out = False
-        if worker.task is not None:
+    def _release(self, worker: Worker) -> None:
+        if worker.job is not None:
+            worker.job = None
+            self.busy -= 1
+
+    def _forgive(self, worker: Worker) -> None:
+        """The next job starts afresh, whatever this handler did with its cancellation."""
+        if worker.timed_out and worker.task is not None:
+            worker.timed_out = False
             worker.task.uncancel()
-        return TimedOut(f"the handler took longer than timeout_s={action.timeout_s:g}")
 
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
-        held, offset = job.held, job.offset
         if action.together == 1:
+            held, offset = job.places[0]
             await _call_handler(action, held.items[offset], self._context(held, offset))
             return [None]
-        offsets = range(offset, offset + job.count)
-        contexts = [self._context(held, each) for each in offsets]
-        items = [held.items[each] for each in offsets]
+        contexts = [self._context(held, offset) for held, offset in job.places]
+        items = [held.items[offset] for held, offset in job.places]
         return _outcomes(await _call_handler(action, items, contexts), job.count)
 
     def _context(self, held: Held, offset: int) -> Context:
@@ -199,16 +217,16 @@ class WorkerPool:
     def _settle(
         self, job: Job, action: Action, results: list[BaseException | None], used_s: float
     ) -> None:
-        held, each_s = job.held, used_s / job.count
+        each_s = used_s / job.count
         self.finished += job.count
-        for offset, error in enumerate(results, job.offset):
+        for (held, offset), error in zip(job.places, results, strict=True):
+            self._ledger.changed(held)
             if error is None:
                 held.mark(offset, _DONE, each_s)
                 continue
             mark, setback = verdict(action, offset, held.slice.tries + 1, error, self._rng)
             if held.mark(offset, ord(mark), each_s, setback) and isinstance(error, RateLimited):
                 self._on_refused(held, error.retry_after_s)
-        self._ledger.changed(held)
         self._on_change()
 
     # -- minding ---------------------------------------------------------------------------
@@ -231,6 +249,7 @@ class WorkerPool:
         logger.error("a handler of %r ignores its cancellation: left behind", action.name)
         worker.abandoned = True
         self._workers.discard(worker)
+        self._release(worker)
         error = TimedOut(f"the handler never returned after timeout_s={action.timeout_s:g}")
         used_s = self._clock.monotonic_s() - worker.started_s
         self._settle(job, action, [error] * job.count, used_s)
@@ -244,8 +263,7 @@ class WorkerPool:
     def give_back_waiting(self) -> None:
         """What has not begun goes back to the queue."""
         for job in self._jobs:
-            for offset in range(job.offset, job.offset + job.count):
-                self._ledger.give_back(job.held, offset)
+            self._give_back(job)
         self._jobs.clear()
         self._waiting_items = 0
         self._on_change()
@@ -267,16 +285,19 @@ class WorkerPool:
         if worker.task is None or worker.task.done():
             return
         worker.abandoned = True
-        if job := worker.job:
-            for offset in range(job.offset, job.offset + job.count):
-                self._ledger.give_back(job.held, offset)
+        if worker.job is not None:
+            self._give_back(worker.job)
         worker.task.cancel()
+
+    def _give_back(self, job: Job) -> None:
+        for held, offset in job.places:
+            self._ledger.give_back(held, offset)
 
 
 async def _call_handler(action: Action, items: Any, contexts: Any) -> Any:
     if action.is_async:
         return await action.handler(items, contexts)
-    return await asyncio.to_thread(action.handler, items, contexts)
+    return await in_thread(action.handler, items, contexts)
 
 
 def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
@@ -295,8 +316,8 @@ class BadAnswer(Exception):
     """A batch handler's answer does not say what became of each item."""
 
 
-def _unknown(held: Held, actions: Actions) -> Action:
-    name, known = held.slice.action, ", ".join(sorted(actions)) or "none"
+def _unknown(name: str, actions: Actions) -> Action:
+    known = ", ".join(sorted(actions)) or "none"
 
     async def refuse(*_: object) -> None:
         raise UnknownAction(f"no action {name!r} in this worker: it has {known}")

@@ -25,6 +25,7 @@ FLUSH_S = 0.005
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a call that failed
+UNANSWERED_S = 120.0  # how long a claim without an answer may still land
 PACE_S = 0.05
 PACE_WEIGHT = 0.5
 
@@ -65,7 +66,8 @@ class Pump:
             actions, self._ledger, self._on_change, self._on_refused, terms.once, clock, rng
         )
         self._refusals: set[asyncio.Task[None]] = set()
-        self._attempt = ""
+        self._unanswered: dict[str, float] = {}
+        self._together = 1  # items that a free worker takes, by what came last
         self._stopping = False
 
     def ring(self) -> None:
@@ -85,7 +87,7 @@ class Pump:
             while not self._stopping:
                 await self._nudge.wait(await self._turn())
             while not self.is_empty:
-                await self._clock.sleep(FLUSH_S)
+                await self._clock.sleep(PAUSE_S)
         finally:
             for other in others:
                 other.cancel()
@@ -123,24 +125,32 @@ class Pump:
     def _want(self) -> int:
         if self._stopping or self.pool.backlog > self._ahead // 2:
             return 0
-        return min(self.pool.free + self._ahead - self.pool.backlog, CLAIM_MAX)
+        room = self.pool.free * self._together + self._ahead - self.pool.backlog
+        return min(room, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
-        """A claim whose answer was lost is made again under the same name: nothing is lost then."""
-        attempt = self._attempt or f"{self._rng.getrandbits(96):024x}"
-        self._attempt = attempt
+        """No claim has the name of another: one that lands late must not take what runs."""
+        now_s = self._clock.monotonic_s()
+        unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
+        attempt = f"{self._rng.getrandbits(96):024x}"
+        self._unanswered = {name: self._unanswered[name] for name in unanswered}
+        self._unanswered[attempt] = now_s + UNANSWERED_S
         lease_ms = int(self._lease_s * 1000)
-        request = ClaimRequest(self._owner, attempt, want, lease_ms, granted)
+        request = ClaimRequest(self._owner, attempt, want, lease_ms, granted, unanswered)
         claimed = await self._stores.queue.claim(self.partition, request)
-        self._attempt = ""
+        del self._unanswered[attempt]
         return claimed
 
     def _start(self, claimed: Claimed, start_by_s: float) -> None:
+        takes = [self.pool.together(each.action) for each in claimed.slices]
+        self._together = min(takes, default=self._together)
         for held in self._ledger.take(claimed.slices):
             if held.slice.limited:
                 self.pool.put(held, start_by_s, first=True)
             else:
                 self.pool.put(held)
+        if self._stopping:  # while the claim was on its way
+            self.pool.give_back_waiting()
 
     # -- telling ---------------------------------------------------------------------------
 
@@ -171,6 +181,8 @@ class Pump:
         for held, outcome in news:
             self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
+        if any(outcome.setbacks for outcome in outcomes):
+            self._nudge()  # to learn when the first of them is due again
         return True
 
     async def _mind(self) -> None:

@@ -96,28 +96,23 @@ class OneOf(msgspec.Struct, frozen=True):
         pass
 
 
-class Both(msgspec.Struct, frozen=True):
+class Pair(msgspec.Struct, frozen=True):
     left: Condition
     right: Condition
 
+    def check(self, scope: Scope, field: str) -> None:
+        self.left.check(scope, field)
+        self.right.check(scope, field)
+
+
+class Both(Pair, frozen=True):
     def holds(self, item: Item, scope: Scope) -> bool:
         return self.left.holds(item, scope) and self.right.holds(item, scope)
 
-    def check(self, scope: Scope, field: str) -> None:
-        self.left.check(scope, field)
-        self.right.check(scope, field)
 
-
-class Either(msgspec.Struct, frozen=True):
-    left: Condition
-    right: Condition
-
+class Either(Pair, frozen=True):
     def holds(self, item: Item, scope: Scope) -> bool:
         return self.left.holds(item, scope) or self.right.holds(item, scope)
-
-    def check(self, scope: Scope, field: str) -> None:
-        self.left.check(scope, field)
-        self.right.check(scope, field)
 
 
 class Negation(msgspec.Struct, frozen=True):

@@ -17,11 +17,14 @@ def check_paths(paths: list[Parts]) -> None:
         for other in paths[number + 1 :]:
             shorter = min(len(one), len(other))
             if one[:shorter] == other[:shorter]:
-                raise ValidationFailed(
-                    "Invalid ProjectionExpression: Two document paths overlap with each other; "
-                    f"must remove or rewrite one of these paths; path one: {_shown(one)}, "
-                    f"path two: {_shown(other)}"
-                )
+                raise paths_clash("ProjectionExpression", "overlap", one, other)
+
+
+def paths_clash(field: str, how: str, one: Parts, other: Parts) -> ValidationFailed:
+    return ValidationFailed(
+        f"Invalid {field}: Two document paths {how} with each other; must remove or rewrite one "
+        f"of these paths; path one: {_shown(one)}, path two: {_shown(other)}"
+    )
 
 
 def _shown(parts: Parts) -> str:

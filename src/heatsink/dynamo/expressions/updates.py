@@ -16,8 +16,8 @@ from heatsink.dynamo.errors import DoesNotFit, ValidationFailed
 from heatsink.dynamo.values import SETS, Item, Value, add_numbers, kind_of
 
 from .operands import TYPE_NAMES, Operand, Path, Placeholder, Scope, step_into
+from .projection import Parts, paths_clash
 
-Parts = tuple[str | int, ...]
 BAD_PATH = "The document path provided in the update expression is invalid for update"
 BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
@@ -78,20 +78,9 @@ def _must_not_overlap(one: Parts, other: Parts) -> None:
         if left == right:
             continue
         if isinstance(left, int) != isinstance(right, int):
-            raise _paths_clash("conflict with each other", one, other)
+            raise paths_clash("UpdateExpression", "conflict", one, other)
         return
-    raise _paths_clash("overlap with each other", one, other)
-
-
-def _paths_clash(how: str, one: Parts, other: Parts) -> ValidationFailed:
-    return ValidationFailed(
-        f"Invalid UpdateExpression: Two document paths {how}; must remove or rewrite one of "
-        f"these paths; path one: {_shown(one)}, path two: {_shown(other)}"
-    )
-
-
-def _shown(parts: Parts) -> str:
-    return f"[{', '.join(f'[{p}]' if isinstance(p, int) else p for p in parts)}]"
+    raise paths_clash("UpdateExpression", "overlap", one, other)
 
 
 def assign(item: Item, parts: Parts, value: Value) -> None:

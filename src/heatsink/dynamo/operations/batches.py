@@ -6,13 +6,14 @@ from typing import Any
 
 from heatsink.dynamo.capacity import read_units
 from heatsink.dynamo.database import Consumed, Database, Json, only_one
-from heatsink.dynamo.errors import Throttled, ValidationFailed
+from heatsink.dynamo.errors import Throttled, ValidationFailed, constraint_failed
 from heatsink.dynamo.requests import BatchGetItem, BatchWriteItem, KeysOfTable, Write, WriteRequest
 from heatsink.dynamo.table import Table
 
 from .scopes import projection_of
 from .writes import Plan, plan_delete, plan_put
 
+REQUESTS = "Value at 'requestItems'"
 WRITES_MAX = 25
 READS_MAX = 100
 ANSWER_BYTES_MAX = 16 * 1_024 * 1_024
@@ -47,10 +48,7 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
 
 def _check_writes(request: BatchWriteItem) -> None:
     if not request.request_items or not all(request.request_items.values()):
-        raise ValidationFailed(
-            "1 validation error detected: Value at 'requestItems' failed to satisfy constraint: "
-            "Member must have length greater than or equal to 1"
-        )
+        raise constraint_failed(REQUESTS, "have length greater than or equal to 1")
     if sum(map(len, request.request_items.values())) > WRITES_MAX:
         raise ValidationFailed("Too many items requested for the BatchWriteItem call")
 
@@ -90,10 +88,7 @@ def batch_get_item(database: Database, request: BatchGetItem) -> Json:
 
 def _check_reads(request: BatchGetItem) -> None:
     if not request.request_items or not all(one.keys for one in request.request_items.values()):
-        raise ValidationFailed(
-            "1 validation error detected: Value at 'requestItems' failed to satisfy constraint: "
-            "Member must have length greater than or equal to 1"
-        )
+        raise constraint_failed(REQUESTS, "have length greater than or equal to 1")
     if sum(len(one.keys) for one in request.request_items.values()) > READS_MAX:
         raise ValidationFailed("Too many items requested for the BatchGetItem call")
 

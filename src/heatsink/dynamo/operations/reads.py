@@ -8,7 +8,7 @@ import msgspec
 
 from heatsink.dynamo.capacity import read_units
 from heatsink.dynamo.database import Consumed, Database, Json
-from heatsink.dynamo.errors import ValidationFailed
+from heatsink.dynamo.errors import ValidationFailed, constraint_failed
 from heatsink.dynamo.expressions.conditions import Condition
 from heatsink.dynamo.expressions.operands import Scope
 from heatsink.dynamo.expressions.parser import Parsed, parse_condition, parse_projection
@@ -142,10 +142,8 @@ def _table_of_page(database: Database, request: Page) -> Table:
     if request.index_name is not None:
         raise ValidationFailed(f"The table does not have the specified index: {request.index_name}")
     if request.limit is not None and request.limit < 1:
-        raise ValidationFailed(
-            f"1 validation error detected: Value '{request.limit}' at 'limit' failed to satisfy "
-            f"constraint: Member must have value greater than or equal to 1"
-        )
+        member = f"Value '{request.limit}' at 'limit'"
+        raise constraint_failed(member, "have value greater than or equal to 1")
     if request.select == "ALL_PROJECTED_ATTRIBUTES":
         raise ValidationFailed(
             "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"

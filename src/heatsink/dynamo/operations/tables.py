@@ -8,7 +8,7 @@ from uuid import UUID
 
 from heatsink.dynamo.capacity import Limits, Rates
 from heatsink.dynamo.database import Database, Json
-from heatsink.dynamo.errors import Refused, ValidationFailed, not_found
+from heatsink.dynamo.errors import Refused, ValidationFailed, constraint_failed, not_found
 from heatsink.dynamo.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
 from heatsink.dynamo.schema import KeyPart, Schema
 from heatsink.dynamo.settings import EngineSettings
@@ -19,17 +19,19 @@ NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 PARTITION_READS = 3_000
 PARTITION_WRITES = 1_000
 LISTED_MAX = 100
+TABLE_UNITS_MAX = 40_000  # the service's default quota of a table, for reads and for writes
+UNITS_MAX = 10**12
 INVALID = "One or more parameter values were invalid: "
 
 
 def create_table(database: Database, request: CreateTable) -> Json:
     name = request.table_name
     if not NAME.fullmatch(name):
+        if 3 <= len(name) <= 255:
+            pattern = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
+            raise constraint_failed(f"Value '{name}' at 'tableName'", pattern)
         raise ValidationFailed(
             "TableName must be at least 3 characters long and at most 255 characters long"
-            if not 3 <= len(name) <= 255
-            else f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy "
-            f"constraint: Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
         )
     if request.global_secondary_indexes or request.local_secondary_indexes:
         raise ValidationFailed(
@@ -102,18 +104,26 @@ def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
     return Limits(
         on_demand=False,
         kind="ProvisionedThroughputExceeded",
-        table=Rates(_positive("readCapacityUnits", reads), _positive("writeCapacityUnits", writes)),
+        table=Rates(_units("ReadCapacityUnits", reads), _units("WriteCapacityUnits", writes)),
         partition=partition,
         partitions=-(-(reads * PARTITION_WRITES + writes * PARTITION_READS) // 3_000_000),
         burst_s=settings.burst_s,
     )
 
 
-def _positive(field: str, units: int) -> float:
+def _units(field: str, units: int) -> float:
+    """Checked before partitions are made of them: one for a thousand written."""
     if units < 1:
-        raise ValidationFailed(
-            f"1 validation error detected: Value '{units}' at 'provisionedThroughput.{field}' "
-            f"failed to satisfy constraint: Member must have value greater than or equal to 1"
+        name = field[0].lower() + field[1:]
+        member = f"Value '{units}' at 'provisionedThroughput.{name}'"
+        raise constraint_failed(member, "have value greater than or equal to 1")
+    if units > UNITS_MAX:
+        raise ValidationFailed(f"Given value {units} for {field} is out of bounds")
+    if units > TABLE_UNITS_MAX:
+        raise Refused(
+            "LimitExceededException",
+            f"Subscriber limit exceeded: Requested {field} of {units} exceeds the per-table limit "
+            f"of {TABLE_UNITS_MAX}",
         )
     return float(units)
 
@@ -122,8 +132,11 @@ def _most_on_demand(request: CreateTable) -> Rates:
     most = request.on_demand_throughput
     if most is None:
         return Rates(None, None)
-    given = (most.max_read_request_units, most.max_write_request_units)
-    return Rates(*(None if units < 1 else float(units) for units in given))
+    reads, writes = most.max_read_request_units, most.max_write_request_units
+    return Rates(
+        None if reads < 1 else _units("MaxReadRequestUnits", reads),
+        None if writes < 1 else _units("MaxWriteRequestUnits", writes),
+    )
 
 
 def _spec(database: Database, request: CreateTable, schema: Schema, limits: Limits) -> TableSpec:

@@ -22,6 +22,7 @@ from heatsink.dynamo.errors import (
     TransactionCanceled,
     ValidationFailed,
     cancellation_reason,
+    constraint_failed,
 )
 from heatsink.dynamo.items import Key
 from heatsink.dynamo.requests import (
@@ -65,11 +66,8 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= ACTIONS_MAX:
-        raise ValidationFailed(
-            f"1 validation error detected: Value at 'transactItems' failed to satisfy constraint: "
-            f"Member must have length {'less' if count else 'greater'} than or equal to "
-            f"{ACTIONS_MAX if count else 1}"
-        )
+        bound = f"less than or equal to {ACTIONS_MAX}" if count else "greater than or equal to 1"
+        raise constraint_failed("Value at 'transactItems'", f"have length {bound}")
 
 
 def _digest(request: TransactWriteItems) -> bytes:
@@ -79,10 +77,8 @@ def _digest(request: TransactWriteItems) -> bytes:
 
 def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
     if not 1 <= len(token) <= TOKEN_LENGTH_MAX:
-        raise ValidationFailed(
-            f"1 validation error detected: Value '{token}' at 'clientRequestToken' failed to "
-            f"satisfy constraint: Member must have length less than or equal to {TOKEN_LENGTH_MAX}"
-        )
+        member = f"Value '{token}' at 'clientRequestToken'"
+        raise constraint_failed(member, f"have length less than or equal to {TOKEN_LENGTH_MAX}")
     known = database.tokens.fingerprint(token)
     if known is not None and known != digest:
         raise Refused(

@@ -115,13 +115,28 @@ def _plan(
     return Plan(table, key, old, change(old), None)
 
 
-def _carry_out(plan: Plan, consumed: Consumed) -> None:
+def _carry_out(plan: Plan, request: PutItem | DeleteItem | UpdateItem) -> Json:
+    """What of the answer tells the cost."""
+    consumed = Consumed(request.return_consumed_capacity)
     units = plan.units()
     plan.table.take("Write", plan.key, units)
     consumed.add(plan.table, "Write", units)
     if plan.failure is not None:
         raise plan.failure
     plan.commit()
+    return consumed.one()
+
+
+def put_item(database: Database, request: PutItem) -> Json:
+    _only_old(request)
+    plan = plan_put(database.table(request.table_name), request, request.item)
+    return _answer_with_old(plan, request)
+
+
+def delete_item(database: Database, request: DeleteItem) -> Json:
+    _only_old(request)
+    plan = plan_delete(database.table(request.table_name), request, request.key)
+    return _answer_with_old(plan, request)
 
 
 def _only_old(request: PutItem | DeleteItem) -> None:
@@ -129,32 +144,18 @@ def _only_old(request: PutItem | DeleteItem) -> None:
         raise ValidationFailed("ReturnValues can only be ALL_OLD or NONE")
 
 
-def _old_attributes(plan: Plan, wanted: bool) -> Json:
-    return {"Attributes": plan.old.item} if wanted and plan.old is not None else {}
-
-
-def put_item(database: Database, request: PutItem) -> Json:
-    _only_old(request)
-    plan = plan_put(database.table(request.table_name), request, request.item)
-    consumed = Consumed(request.return_consumed_capacity)
-    _carry_out(plan, consumed)
-    return {**_old_attributes(plan, request.return_values == "ALL_OLD"), **consumed.one()}
-
-
-def delete_item(database: Database, request: DeleteItem) -> Json:
-    _only_old(request)
-    plan = plan_delete(database.table(request.table_name), request, request.key)
-    consumed = Consumed(request.return_consumed_capacity)
-    _carry_out(plan, consumed)
-    return {**_old_attributes(plan, request.return_values == "ALL_OLD"), **consumed.one()}
+def _answer_with_old(plan: Plan, request: PutItem | DeleteItem) -> Json:
+    cost = _carry_out(plan, request)
+    if plan.old is None or request.return_values == "NONE":
+        return cost
+    return {"Attributes": plan.old.item, **cost}
 
 
 def update_item(database: Database, request: UpdateItem) -> Json:
     table = database.table(request.table_name)
     plan = plan_update(table, request, request.key, request.update_expression)
-    consumed = Consumed(request.return_consumed_capacity)
-    _carry_out(plan, consumed)
-    return {**_returned(request, plan), **consumed.one()}
+    cost = _carry_out(plan, request)
+    return {**_returned(request, plan), **cost}
 
 
 def _returned(request: UpdateItem, plan: Plan) -> Json:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,15 +20,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .description.openapi import document
+from .description.page import docs_page
 from .guard import Guard
-from .limits import CLOSE, Gone, check_size, read_body
-from .openapi import document
-from .page import docs_page
+from .limits import CLOSE, Gone, check_length, read_body
 from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
 from .routes import Call, Reply, Route, Router
 from .service import Service
 from .shapes import NoQuery
 from .table import ROUTES
+from .values import parsed
 
 audit = logging.getLogger("heatsink.audit")
 logger = logging.getLogger("heatsink.api")
@@ -81,17 +83,17 @@ class App:
         """Sends something in any case. Returns the route's label."""
         line, who = None, NOBODY
         try:
-            headers = dict(scope["headers"])
+            asked = _Exchange(scope, dict(scope["headers"]), receive, send)
             raw_path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
             if page := self._pages.get("/" + raw_path[1:].partition("/")[0]):
-                self._guard.check(headers, None)
+                self._guard.check(asked.headers, None)
                 await page(scope, receive, send)
                 return ELSEWHERE
             route, path = self._router.find(scope["method"], raw_path)
             line = self._lines[route]
-            who = self._guard.check(headers, route.scope)
+            who = self._guard.check(asked.headers, route.scope)
             self._check_room(route, scope["method"])
-            await self._call(line, path, scope, headers, receive, send)
+            await self._call(line, path, asked)
         except (Gone, ClientDisconnect):
             pass
         except Exception as error:
@@ -104,63 +106,46 @@ class App:
 
     def _check_room(self, route: Route, method: str) -> None:
         limits = self._service.limits
-        if self._service.metrics.in_flight - self._streams > limits.requests:
+        crowded = self._service.metrics.in_flight - self._streams > limits.requests
+        if crowded and route.scope is not None:  # a busy process is still a healthy one
             raise Refusal(503, "too many requests at once", headers=CLOSE)
         if route.stream and method == "HEAD":
             raise Refusal(405, "ask with GET", headers=((b"allow", b"GET"),))
         if route.stream and self._streams >= limits.streams:
             raise Refusal(503, "too many streams at once", headers=CLOSE)
 
-    async def _call(
-        self,
-        line: _Line,
-        path: dict[str, str],
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        receive: Receive,
-        send: _Sent,
-    ) -> None:
+    async def _call(self, line: _Line, path: dict[str, str], asked: _Exchange) -> None:
         if line.route.stream:
             self._streams += 1
-            send.patience_s = self._service.limits.idle_s
+            asked.send.patience_s = self._service.limits.idle_s
             try:
-                call = line.decoded(path, scope, headers, b"", receive)
-                await self._send(await line.route.call(call), line, scope, headers, receive, send)
+                call = line.decoded(path, b"", asked)
+                await self._reply(await line.route.call(call), line.route, asked)
             finally:
                 self._streams -= 1
             return
         try:
             async with asyncio.timeout(self._service.limits.request_s):
-                body = await line.body(headers, receive)
-                call = line.decoded(path, scope, headers, body, receive)
-                reply = await line.route.call(call)
-                await self._send(reply, line, scope, headers, receive, send)
+                call = line.decoded(path, await line.body(asked), asked)
+                await self._reply(await line.route.call(call), line.route, asked)
         except TimeoutError:
             raise Refusal(
                 503, "it took too long: whether it happened is not known, repeat it with its id"
             ) from None
 
-    async def _send(
-        self,
-        reply: Reply | Response,
-        line: _Line,
-        scope: Scope,
-        asked: dict[bytes, bytes],
-        receive: Receive,
-        send: _Sent,
-    ) -> None:
+    async def _reply(self, reply: Reply | Response, route: Route, asked: _Exchange) -> None:
         if isinstance(reply, Response):
             reply.raw_headers.append(NOSNIFF)
-            await reply(scope, receive, send)
+            await reply(asked.scope, asked.receive, asked.send)
             return
         body, status = _encode(reply.value), reply.status
         headers = [JSON, NOSNIFF, *reply.headers]
-        if scope["method"] in ("GET", "HEAD"):
+        if route.method == "GET":
             tag = b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"'
-            headers += [(b"etag", tag), self._absorbed if line.route.absorbed else NO_CACHE]
-            if status == 200 and tag in asked.get(b"if-none-match", b""):
+            headers += [(b"etag", tag), self._absorbed if route.absorbed else NO_CACHE]
+            if status == 200 and tag in asked.headers.get(b"if-none-match", b""):
                 body, status = b"", 304
-        await send.whole(status, headers, body)
+        await asked.send.whole(status, headers, body)
 
     async def _refuse(self, error: Exception, line: _Line | None, send: _Sent) -> None:
         if send.status and isinstance(error, TimeoutError | Refusal):
@@ -175,6 +160,16 @@ class App:
             await send.whole(problem.status, headers, encoded(problem))
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """A request as ASGI hands it over, and the way back."""
+
+    scope: Scope
+    headers: dict[bytes, bytes]
+    receive: Receive
+    send: _Sent
+
+
 class _Line:
     """A route with all that can be made ready before a request comes."""
 
@@ -187,33 +182,21 @@ class _Line:
         self._no_query = NoQuery() if route.query is NoQuery else None
         self._decode = None if route.body is None else msgspec.json.Decoder(route.body).decode
 
-    async def body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def body(self, asked: _Exchange) -> bytes:
         if self._decode is None:
             return b""
-        kind = headers.get(b"content-type", b"application/json").partition(b";")[0]
+        kind = asked.headers.get(b"content-type", b"application/json").partition(b";")[0]
         if kind.strip().lower() != b"application/json":
             raise Refusal(415, "send the body as application/json")
-        length = headers.get(b"content-length", b"")
-        if length.isdigit():
-            check_size(int(length), self._limit)
-        return await read_body(receive, self._limit)
+        check_length(asked.headers, self._limit)
+        return await read_body(asked.receive, self._limit)
 
-    def decoded(
-        self,
-        path: dict[str, str],
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        body: bytes,
-        receive: Receive,
-    ) -> Call[Any, Any]:
-        query = self._no_query
-        if query is None or scope["query_string"]:
-            query = _query(scope["query_string"], self.route.query)
-        try:
-            value = None if self._decode is None else self._decode(body)
-        except RecursionError:
-            raise Refusal(400, "the body is nested too deeply", "body") from None
-        return Call(self._service, path, query, value, headers, receive)
+    def decoded(self, path: dict[str, str], body: bytes, asked: _Exchange) -> Call[Any, Any]:
+        query, text = self._no_query, asked.scope["query_string"]
+        if query is None or text:
+            query = _query(text, self.route.query)
+        value = None if self._decode is None else parsed(self._decode, body)
+        return Call(self._service, path, query, value, asked.headers, asked.receive)
 
 
 def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 from starlette.types import Receive
@@ -13,6 +13,7 @@ from heatsink.checks import check_number, check_whole
 from .problems import Refusal
 
 KIB, MIB = 1_024, 1_024 * 1_024
+DIGITS_MAX = 18
 CLOSE = ((b"connection", b"close"),)
 
 
@@ -45,6 +46,13 @@ class Limits(msgspec.Struct, frozen=True):
 
 class Gone(Exception):
     """The client went away before it had said everything."""
+
+
+def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
+    """What says that it is too large need not be read."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit():
+        check_size(int(length[:DIGITS_MAX]), limit)
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:

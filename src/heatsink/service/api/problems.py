@@ -70,11 +70,21 @@ def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
         return _made(error.status, TITLES[error.status], str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
         return _malformed(error)
-    for kind, status in STATUSES.items():
-        if isinstance(error, kind):
-            title = _words(type(error).__name__)
-            return _made(status, title, str(error), _field_of(error, fields))
+    if isinstance(error, errors.HeatsinkError):
+        status, title = named(type(error))
+        return _made(status, title, str(error), _field_of(error, fields))
     return _made(500, TITLES[500], "see the server's log", None)
+
+
+def named(kind: type[errors.HeatsinkError]) -> tuple[int, str]:
+    """The status and the title of an error of ours."""
+    status = next(status for known, status in STATUSES.items() if issubclass(kind, known))
+    return status, _words(kind.__name__)
+
+
+def anchor(title: str) -> str:
+    """Where the page about the API says more."""
+    return title.lower().replace(" ", "-")
 
 
 def _malformed(error: msgspec.MsgspecError) -> Problem:
@@ -86,8 +96,7 @@ def _malformed(error: msgspec.MsgspecError) -> Problem:
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
-    kind = title.lower().replace(" ", "-")
-    return Problem(f"/docs#{kind}", title, status, detail[:DETAIL_MAX], field)
+    return Problem(f"/docs#{anchor(title)}", title, status, detail[:DETAIL_MAX], field)
 
 
 def _words(name: str) -> str:

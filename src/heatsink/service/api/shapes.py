@@ -365,24 +365,6 @@ class Requests(msgspec.Struct, frozen=True):
     kinds: list[RequestTotals]
 
 
-class ReadTotals(msgspec.Struct, frozen=True):
-    """Since the start. `coalesced` readers waited for somebody else's load."""
-
-    hits: int
-    stale_hits: int
-    loads: int
-    coalesced: int
-    failures: int
-    evictions: int
-    entries: int
-
-
-class ReadsAnswer(msgspec.Struct, frozen=True):
-    """`totals` is null where this server keeps no reads near."""
-
-    totals: ReadTotals | None
-
-
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error, as RFC 9457 has it. `field` names what of the request is wrong."""
 

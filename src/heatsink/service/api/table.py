@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
@@ -247,7 +248,7 @@ SYSTEM = (
         "/v1/reads",
         system.reads,
         "What this server answered from what it keeps near.",
-        shapes.ReadsAnswer,
+        ReadStats,
     ),
     Route(
         "GET",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from heatsink.errors import InvalidSetting
 from heatsink.service.dashboard.site import SafeHeaders, plotly_file
 
 from .stage import Stage
@@ -95,21 +93,6 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._stage.end()
         super().handle_exit(sig, frame)
-
-
-def listen(port: int) -> socket.socket:
-    """A socket on this machine only."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise InvalidSetting(f"port {port} is in use: choose another with --port") from None
-        raise InvalidSetting(f"cannot listen on port {port}: {error.strerror}") from None
-    return listener
 
 
 async def serve(stage: Stage, listener: socket.socket) -> None:

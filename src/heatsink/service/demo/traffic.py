@@ -7,6 +7,7 @@ from math import ceil, log
 
 import msgspec
 
+from heatsink.checks import check_whole
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
 
@@ -84,6 +85,10 @@ def jump(peak: float) -> Traffic:
 SHAPES: dict[str, Callable[[float], Traffic]] = {"ramp": ramp, "jump": jump}
 
 
+PEAK = (100, 20_000)
+LIMIT = (10, 20_000)
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What one run of the demo does: the shape of the traffic, its peak, a partition's limit."""
 
@@ -94,10 +99,8 @@ class Plan(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
             raise InvalidSetting(f"shape must be {' or '.join(SHAPES)}, not {self.shape[:40]!r}")
-        if not 100 <= self.peak <= 20_000:
-            raise InvalidSetting(f"peak must be 100 to 20,000 writes/s, not {self.peak:,}")
-        if not 10 <= self.limit <= 20_000:
-            raise InvalidSetting(f"limit must be 10 to 20,000 writes/s, not {self.limit:,}")
+        check_whole("peak", self.peak, *PEAK)
+        check_whole("limit", self.limit, *LIMIT)
 
     @property
     def traffic(self) -> Traffic:

@@ -165,10 +165,10 @@ def doctor(
 ) -> None:
     """Check the store, the queue, clocks and permissions, and say the cure."""
 
-    clock = SystemClock()
+    clock, folder = SystemClock(), data.resolve()
 
     async def run() -> list[Finding]:
-        return [one async for one in examine(data.resolve(), store, queue, news, clock)]
+        return [one async for one in examine(folder, store, queue, news, clock)]
 
     findings = asyncio.run(run())
     if as_json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,23 +19,58 @@ from heatsink.bulk.actions import Actions
 from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
-from heatsink.service.api.guard import parse_token
+from heatsink.service.api.guard import Token, parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
-from heatsink.service.configuration import config_option
+from heatsink.service.configuration import PORTS, config_option
 from heatsink.service.dashboard.site import make_pages
+from heatsink.service.listening import listen
 from heatsink.service.worker import find_actions
 
 from .logs import set_up
-from .server import ServeSettings, listen, serve
+from .server import ServeSettings, serve
 
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
+SECONDS = click.IntRange(0, 86_400)
 SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.ENVIRONMENT: "environment",
     ParameterSource.DEFAULT_MAP: "file",
     ParameterSource.DEFAULT: "default",
 }
+
+
+def _refusing(check: Callable[[tuple[str, ...]], object]) -> Callable[..., tuple[str, ...]]:
+    """A wrong value is the flag's fault, and said so."""
+
+    def checked(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check(values)
+        except InvalidSetting as error:
+            raise click.BadParameter(str(error)) from None
+        return values
+
+    return checked
+
+
+def tokens_of(texts: tuple[str, ...]) -> tuple[Token, ...]:
+    return tuple(map(parse_token, texts))
+
+
+def limits_of(texts: tuple[str, ...]) -> Limits:
+    values: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in Limits.__struct_fields__:
+            raise InvalidSetting(f"limit {name!r} is none of {', '.join(Limits.__struct_fields__)}")
+        try:
+            values[name] = float(number) if name.endswith("_s") else int(number)
+        except ValueError:
+            raise InvalidSetting(f"limit {name} must be a number, not {number!r}") from None
+    return Limits(**values)  # type: ignore[arg-type]
+
+
 OPTIONS = (
     config_option,
     click.option(
@@ -47,18 +84,40 @@ OPTIONS = (
     click.option("--queue", help="URL of the queue's Redis, instead of the embedded one."),
     click.option("--news", help="URL of the Redis that carries heat and news."),
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65_535)),
+    click.option("--port", default=8321, show_default=True, type=PORTS),
     click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
     click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
     click.option("--dashboard/--no-dashboard", default=True, help="The live pages at /."),
-    click.option("--token", multiple=True, help="SCOPE:TOKEN; scopes: read, operate, admin."),
+    click.option(
+        "--token",
+        multiple=True,
+        callback=_refusing(tokens_of),
+        help="SCOPE:TOKEN; scopes: read, operate, admin.",
+    ),
     click.option("--allow-host", multiple=True, help="A name it answers to, behind a proxy."),
     click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
     click.option("--name", default="", help="What this process is called in the registry."),
-    click.option("--fresh-for", default=1, show_default=True, help="Caches keep reads, seconds."),
-    click.option("--stale-for", default=5, show_default=True, help="… and stale ones, meanwhile."),
-    click.option("--limit", multiple=True, help="NAME=NUMBER, of those in the reference."),
+    click.option(
+        "--fresh-for",
+        default=1,
+        type=SECONDS,
+        show_default=True,
+        help="Caches keep reads, seconds.",
+    ),
+    click.option(
+        "--stale-for",
+        default=5,
+        type=SECONDS,
+        show_default=True,
+        help="… and stale ones, meanwhile.",
+    ),
+    click.option(
+        "--limit",
+        multiple=True,
+        callback=_refusing(limits_of),
+        help="NAME=NUMBER, of those in docs/server.md.",
+    ),
     click.option("--log-json", is_flag=True, help="One JSON object a line."),
 )
 
@@ -81,25 +140,11 @@ def settings_of(options: dict[str, Any]) -> ServeSettings:
         work=options["worker"],
         name=options["name"],
         ids=IDS[options["ids"]],
-        tokens=tuple(map(parse_token, options["token"])),
+        tokens=tokens_of(options["token"]),
         allow_hosts=options["allow_host"],
         cache=CacheRules(options["fresh_for"], options["stale_for"]),
         limits=limits_of(options["limit"]),
     )
-
-
-def limits_of(texts: tuple[str, ...]) -> Limits:
-    values: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if name not in Limits.__struct_fields__:
-            raise InvalidSetting(f"limit {name!r} is none of {', '.join(Limits.__struct_fields__)}")
-        try:
-            values[name] = float(number) if name.endswith("_s") else int(number)
-        except ValueError:
-            raise InvalidSetting(f"limit {name} must be a number, not {number!r}") from None
-    return Limits(**values)  # type: ignore[arg-type]
 
 
 @click.command("serve")
@@ -109,9 +154,12 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
     set_up(log_json)
     settings = settings_of(options)
     table = find_actions(actions) if actions else Actions()
-    listener = listen(settings.host, settings.port)
     pages = make_pages() if dashboard else {}
-    asyncio.run(serve(settings, listener, table, SystemClock(), Random(), pages))
+    with ExitStack() as farewell:
+        listeners = listen(settings.host, settings.port)
+        for listener in listeners:
+            farewell.callback(listener.close)
+        asyncio.run(serve(settings, listeners, table, SystemClock(), Random(), pages))
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})

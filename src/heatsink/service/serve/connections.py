@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
 
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
@@ -21,7 +21,7 @@ class _HeadTooLarge(Exception):
     """Ends the parser's work."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(HttpTools):
     limits: Limits
     idle: dict[Connection, None]
     """Without a request under way; the longest idle first."""

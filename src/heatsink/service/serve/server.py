@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
+from socket import socket
 
 import msgspec
 import uvicorn
@@ -35,7 +34,6 @@ from .connections import connections_within
 from .logs import tell
 
 DATABASE, QUEUE = "heatsink.db", "queue"
-BACKLOG = 2_048
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,19 +97,6 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bound before anything else is started, so that a port in use is one line and no harm."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        # asyncio does it only for sockets that say which protocol they are of; connections inherit
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
-    except OSError as error:
-        cure = "choose another --port" if error.errno == errno.EADDRINUSE else "check --host"
-        raise InvalidSetting(f"cannot listen on {host}:{port} ({error.strerror}): {cure}") from None
-
-
 @asynccontextmanager
 async def running_app(
     hs: Heatsink,
@@ -136,7 +121,7 @@ async def running_app(
 
 async def serve(
     settings: ServeSettings,
-    listener: socket.socket,
+    listeners: Sequence[socket],
     actions: Actions,
     clock: Clock,
     rng: Random,
@@ -151,10 +136,10 @@ async def serve(
         app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
         server = _Server(_configured(app, settings), app)
         server.end_on_signals()
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        tell("started", f"Heatsink serves http://{shown}:{port} (API: /docs)", port=port)
-        await server.serve(sockets=[listener])
+        port = listeners[0].getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        tell("started", f"Heatsink serves http://{host}:{port} (API: /docs)", port=port)
+        await server.serve(sockets=list(listeners))
     tell("stopped", "stopped; the lease is given back")
 
 

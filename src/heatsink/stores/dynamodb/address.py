@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
+from heatsink.checks import shown
 from heatsink.errors import InvalidSetting
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
@@ -27,6 +28,21 @@ class Address(msgspec.Struct, frozen=True):
     def is_local(self) -> bool:
         """On this machine: an engine for development, which takes any credentials."""
         return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def parse_url(parts: SplitResult) -> Address:
+    """A part that means nothing is refused, not passed over: somebody meant something by it."""
+    if parts.path.strip("/") or parts.fragment:
+        raise InvalidSetting(
+            f"url has more after the table's name than options ({parts.path}{parts.fragment}): "
+            "use dynamodb://messages?region=eu-west-1"
+        )
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSetting(f"url has the option {name!r} more than once: name it once")
+    return parse(parts.netloc, dict(pairs))
 
 
 def parse(table: str, options: dict[str, str]) -> Address:
@@ -53,6 +69,18 @@ def parse(table: str, options: dict[str, str]) -> Address:
 
 
 def _checked(endpoint: str) -> str:
-    if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise InvalidSetting(f"endpoint must be http://… or https://…, not {endpoint!r}")
+    if endpoint and not _is_server(endpoint):
+        raise InvalidSetting(
+            f"endpoint must be http://host:port or https://host:port, not {shown(endpoint)}"
+        )
     return endpoint.rstrip("/")
+
+
+def _is_server(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:  # a port that is no number, or too large a one
+        return False
+    is_bare = not (parts.path.strip("/") or parts.query or parts.fragment)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_bare

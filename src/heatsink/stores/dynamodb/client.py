@@ -1,7 +1,8 @@
 """A thin DynamoDB client: signed JSON over kept connections, with errors told apart.
 
-botocore builds, validates and parses each request in Python and costs over a millisecond of CPU a
-put; this costs a tenth of that. Retries are the caller's: `spread.backoff` has the budget.
+botocore builds, validates and parses each request in Python. A put through this costs a fifth of
+the CPU that it costs through aiobotocore: 0.11 to 0.15 ms beside 0.61 to 0.78 (`./dev bench
+dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import aiohttp
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Closed, HeatsinkError, Unavailable
+from heatsink.errors import Closed, HeatsinkError, InvalidSetting, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
@@ -86,6 +87,11 @@ class DynamoClient:
             return Unavailable(
                 f"{self._url} did not answer within {self._timeout_s:g} s: check the network, retry"
             )
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return InvalidSetting(
+                f"{self._url} shows a certificate that is not trusted ({_reason(error)}): check "
+                "endpoint= in the url, or name its authority's file in SSL_CERT_FILE"
+            )
         if isinstance(error, aiohttp.ClientConnectorError):
             return Unavailable(
                 f"cannot connect to DynamoDB at {self._url}: {error.os_error}; "
@@ -126,6 +132,10 @@ class DynamoClient:
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+def _reason(error: aiohttp.ClientConnectorCertificateError) -> str:
+    return getattr(error.certificate_error, "verify_message", "") or "it does not name this host"
 
 
 def _is_cancelled() -> bool:

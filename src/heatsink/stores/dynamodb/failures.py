@@ -33,6 +33,14 @@ class TableThrottled(Throttled):
         super().__init__("", f"{reason}: raise the table's or account's limit")
 
 
+class NoTable(InvalidSetting):
+    """There is no table of that name."""
+
+
+class TableExists(InvalidSetting):
+    """There is one already, or it is just being made or deleted."""
+
+
 class ConditionFailed(HeatsinkError):
     """A condition did not hold; `items` are the old items, by place in a transaction."""
 
@@ -118,7 +126,7 @@ def _partition_of(payload: dict[str, Any], place: int = 0) -> str:
 def _operator_error(failure: Failure, payload: dict[str, Any]) -> HeatsinkError:
     table = payload.get("TableName", "")
     if failure.code == "ResourceNotFoundException":
-        return InvalidSetting(
+        return NoTable(
             f"there is no DynamoDB table {table!r} in this region: check table and region in the "
             f"url, or make it: heatsink table create"
         )
@@ -127,4 +135,5 @@ def _operator_error(failure: Failure, payload: dict[str, Any]) -> HeatsinkError:
             f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
             "variables, profile= in the url, the role and what it may do"
         )
-    return InvalidSetting(f"DynamoDB refused the request ({failure.code}): {failure.text}")
+    refusal = TableExists if failure.code == "ResourceInUseException" else InvalidSetting
+    return refusal(f"DynamoDB refused the request ({failure.code}): {failure.text}")

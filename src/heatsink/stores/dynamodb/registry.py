@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import msgspec
 
-from heatsink.errors import Deposed, Outdated, Unavailable
-from heatsink.keys import partition_of
+from heatsink.errors import Deposed, NoRegistry, Outdated
+from heatsink.keys import key_of, partition_of
 from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import Layout
 from heatsink.registry.rules import AHEAD_MS_MAX, check_append
@@ -80,6 +81,9 @@ class DynamoRegistry:
         self._table = table
 
     async def found(self, meta: Meta) -> Reading:
+        """Read first: whoever comes later needs no right to put META."""
+        with suppress(NoRegistry):
+            return await self.meta()
         put = {"Item": _meta_item(meta), "ConditionExpression": "attribute_not_exists(p)"}
         with suppress(ConditionFailed):
             await self._table.call("PutItem", put)
@@ -88,7 +92,7 @@ class DynamoRegistry:
     async def meta(self) -> Reading:
         answer = await self._table.call("GetItem", {"Key": META_KEY, "ConsistentRead": True})
         if "Item" not in answer.body:
-            raise Unavailable("this store has no registry yet")
+            raise NoRegistry
         return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
 
     async def _update(self, change: str, condition: str, values: Item) -> Reading:
@@ -153,7 +157,7 @@ class DynamoRegistry:
         await self._table.delete_all(items)
 
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        """META last: until then processes see the old incarnation."""
+        """META last: until then processes see the old incarnation. What we do not know stays."""
         for partition in (KEYS, PINS, LOG):
             items = await self._table.everything(partition, FIRST, LAST)
             await self._table.delete_all(items)
@@ -162,7 +166,20 @@ class DynamoRegistry:
                 await self._table.call("PutItem", {"Item": item})
         for decision in snapshot.pins.values():
             await self._table.call("PutItem", _put_pin(decision)["Put"])
-        await self._table.call("PutItem", {"Item": _meta_item(meta)})
+        known = await self._table.get(META_KEY, consistent=True) or {}
+        await self._table.call("PutItem", {"Item": {**known, **_meta_item(meta)}})
+
+    async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
+        """EPOCHS of every key, whether its copy is there or not: a scan of the whole table."""
+        request = {"FilterExpression": "attribute_exists(epochs)", "ConsistentRead": True}
+        start: Item | None = None
+        while True:
+            items, start = await self._table.page("Scan", request, start)
+            for item in items:
+                if item["p"]["S"] != KEYS:
+                    yield key_of(item["p"]["S"])[0], layout_of(item)
+            if start is None:
+                return
 
     async def lead(self, seen: Meta, leader: str) -> Meta:
         values = {

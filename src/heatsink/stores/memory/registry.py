@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from msgspec import structs
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.registry.decision import LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import Layout
 from heatsink.registry.rules import check_append
@@ -21,7 +23,7 @@ class MemoryRegistry:
 
     def _reading(self) -> Reading:
         if self._meta is None:
-            raise Unavailable("this store has no registry yet")
+            raise NoRegistry
         return Reading(self._meta, now_ms(self._clock))
 
     def _change(self, **changes: int | str) -> Meta:
@@ -67,6 +69,10 @@ class MemoryRegistry:
         self._log = {}
         self._truth = View()
         self._truth.load(snapshot)
+
+    async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
+        for key, layout in list(self._truth.layouts.items()):
+            yield key, layout
 
     async def lead(self, seen: Meta, leader: str) -> Meta:
         meta = self._reading().meta

@@ -1,4 +1,4 @@
-"""Redis beside a data store: heat reports, registry news, soft decisions. Never the truth."""
+"""Redis beside a data store: heat, news, soft decisions, forgotten keys. Never the truth."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .bus import RedisBus
 from .connection import Connection
 from .keys import Keys
 from .news import RedisNews
+from .soft import RedisSoft
+from .wire import RedisWire
 
 
 def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
@@ -28,5 +30,7 @@ def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -
         stores,
         bus=RedisBus(connection, keys, name, clock),
         news=RedisNews(connection, keys),
+        soft=RedisSoft(connection, keys),
+        wire=RedisWire(connection, address, keys, clock, rng),
         close=close,
     )

@@ -109,10 +109,12 @@ def _path(parts: SplitResult, kind: Kind, name: str) -> tuple[int, str]:
 
 
 def _options(query: str, name: str, timeout_s: float) -> Options:
+    pairs = parse_qsl(query)
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise InvalidSetting(f"{name} has an option more than once after the ?: name it once")
     try:
-        return msgspec.convert(
-            {"timeout_s": timeout_s, **dict(parse_qsl(query))}, Options, strict=False
-        )
+        return msgspec.convert({"timeout_s": timeout_s, **named}, Options, strict=False)
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
         raise InvalidSetting(f"{name} takes {takes} after the ?: {error}") from None

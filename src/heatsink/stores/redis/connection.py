@@ -21,6 +21,7 @@ from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Unavailable
 
 from .address import Address
+from .tls import check_authority, distrust
 
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
@@ -28,6 +29,12 @@ CONNECT_S = 1.0
 CALLS_MAX = 16  # at a time: each takes a connection of its own
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
+FAILURES = (  # a cluster's are a family of their own
+    exceptions.RedisError,
+    exceptions.RedisClusterException,
+    OSError,
+    TimeoutError,
+)
 ANSWERS = (exceptions.ResponseError, exceptions.DataError)
 MOMENTARY = (
     exceptions.BusyLoadingError,
@@ -60,6 +67,7 @@ class Driver(Protocol):
 
 class Connection:
     def __init__(self, address: Address, clock: Clock, rng: Random) -> None:
+        check_authority(address)
         self._address = address
         self._clock = clock
         self._rng = rng
@@ -68,16 +76,17 @@ class Connection:
         self._calls: set[asyncio.Task[Any]] = set()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._failures = 0
+        self._told: set[str] = set()  # reasons of this outage: each is logged once
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """One command. Raises `Unavailable`, its child `Refused`, or `InvalidSetting` (login)."""
+        """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `InvalidSetting`."""
         async with self._turns:
             if self._clock.monotonic_s() < self._resume_s:
                 raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
                 answer = await self._send(words)
-            except (exceptions.RedisError, OSError, TimeoutError) as error:
+            except FAILURES as error:
                 raise self._translated(error, str(words[0])) from None
             self._succeed()
             return answer
@@ -117,7 +126,10 @@ class Connection:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
             self._fail("it refuses the login")
-            return InvalidSetting(f"{where} refuses the user or the password: check the news URL")
+            return InvalidSetting(f"{where} refuses the user or the password: check its URL")
+        if untrusted := distrust(error):
+            self._fail("its certificate is not trusted")
+            return InvalidSetting(f"{where} {untrusted}")
         if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
             return _refusal(error, where, command)
         reason = type(error).__name__
@@ -125,8 +137,9 @@ class Connection:
         return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
 
     def _fail(self, reason: str) -> None:
-        if not self._failures:
-            logger.warning("Redis at %s is out of reach (%s); appends go on", self._address, reason)
+        if reason not in self._told:
+            self._told.add(reason)
+            logger.warning("Redis at %s is out of reach (%s)", self._address, reason)
         longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
         self._failures = min(self._failures + 1, 10)
         self._resume_s = self._clock.monotonic_s() + longest_s * self._rng.uniform(0.5, 1.0)
@@ -135,13 +148,19 @@ class Connection:
         if self._failures:
             logger.info("Redis at %s answers again", self._address)
         self._failures = 0
+        self._told.clear()
 
     async def nodes(self, key: str = "") -> list[Address]:
         """The servers that take writes, or the one that takes them for a key."""
         if self._address.kind != "cluster":
             return [self._address]
-        cluster: Any = self._driver or await self._open()
-        nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
+        if self._driver is None:
+            await self.run("PING")
+        cluster: Any = self._driver
+        try:
+            nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
+        except exceptions.RedisError as error:
+            raise self._translated(error, "CLUSTER SLOTS") from None
         return [self._address.node(node.host, node.port) for node in nodes]
 
     async def close(self) -> None:
@@ -198,9 +217,23 @@ def _through_sentinel(address: Address, shared: dict[str, Any]) -> Driver:
         for watcher in sentinel.sentinels:
             await watcher.aclose()
 
-    primary.aclose = close_all
+    async def reach_one() -> None:
+        await _reach_one(sentinel.sentinels)
+
+    primary.initialize, primary.aclose = reach_one, close_all
     driver: Driver = primary
     return driver
+
+
+async def _reach_one(sentinels: list[Redis]) -> None:
+    """Asked at first: a driver that finds no sentinel does not tell why it could reach none."""
+    for number, sentinel in enumerate(sentinels, 1):
+        try:
+            await sentinel.ping()
+            return
+        except (exceptions.ConnectionError, exceptions.TimeoutError):
+            if number == len(sentinels):
+                raise
 
 
 def _shared_options(address: Address) -> dict[str, Any]:

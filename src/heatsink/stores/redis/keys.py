@@ -49,5 +49,10 @@ class Keys(msgspec.Struct, frozen=True):
         """Stream: a `SoftDecision` each. Capped; the leader says it all again now and then."""
         return f"{{{self.prefix}}}:soft"
 
+    @property
+    def forgotten(self) -> str:
+        """Channel: the keys that one process forgot, for all others."""
+        return f"{{{self.prefix}}}:forgotten"
+
 
 GROUP = "coordinators"

@@ -159,7 +159,13 @@ def _settle_all(batch: Sequence[Job[Any]]) -> None:
 
 
 def _commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: RunBatch) -> None:
-    """All in one transaction; if that fails, one by one, so that only the culprit is refused."""
+    """All in one transaction; if that fails, one by one, so that only the culprit is refused.
+
+    What its caller has given up is left out: behind a lock each would wait for it in vain.
+    """
+    batch = [job for job in batch if not job.future.cancelled()]
+    if not batch:
+        return
     try:
         connection.execute("BEGIN IMMEDIATE")
         run_batch(connection, batch)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import Deposed, Outdated, Unavailable
+from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import COLD, Layout
 from heatsink.registry.rules import check_append
@@ -29,12 +30,16 @@ def read_layout(connection: sqlite3.Connection, key: str) -> Layout:
 def _read_meta(connection: sqlite3.Connection) -> Meta:
     found = connection.execute("SELECT meta FROM meta").fetchone()
     if found is None:
-        raise Unavailable("this store has no registry yet")
+        raise NoRegistry
     return _META.decode(found[0])
 
 
 def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (1, ?)", (encode(meta),))
+    """A newer release may keep more in META than we know: that stays as it is."""
+    found = connection.execute("SELECT meta FROM meta").fetchone()
+    kept = msgspec.msgpack.decode(found[0]) if found else {}
+    whole = encode({**kept, **msgspec.structs.asdict(meta)})
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (1, ?)", (whole,))
 
 
 class SqliteRegistry:
@@ -112,6 +117,10 @@ class SqliteRegistry:
                 _write_pin(connection, decision)
 
         await self._database.write(replace)
+
+    async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
+        for key, layout in (await self.snapshot()).layouts.items():
+            yield key, layout
 
     async def lead(self, seen: Meta, leader: str) -> Meta:
         def take_over(connection: sqlite3.Connection) -> Meta:

@@ -24,7 +24,7 @@ from heatsink.service.api.shapes import (
     FailuresQuery,
     NoQuery,
 )
-from heatsink.service.api.values import from_ms
+from heatsink.service.api.values import from_ms, parsed
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
 LINE_BYTES_MAX = 1_024 * 1_024
@@ -58,7 +58,7 @@ async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
         return _lines(call, limits)
     if kind != ARRAY.encode():
         raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (a line each)")
-    return _decode_array(await read_body(call.receive, limits.array_bytes))
+    return parsed(_decode_array, await read_body(call.receive, limits.array_bytes))
 
 
 async def _lines(call: Call[BulkQuery, None], limits: Limits) -> AsyncIterator[Any]:
@@ -78,7 +78,7 @@ async def _lines(call: Call[BulkQuery, None], limits: Limits) -> AsyncIterator[A
 
 def _item(line: bytes, number: int) -> Any:
     try:
-        return _decode(line)
+        return parsed(_decode, line)
     except msgspec.DecodeError as error:
         raise InvalidBody(f"line {number} is not JSON: {error}") from None
 

@@ -15,6 +15,9 @@ from heatsink.service.api.shapes import (
 from heatsink.service.api.values import from_bytes, to_bound, to_bytes, to_id, to_key
 from heatsink.spread.pages import Entry
 
+STEP = 100
+PAGE_BYTES = 4 * 1_024 * 1_024
+
 
 async def append(call: Call[NoQuery, NewMessage]) -> Reply:
     log, message = call.service.hs.log, call.body
@@ -24,16 +27,23 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
-    log, query = call.service.hs.log, call.query
-    found = await log.page(
-        to_key(call.path["key"]),
-        limit=query.limit,
-        cursor=query.cursor,
-        order=query.order,
-        after=to_bound(log.scheme, "after", query.after),
-        before=to_bound(log.scheme, "before", query.before),
-    )
-    return Reply(Messages([_message(entry) for entry in found.entries], found.cursor))
+    """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
+    log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
+    bounds = {
+        "after": to_bound(log.scheme, "after", query.after),
+        "before": to_bound(log.scheme, "before", query.before),
+    }
+    messages: list[Message] = []
+    cursor, size = query.cursor, 0
+    while len(messages) < query.limit and size < PAGE_BYTES:
+        step = min(query.limit - len(messages), STEP)
+        found = await log.page(key, limit=step, cursor=cursor, order=query.order, **bounds)
+        messages += map(_message, found.entries)
+        size += sum(len(entry.body) for entry in found.entries)
+        cursor = found.cursor
+        if cursor is None:
+            break
+    return Reply(Messages(messages, cursor))
 
 
 async def get(call: Call[NoQuery, None]) -> Reply:

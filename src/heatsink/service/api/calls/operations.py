@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heatsink.client.explanation import Explanation
 from heatsink.client.heatsink import Heatsink
-from heatsink.client.queue_watch import PartitionStatus
+from heatsink.client.queue.watch import PartitionStatus
 from heatsink.detect.heat import KeyHeat
 from heatsink.errors import NotFound
 from heatsink.registry.decision import Decision, LogEntry

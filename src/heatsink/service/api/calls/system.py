@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from heatsink.absorb.settings import ReadStats
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
@@ -18,8 +18,6 @@ from heatsink.service.api.shapes import (
     HeatAnswer,
     NoQuery,
     Partitions,
-    ReadsAnswer,
-    ReadTotals,
     Ready,
     Requests,
     Underway,
@@ -58,14 +56,7 @@ async def events(call: Call[NoQuery, None]) -> Response:
 
 
 async def reads(call: Call[NoQuery, None]) -> Reply:
-    return Reply(reads_of(call.service.hs))
-
-
-def reads_of(hs: Heatsink) -> ReadsAnswer:
-    kept = getattr(hs, "reads", None)
-    if kept is None:
-        return ReadsAnswer(None)
-    return ReadsAnswer(msgspec.convert(kept.stats(), ReadTotals, from_attributes=True))
+    return Reply(call.service.hs.reads.stats())
 
 
 def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
@@ -81,8 +72,8 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
     async def requests() -> Requests:
         return metrics.totals()
 
-    async def kept() -> ReadsAnswer:
-        return reads_of(hs)
+    async def kept() -> ReadStats:
+        return hs.reads.stats()
 
     running: list[str] = []
 

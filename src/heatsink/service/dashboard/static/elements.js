@@ -86,7 +86,9 @@ export function table(columns, keyOf, empty, few = false) {
   const nothing = h("p", { class: "empty" }, ...[empty].flat());
   const element = h("div", {}, whole, nothing);
   const make = (row) => h("tr", {}, ...columns.map((column) => cell(column, keyOf(row))));
+  whole.hidden = nothing.hidden = true;
   const update = (items, selected) => {
+    if (!items) return; // not known yet
     whole.hidden = items.length === 0;
     nothing.hidden = items.length > 0;
     keyed(body, items, keyOf, make, (line, row) => {

@@ -8,7 +8,7 @@ const LATENCY_S = 5;
 
 export const latest = {};
 export const decisions = new Map(); // by version and place in it
-export const older = { before: null }; // where the decisions go on that are not loaded yet
+export const older = { known: false, before: null }; // where the decisions go on that are not loaded yet
 export const series = { heat: [], requests: [], partitions: [], reads: [] };
 let totals = [];
 
@@ -47,8 +47,8 @@ const takers = {
     }
   },
   reads(value) {
-    if (value.totals && isDue("reads", 0.9)) {
-      remember("reads", value.totals);
+    if (isDue("reads", 0.9)) {
+      remember("reads", value);
     }
   },
   decision: (value) => addDecisions([value]),
@@ -81,7 +81,7 @@ export function tick() {
 export async function catchUp() {
   const [recent, log] = await Promise.all([get("/v1/recent"), get(`/v1/decisions?limit=${DECISIONS}`)]);
   addDecisions(log.decisions);
-  older.before = log.before;
+  Object.assign(older, { known: true, before: log.before });
   totals = [];
   Object.values(series).forEach((list) => list.splice(0));
   for (const one of recent.samples) {

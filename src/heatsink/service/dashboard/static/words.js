@@ -29,7 +29,14 @@ export function moment(text) {
 }
 
 // Some keys are Heatsink's own: say what they are for.
-const OWN = { "~posts/": "posts of ", "~mode/": "author ", "~workers/": "partition ", "~followers/": "followers of " };
+const OWN = {
+  "~posts/": "posts of ",
+  "~mode/": "author ",
+  "~workers/": "partition ",
+  "~followers/": "followers of ",
+  "~following/": "follows of ",
+  "~setting/": "setting ",
+};
 
 export function keyName(key) {
   const prefix = Object.keys(OWN).find((start) => key.startsWith(start));
@@ -51,6 +58,9 @@ export function target(decision) {
   }
   if (decision.subject.startsWith("key:~workers/")) {
     return value == null ? "workers unpinned" : `pinned to ${count(value, "worker")}`;
+  }
+  if (decision.subject.startsWith("key:~setting/")) {
+    return value == null ? "back to its default" : number(value);
   }
   if (setting === "pin") {
     return value == null ? "unpinned" : `pinned to ${count(value, "bucket")}`;

@@ -31,6 +31,7 @@ class MemoryBatches:
         if known is None or known.version != batch.version:
             return None
         self._batches[batch.id] = msgspec.structs.replace(batch, version=batch.version + 1)
+        self._gone_s.pop(batch.id, None)
         return self._batches[batch.id]
 
     async def get(self, id: str) -> Batch | None:

@@ -38,7 +38,9 @@ SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker;
 SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
 SERVICE_WEIGHT = 0.1
 QUANTUM_US = 20_000.0
-TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost")
+EXPIRE_MAX = 50  # leases that one claim takes back; `wake_ms` is 0 if more have run out
+WAKE_MAX = 500  # parts, likewise
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost", "used_us")
 
 
 @dataclass
@@ -71,19 +73,19 @@ class Partition:
     def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
         share = self.shares.setdefault(part.id, Share(part))
         if share.state == "staged":
-            share.staged_ms = now_ms
+            share.stamp = int(now_ms)
             for chunk in chunks:
                 share.add(chunk)
 
-    def steer(self, part: str, verb: Verb, lap: int, now_ms: float) -> bool:
+    def steer(self, part: str, verb: Verb, lap: int, since: int, now_ms: float) -> bool:
         share = self.shares.get(part)
         if share is None:
             return False
         if verb == "drop":
-            if share.state == "staged":
+            if share.state == "staged" and since in (0, share.stamp):
                 del self.shares[part]
             return True
-        changed = self._limit(share) if verb == "limit" else share.steer(verb, lap)
+        changed = self._limit(share) if verb == "limit" else share.steer(verb, lap, since)
         if changed:
             self._put(share, now_ms)
         return True
@@ -131,20 +133,22 @@ class Partition:
     def claim(self, request: ClaimRequest, now_ms: float) -> Claimed:
         if self.owner != request.owner or now_ms >= self.owned_until_ms:
             return Claimed(False, [], [], False, None)
-        self._take_back(request.attempt, now_ms)
+        for attempt in request.unanswered:
+            self._take_back(attempt, now_ms)
         self._expire(now_ms)
         self._wake(now_ms)
         slices: list[Slice] = []
-        for lane, allowed in request.grants.items():
-            self._serve_lane(request, lane, allowed, slices, now_ms)
-        self._serve_tenants(request, slices, now_ms)
+        if f"{request.attempt}:0" not in self.leases:  # else this very call came twice
+            for lane, allowed in request.grants.items():
+                self._serve_lane(request, lane, allowed, slices, now_ms)
+            self._serve_tenants(request, slices, now_ms)
         lanes = [LaneDepth(lane, self._lane_waiting(lane)) for lane in self.rotation.lanes]
         dues = [lease.until_ms for lease in self.leases.values()] + list(self.sleeping.values())
         wake_ms = max(int(min(dues) - now_ms), 0) if dues else None
         return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
-        """The same claim again: its first answer was lost, so nobody runs what it handed out."""
+        """A claim whose answer was lost: nobody runs what it handed out."""
         number = 0
         while lease := self.leases.get(f"{attempt}:{number}"):
             marks = BACK * len(lease.marks)
@@ -153,7 +157,7 @@ class Partition:
 
     def _expire(self, now_ms: float) -> None:
         dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
-        for until_ms, attempt in sorted(dues):
+        for until_ms, attempt in sorted(dues)[:EXPIRE_MAX]:
             if until_ms <= now_ms:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
@@ -172,7 +176,8 @@ class Partition:
         self.suspects_running -= lease.suspect
 
     def _wake(self, now_ms: float) -> None:
-        for part, due_ms in list(self.sleeping.items()):
+        dues = sorted((due_ms, part) for part, due_ms in self.sleeping.items())
+        for due_ms, part in dues[:WAKE_MAX]:
             if due_ms <= now_ms:
                 self._put(self.shares[part], now_ms)
 
@@ -285,6 +290,7 @@ class Partition:
     def _correct(self, lease: Lease, used_us: int, settled: int, started: int) -> None:
         """Tenants were charged what their items were thought to cost; now it is known."""
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
+        self.tally["used_us"] += used_us
         if started:
             action = lease.share.part.action
             known = self.service_us.get(action)
@@ -301,9 +307,9 @@ class Partition:
                 del self.outbox[end.part]
         self.rotation.forget_all_savings()
         stale = [
-            (share.part.id, share.part.batch)
+            (share.part.id, share.part.batch, share.stamp)
             for share in self.shares.values()
-            if share.state == "staged" and now_ms - share.staged_ms > STALE_MS
+            if share.state == "staged" and now_ms - share.stamp > STALE_MS
         ]
         return Chores(list(self.outbox.values()), stale)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
@@ -17,7 +18,8 @@ class Share:
     part: Part
     state: PartState = "staged"
     lap: int = 0
-    staged_ms: float = 0.0
+    since: int = 0
+    stamp: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     next_chunk: int = 0
@@ -53,11 +55,14 @@ class Share:
 
     # -- what operators wish ---------------------------------------------------------------
 
-    def steer(self, verb: Verb, lap: int) -> bool:
-        """Whether anything changed."""
-        if verb == "release" and self.state == "staged":
-            self.state = "ready"
-        elif verb == "pause" and self.state == "ready":
+    def steer(self, verb: Verb, lap: int, since: int) -> bool:
+        """Whether anything changed. A wish that comes too late, after a newer one, does not."""
+        if verb == "release":
+            return self._release()
+        if since < self.since:
+            return False
+        self.since = since
+        if verb == "pause" and self.state in ("ready", "staged"):
             self.state = "paused"
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
@@ -67,6 +72,12 @@ class Share:
             self._retry(lap)
         else:
             return False
+        return True
+
+    def _release(self) -> bool:
+        if self.state != "staged":
+            return False
+        self.state = "ready"
         return True
 
     def _cancel(self) -> None:
@@ -101,11 +112,29 @@ class Share:
         """(chunk, start, count, suspect): what waited longest first, then what is fresh."""
         due = min(self.delayed, key=lambda place: (self.delayed[place], place), default=None)
         if due is not None and self.delayed[due] <= now_ms:
-            del self.delayed[due]
-            return self._run(due, 1, suspect=False)
+            return self._take_due(due, most, now_ms)
         if self.suspects and suspects_may:
             return self._run(self.suspects.pop(0), 1, suspect=True)
         return self._take_fresh(most) if self.fresh else None
+
+    def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
+        """With the neighbours behind it that are due too, as far as they are alike."""
+        chunk, start = first
+        count = 1
+        while count < most and self._rides_along(first, (chunk, start + count), now_ms):
+            count += 1
+        for offset in range(start, start + count):
+            del self.delayed[chunk, offset]
+        return self._run(first, count, suspect=False)
+
+    def _rides_along(self, first: Place, place: Place, now_ms: float) -> bool:
+        """What once lost its worker never shares a slice: it may have been the reason."""
+        return (
+            self.delayed.get(place, inf) <= now_ms
+            and self.tries.get(place, 0) == self.tries.get(first, 0)
+            and first not in self.losses
+            and place not in self.losses
+        )
 
     def _take_fresh(self, most: int) -> tuple[int, int, int, bool]:
         chunk = self.chunks[self.next_chunk]

@@ -64,8 +64,10 @@ class MemoryQueue:
         queue.stage(part, chunks, self.now_ms())
         return queue.load(self.now_ms())
 
-    async def steer(self, partition: int, part: str, verb: Verb, lap: int = 0) -> bool:
-        found = self.partitions[partition].steer(part, verb, lap, self.now_ms())
+    async def steer(
+        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+    ) -> bool:
+        found = self.partitions[partition].steer(part, verb, lap, since, self.now_ms())
         if verb in ("release", "resume", "retry"):
             for bell in self.bells:
                 bell.ring(partition)

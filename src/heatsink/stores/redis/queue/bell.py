@@ -67,14 +67,22 @@ class RedisBell:
         pubsub = driver.pubsub()
         try:
             await pubsub.subscribe(self._channel)
-            while True:
-                message = await pubsub.get_message(timeout=LISTEN_S)
-                if message is not None and message["type"] == "message":
-                    self._rung.add(int(message["data"]))
-                    self._ring.set()
+            while await self._hears(pubsub):
+                pass
         finally:
             await pubsub.aclose()
             await driver.aclose()
+
+    async def _hears(self, pubsub: Any) -> bool:
+        """One message, or an answer after a silence; False if there is not even that."""
+        message = await pubsub.get_message(timeout=LISTEN_S)
+        if message is None:
+            await pubsub.ping()
+            message = await pubsub.get_message(timeout=LISTEN_S)
+        if message is not None and message["type"] == "message":
+            self._rung.add(int(message["data"]))
+            self._ring.set()
+        return message is not None
 
     async def close(self) -> None:
         for ear in self._ears:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.checks import shown
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
 from heatsink.stores.redis.address import Address
 from heatsink.stores.redis.connection import open_driver
 
@@ -55,13 +55,19 @@ class Syncer:
             self._touched.add((address, key))
 
     async def verify(self) -> None:
-        """Raises `InvalidSetting` where nobody could tell whether a write is on disk."""
-        if not self._asks:
-            return
+        """Raises `InvalidSetting` where nobody could tell whether a write is on disk.
+
+        A partition's own Redis may be down meanwhile: it is asked before its first sync.
+        """
         for connection in self._places.connections:
-            for node in await connection.nodes():
-                await self._verify(node)
-                await self._verify_room(node)
+            try:
+                await connection.run("PING")
+                for node in await connection.nodes() if self._asks else []:
+                    await self._verify(node)
+                    await self._verify_room(node)
+            except Unavailable:
+                if connection is self._places.home:
+                    raise
 
     async def _verify_room(self, node: Address) -> None:
         """A server that drops keys when it is full would drop what was accepted."""
@@ -140,6 +146,14 @@ class Syncer:
             await driver.aclose()
 
 
-def _unsure(node: Address, error: Exception) -> Unavailable:
+def _unsure(node: Address, error: Exception) -> HeatsinkError:
+    if isinstance(error, exceptions.AuthenticationError):
+        return InvalidSetting(
+            f"Redis at {node} refuses the user or the password: check the URL of the queue"
+        )
+    if isinstance(error, exceptions.ConnectionError | OSError):
+        return Unavailable(
+            f"Redis at {node} cannot be reached: start it, or check the URL of the queue"
+        )
     reason = type(error).__name__
     return Unavailable(f"Redis at {node} did not confirm its fsync ({reason}): retry later")

@@ -34,7 +34,8 @@ class RedisLimits:
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
         size, count, *times = await self._run("reserve", lane, starts, ahead_ms)
         first_ms, step_ms, now_ms = map(float, times)
-        return Grants(size, [first_ms + step_ms * i - now_ms for i in range(count)])
+        waits = [first_ms + step_ms * i - now_ms for i in range(count)]
+        return Grants(size, waits, now_ms)
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
         await self._run("refused", lane, repr(float(started_per_s)), retry_after_ms)

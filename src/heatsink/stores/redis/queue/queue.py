@@ -75,15 +75,21 @@ class RedisQueue:
         self._touched(partition)
         return _load(answer)
 
-    async def steer(self, partition: int, part: str, verb: Verb, lap: int = 0) -> bool:
-        words = (_handle(part), verb, lap, self._keys.bell, partition)
+    async def steer(
+        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+    ) -> bool:
+        words = (_handle(part), verb, lap, since, self._keys.bell, partition)
         found = await self.run("steer", partition, *words)
         self._touched(partition)
         return bool(found)
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
         grants = _packed([(_lane(lane), allowed) for lane, allowed in request.grants.items()])
-        words = (request.owner, request.attempt, request.want, request.lease_ms, grants)
+        unanswered = _packed(request.unanswered)
+        words = (
+            *(request.owner, request.attempt, request.want, request.lease_ms),
+            *(grants, unanswered),
+        )
         return _claimed(await self.run("claim", partition, *words), request.attempt)
 
     async def settle(
@@ -98,10 +104,9 @@ class RedisQueue:
         for end in reported:
             words += (_handle(end.part), _packed(msgspec.structs.astuple(end)))
         ends, stale = await self.run("chores", partition, *words)
-        pairs = zip(stale[::2], stale[1::2], strict=True)
         return Chores(
             [PartEnd(*_END.decode(end)) for end in ends],
-            [(part.decode(), batch.decode()) for part, batch in pairs],
+            [(part.decode(), batch.decode(), stamp) for part, batch, stamp in stale],
         )
 
     async def load(self, partition: int) -> PartitionLoad:

@@ -171,8 +171,10 @@ export function makeBulk(app) {
     wide("Partitions", parts.element));
   const update = () => {
     now.update();
-    list.update(batches());
-    tenants.update(batches());
+    if (latest.batches) {
+      list.update(batches());
+      tenants.update(batches());
+    }
     parts.update(lines());
     heatmap(depth, series.partitions, (one) => one.waiting, "waiting");
     heatmap(workers, series.partitions, (one) => one.workers, "workers");

@@ -46,7 +46,7 @@ export function makeKeys(app) {
     },
     update() {
       const heat = latest.heat;
-      hottest.update(heat?.keys ?? [], key ?? "");
+      hottest.update(heat?.keys, key ?? "");
       write(note, heat?.window ? `anything else costs at most ${number(heat.unreported_s)} a second` : "");
       chosen.update();
     },

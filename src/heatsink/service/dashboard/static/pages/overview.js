@@ -2,9 +2,10 @@
 
 import { overTime } from "/static/charts.js";
 import { card, chart, figures, h, keyed, table, wide, write } from "/static/elements.js";
-import { decided, latest, rateOf, requestsNow, series } from "/static/history.js";
+import { decided, latest, older, rateOf, requestsNow, series } from "/static/history.js";
 import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
 
+const SHOWN = 6;
 const FINAL = ["done", "failed", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
 const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
@@ -90,8 +91,8 @@ export function makeOverview() {
       { name: "writes, half", style: "dotted", of: (one) => ms(one.writes.p50_s) },
       { name: "reads, 99 %", style: "soft", of: (one) => ms(one.reads.p99_s) },
     ], { ticksuffix: " ms" });
-    news.update(decided().slice(0, 6));
-    batches.update((latest.progress?.progress ?? []).filter((one) => !FINAL.includes(one.state)).slice(0, 6));
+    news.update(older.known && decided().slice(0, SHOWN));
+    batches.update(latest.progress?.progress.filter((one) => !FINAL.includes(one.state)).slice(0, SHOWN));
   };
   return { title: "Overview", element, update };
 }

@@ -6,11 +6,10 @@ import { latest, rateOf, requestsNow, series } from "/static/history.js";
 import { keyName, number, percent, seconds } from "/static/words.js";
 
 const saved = (one) => one.hits + one.stale_hits + one.coalesced;
-const NOT_KEPT = [
-  "This server keeps no reads near: every read asks the store. ",
-  "Applications keep hot values near with hs.reads; browsers and CDNs keep what the API says they may.",
+const NOT_READ = [
+  "Nothing was read near in this server yet. Applications read anything through it: ",
+  h("code", {}, "await hs.reads.get(key, load, fresh_for=1.0)"),
 ];
-const NOT_READ = ["Nothing was read near yet. In the application: ", h("code", {}, "await hs.reads.get(key, load, fresh_for=1.0)")];
 
 function ratioLately() {
   const list = series.reads.slice(-10);
@@ -22,7 +21,7 @@ function ratioLately() {
 }
 
 function makeKept() {
-  const totals = () => latest.reads?.totals;
+  const totals = () => latest.reads;
   const ratio = () => {
     const now = totals();
     return now && saved(now) + now.loads > 0 ? saved(now) / (saved(now) + now.loads) : null;
@@ -46,7 +45,7 @@ export function makeReads() {
   });
   const kept = makeKept();
   const ratio = chart("Answered near and loaded over time");
-  const nothing = h("p", { class: "empty" });
+  const nothing = h("p", { class: "empty" }, ...NOT_READ);
   const near = wide("Kept near", kept.element, ratio, nothing);
   const most = table([
     { name: "key", text: (one) => keyName(one.key) },
@@ -57,16 +56,15 @@ export function makeReads() {
   const element = h("div", { class: "cards" },
     wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Read most", most.element));
   const showKept = () => {
-    const totals = latest.reads?.totals;
+    const totals = latest.reads;
     const used = totals && saved(totals) + totals.loads > 0;
-    nothing.replaceChildren(...(used ? [] : totals ? NOT_READ : NOT_KEPT));
     nothing.hidden = Boolean(used);
     kept.element.hidden = ratio.hidden = !used;
     if (used) {
       kept.update();
       overTime(ratio, series.reads, [
-        { name: "answered near", style: "main", of: saved },
-        { name: "loaded", style: "bad", of: (one) => one.loads },
+        { name: "loads saved", style: "main", of: saved },
+        { name: "loads", style: "soft", of: (one) => one.loads },
       ]);
     }
   };

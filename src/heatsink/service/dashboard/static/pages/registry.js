@@ -33,7 +33,7 @@ export function makeRegistry(app) {
       const text = `${one.version} ${subject(one)} ${target(one)} ${one.reason}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
-    rows.update(matches.slice(0, SHOWN_MAX));
+    rows.update(older.known && matches.slice(0, SHOWN_MAX));
     rows.element.hidden = all.length > 0 && matches.length === 0;
     write(none, `Nothing of what is loaded matches “${box.value}”.`);
     none.hidden = !rows.element.hidden;

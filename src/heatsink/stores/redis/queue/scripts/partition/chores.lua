@@ -27,8 +27,7 @@ if #ends > 0 then ends = redis.call('HMGET', ENDS, unpack(ends)) end
 local before = '(' .. string.format('%.17g', now - STALE_MS)
 local stale = {}
 for _, handle in ipairs(redis.call('ZRANGEBYSCORE', STAGED, '-inf', before, 'LIMIT', 0, ENDS_MAX)) do
-  local info = find_part(handle).info
-  stale[#stale + 1] = info[ID]
-  stale[#stale + 1] = info[BATCH]
+  local p = find_part(handle)
+  stale[#stale + 1] = { p.info[ID], p.info[BATCH], p.stamp }
 end
 return { ends, stale }

@@ -1,4 +1,4 @@
--- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs
+-- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed unanswered
 -- Answers {owned, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent once.
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -6,13 +6,13 @@ if meta.owner ~= owner or now >= meta.until_ms then return { 0 } end
 
 local infos, info_of, bodies, body_of, slices, count_of = {}, {}, {}, {}, {}, 0
 
-local function take_back()
+local function take_back(name)
   local number = 0
-  local lease = find_lease(attempt .. ':0')
+  local lease = find_lease(name .. ':0')
   while lease do
     settle(lease.attempt, string.rep('b', #lease.marks), 0, {})
     number = number + 1
-    lease = find_lease(attempt .. ':' .. number)
+    lease = find_lease(name .. ':' .. number)
   end
 end
 
@@ -45,16 +45,71 @@ local function suspects_may(p)
   return (SUSPECTS_MAX[losses] or 1) > meta.suspects
 end
 
-local function one(place, suspect)
+local function again(place, suspect)
   local chunk, offset = tonumber(string.sub(place, 1, 8)), tonumber(string.sub(place, 10))
-  return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false }
+  return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false, tries = 0 }
+end
+
+-- Which of these places have the same tries as the first of a slice, and never lost a worker.
+local function alike(p, found, places)
+  local same, words = {}, {}
+  for i, place in ipairs(places) do
+    words[2 * i - 1], words[2 * i] = 't' .. place, 'l' .. place
+  end
+  local notes = redis.call('HMGET', p.key .. '/notes', unpack(words))
+  for i = 1, #places do
+    same[i] = tonumber(notes[2 * i - 1] or 0) == found.tries and not notes[2 * i]
+  end
+  return same
+end
+
+-- Adds what is due of the next `most` places behind a slice, as long as it is like the slice.
+local function add_riders(p, found, most)
+  local places = {}
+  for i = 1, most do places[i] = place_of(found.chunk, found.start + found.count + i - 1) end
+  local dues = redis.call('ZMSCORE', p.key .. '/delayed', unpack(places))
+  if not dues[1] then return false end
+  local same = found.noted and alike(p, found, places)
+  for i = 1, most do
+    local rides = dues[i] and tonumber(dues[i]) <= now and (not same or same[i])
+    if not rides then return false end
+    found.count = found.count + 1
+    found.places[found.count] = places[i]
+  end
+  return true
+end
+
+-- Neighbours ride along, unless they once lost their worker. Most have none: look for few first.
+local function take_due(p, first, most)
+  local found, step, alone = again(first, false), 1, false
+  found.places = { first }
+  found.noted = redis.call('EXISTS', p.key .. '/notes') == 1
+  if found.noted then
+    local notes = redis.call('HMGET', p.key .. '/notes', 't' .. first, 'l' .. first)
+    found.tries, alone = tonumber(notes[1] or 0), notes[2]
+  end
+  while not alone and found.count < most do
+    alone = not add_riders(p, found, math.min(step, most - found.count))
+    step = math.min(step * 4, 256)
+  end
+  call_many('ZREM', p.key .. '/delayed', found.places)
+  p.delayed = p.delayed - found.count
+  return found
+end
+
+local function take_suspect(p)
+  p.suspects = p.suspects - 1
+  local place = redis.call('LPOP', p.key .. '/suspects')
+  local found = again(place, true)
+  found.tries = tonumber(redis.call('HGET', p.key .. '/notes', 't' .. place) or 0)
+  return found
 end
 
 local function take_fresh(p, most)
   local size = tonumber(redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk))
   local count = math.min(most, size - p.next_offset)
   local found = { chunk = p.next_chunk, start = p.next_offset, count = count, suspect = false,
-    fresh = true }
+    fresh = true, tries = 0 }
   p.fresh, p.next_offset = p.fresh - count, p.next_offset + count
   if p.next_offset == size then p.next_chunk, p.next_offset = p.next_chunk + 1, 0 end
   return found
@@ -64,16 +119,9 @@ end
 local function find_items(p, most)
   if p.delayed > 0 then
     local due = redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')
-    if tonumber(due[2]) <= now then
-      redis.call('ZREM', p.key .. '/delayed', due[1])
-      p.delayed = p.delayed - 1
-      return one(due[1], false)
-    end
+    if tonumber(due[2]) <= now then return take_due(p, due[1], most) end
   end
-  if suspects_may(p) then
-    p.suspects = p.suspects - 1
-    return one(redis.call('LPOP', p.key .. '/suspects'), true)
-  end
+  if suspects_may(p) then return take_suspect(p) end
   return p.fresh > 0 and take_fresh(p, most) or nil
 end
 
@@ -87,14 +135,8 @@ local function hand_out(p, found)
     bodies[#bodies + 1] = redis.call('HGET', p.key .. '/chunks', 'b' .. found.chunk)
     body_of[name] = #bodies - 1
   end
-  local tries = 0
-  if not found.fresh then
-    local place = place_of(found.chunk, found.start)
-    tries = tonumber(redis.call('HGET', p.key .. '/notes', 't' .. place) or 0)
-  end
-  for _, value in ipairs({ info_of[p.handle], body_of[name], found.start, found.count, tries }) do
-    slices[#slices + 1] = value
-  end
+  local words = { info_of[p.handle], body_of[name], found.start, found.count, found.tries }
+  for _, word in ipairs(words) do slices[#slices + 1] = word end
   count_of = count_of + 1
 end
 
@@ -152,11 +194,13 @@ local function lanes()
   return redis.call('HRANDFIELD', LANES, LANES_MAX, 'WITHVALUES')
 end
 
-take_back()
+for _, name in ipairs(cmsgpack.unpack(ARGV[7])) do take_back(name) end
 expire()
 wake()
-for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
-serve_tenants()
+if not find_lease(attempt .. ':0') then -- else this very call came twice
+  for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
+  serve_tenants()
+end
 save()
 local more = redis.call('EXISTS', TENANTS)
 return { 1, more, wake_ms(), lanes(), infos, bodies, slices }

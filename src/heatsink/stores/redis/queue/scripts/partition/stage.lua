@@ -7,8 +7,8 @@ if not p then
   redis.call('HSET', p.key, 'packed', packed)
 end
 if p.state == 'staged' then
-  p.staged_ms = now
-  redis.call('ZADD', STAGED, now, handle)
+  p.stamp = math.floor(now)
+  redis.call('ZADD', STAGED, p.stamp, handle)
   local chunks = p.key .. '/chunks'
   for i = 4, #ARGV, 3 do
     local number, count, body = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]

@@ -1,5 +1,5 @@
--- steer: now, handle, verb, lap, channel, partition
-local verb, lap = ARGV[3], tonumber(ARGV[4])
+-- steer: now, handle, verb, lap, since, channel, partition
+local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local p = find_part(ARGV[2])
 if not p then return 0 end
 
@@ -41,12 +41,17 @@ end
 
 local before = p.state
 local changed = true
+local is_wish = verb ~= 'drop' and verb ~= 'release' and verb ~= 'limit'
+local is_late = is_wish and since < p.since
+if is_wish and not is_late then p.since = since end
 if verb == 'drop' then
-  if before == 'staged' then drop() end
+  if before == 'staged' and (since == 0 or since == p.stamp) then drop() end
+  changed = false
+elseif is_late then
   changed = false
 elseif verb == 'release' and before == 'staged' then
   p.state = 'ready'
-elseif verb == 'pause' and before == 'ready' then
+elseif verb == 'pause' and (before == 'ready' or before == 'staged') then
   p.state = 'paused'
 elseif verb == 'resume' and before == 'paused' then
   p.state = 'ready'
@@ -65,6 +70,6 @@ if changed then
 end
 save()
 if verb == 'release' or verb == 'resume' or verb == 'retry' then
-  redis.call('PUBLISH', ARGV[5], ARGV[6])
+  redis.call('PUBLISH', ARGV[6], ARGV[7])
 end
 return 1

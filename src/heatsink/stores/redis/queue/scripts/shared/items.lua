@@ -5,17 +5,21 @@ local function call_many(command, key, words)
   end
 end
 
-local function finish(p, lease, count)
+-- `offsets` of the slice are done; all of them if there are none.
+local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count
   meta.done = meta.done + count
   local chunks, number = p.key .. '/chunks', lease.chunk
   if redis.call('HINCRBY', chunks, 'l' .. number, -count) == 0 then
     redis.call('HDEL', chunks, 'l' .. number, 'c' .. number, 'b' .. number)
   end
-  if not lease.fresh then
-    local place = place_of(number, lease.start)
-    redis.call('HDEL', p.key .. '/notes', 't' .. place, 'l' .. place)
+  if lease.fresh or redis.call('EXISTS', p.key .. '/notes') == 0 then return end
+  local notes = {}
+  for i = 1, count do
+    local place = place_of(number, lease.start + (offsets and offsets[i] or i - 1))
+    notes[2 * i - 1], notes[2 * i] = 't' .. place, 'l' .. place
   end
+  call_many('HDEL', p.key .. '/notes', notes)
 end
 
 local function fail(p, place, reason)
@@ -96,7 +100,7 @@ local function forget_lease(lease)
 end
 
 local function apply_marks(p, lease, marks, setbacks)
-  local known, settled, started, done = lease.marks, 0, 0, 0
+  local known, settled, started, done = lease.marks, 0, 0, {}
   local merged, places, tried = {}, {}, {}
   for i = 1, #marks do
     local mark, old = string.sub(marks, i, i), string.sub(known, i, i)
@@ -107,7 +111,7 @@ local function apply_marks(p, lease, marks, setbacks)
       local place = place_of(lease.chunk, lease.start + i - 1)
       local why = setbacks[i - 1] or { i - 1, '', 0, true }
       if mark == 'd' then
-        done = done + 1
+        done[#done + 1] = i - 1
       elseif mark == 'f' then
         fail(p, place, why[2])
       else
@@ -120,7 +124,7 @@ local function apply_marks(p, lease, marks, setbacks)
       end
     end
   end
-  if done > 0 then finish(p, lease, done) end
+  if #done > 0 then finish(p, lease, #done, done) end
   if #places > 0 then delay(p, places, tried) end
   lease.marks = table.concat(merged)
   return settled, started
@@ -128,6 +132,7 @@ end
 
 local function learn_cost(p, lease, used_us, settled, started)
   charge(p, used_us - lease.cost_us * settled)
+  meta.used_us = meta.used_us + used_us
   if started == 0 then return end
   local action, each = p.info[ACTION], used_us / started
   local known = tonumber(redis.call('HGET', SERVICE, action) or nil)

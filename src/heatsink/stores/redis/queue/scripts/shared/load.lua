@@ -1,31 +1,21 @@
 -- What a partition has to do and has done. Only delays have to be counted: nobody is told when one
--- is over. Where many parts have some, a count serves for a second.
-local LATE_MAX = 64
-local RECOUNT_MS = 1000
+-- is over. Where many parts have some, a sample of them tells how many are.
+local SAMPLE = 64
 
-local function count_late()
-  local delayed, limited = 0, 0
-  local later = '(' .. string.format('%.17g', now)
-  for _, handle in ipairs(redis.call('SMEMBERS', LATE)) do
-    local count = redis.call('ZCOUNT', root .. 'part/' .. handle .. '/delayed', later, '+inf')
-    delayed = delayed + count
-    if count > 0 and find_part(handle).info[LIMITED] then limited = limited + count end
+local function later(parts_late, delayed)
+  local counted, known = 0, 0
+  local after = '(' .. string.format('%.17g', now)
+  for _, handle in ipairs(redis.call('SRANDMEMBER', parts_late, SAMPLE)) do
+    local key = root .. 'part/' .. handle .. '/delayed'
+    counted = counted + redis.call('ZCOUNT', key, after, '+inf')
+    known = known + redis.call('ZCARD', key)
   end
-  return delayed, limited
-end
-
-local function late()
-  if redis.call('SCARD', LATE) <= LATE_MAX then return count_late() end
-  if now - (meta.late_ms or 0) >= RECOUNT_MS then
-    meta.late, meta.late_limited = count_late()
-    meta.late_ms = now
-    redis.call('HSET', META, 'late', meta.late, 'late_limited', meta.late_limited, 'late_ms', now)
-  end
-  return math.min(meta.late, meta.waiting), math.min(meta.late_limited, meta.limited)
+  return known > 0 and math.floor(delayed * counted / known + 0.5) or 0
 end
 
 local function load()
-  local delayed, late_limited = late()
+  local late_limited = later(LATE_LIMITED, meta.delayed_limited)
+  local delayed = later(LATE, meta.delayed) + late_limited
   local cost_us, depths = 0, redis.call('HGETALL', DEPTHS)
   for i = 1, #depths, 2 do
     local each_us = tonumber(redis.call('HGET', SERVICE, depths[i]) or SERVICE_US)
@@ -37,5 +27,6 @@ local function load()
     redis.call('HLEN', CENSUS),
     string.format('%.17g', meta.waiting > 0 and cost_us / meta.waiting or 0),
     oldest and math.max(math.floor(now - oldest), 0) or 0,
-    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.lost, meta.workers }
+    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.lost, meta.workers,
+    meta.used_us }
 end

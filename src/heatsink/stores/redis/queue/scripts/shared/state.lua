@@ -16,9 +16,10 @@ local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
 local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
 local OUTBOX, ENDS, STAGED = root .. 'outbox', root .. 'ends', root .. 'staged'
 local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'depths'
-local CENSUS, AGES, LATE = root .. 'census', root .. 'ages', root .. 'late'
+local CENSUS, AGES = root .. 'census', root .. 'ages'
+local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 
-local NUMBERS = { 'lap', 'staged_ms', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
+local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons' }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
@@ -28,7 +29,8 @@ local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PUR
 
 local meta, meta_was = {}, {}
 for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'claimed', 'done', 'failed', 'retried', 'fenced', 'lost', 'workers' }) do
+  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'lost',
+  'workers', 'used_us' }) do
   meta[name] = 0
 end
 do
@@ -90,6 +92,13 @@ local function count_in(key, field, change)
   end
 end
 
+local function keep_late(p, limited, change, is_late)
+  local gauge, parts_late = 'delayed', LATE
+  if limited then gauge, parts_late = 'delayed_limited', LATE_LIMITED end
+  meta[gauge] = meta[gauge] + change
+  redis.call(is_late and 'SADD' or 'SREM', parts_late, p.handle)
+end
+
 local function keep_gauges(p)
   local was = p.was
   local left = waiting(p)
@@ -103,8 +112,13 @@ local function keep_gauges(p)
     if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
     else redis.call('ZREM', AGES, p.handle) end
   end
-  local was_late, is_late = was_ready and was.delayed > 0, is_ready and p.delayed > 0
-  if was_late ~= is_late then redis.call(is_late and 'SADD' or 'SREM', LATE, p.handle) end
+  local late_before, late_after = was_ready and was.delayed or 0, is_ready and p.delayed or 0
+  if was.limited ~= p.info[LIMITED] then
+    keep_late(p, was.limited, -late_before, false)
+    keep_late(p, p.info[LIMITED], late_after, late_after > 0)
+  elseif late_before ~= late_after then
+    keep_late(p, was.limited, late_after - late_before, late_after > 0)
+  end
   meta.limited = meta.limited + (p.info[LIMITED] and after or 0) - (was.limited and before or 0)
   count_in(LANES, p.info[LANE], (p.info[LIMITED] and p.at == 'line' and left or 0)
     - (was.limited and was.at == 'line' and was.waiting or 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -17,7 +17,6 @@ from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.loop import ControlLoop
 from heatsink.registry.decision import PIN, Decision, for_key
-from heatsink.registry.registry import Registry
 
 logger = logging.getLogger("heatsink")
 TURN_S = 1.0
@@ -63,13 +62,13 @@ class QueueWatch:
         bulk: Bulk,
         policy: WorkerPolicy,
         coordinator: Coordinator,
-        registry: Registry,
         clock: Clock,
+        pins: Callable[[], Mapping[str, Decision]] = dict,
     ) -> None:
         self._stores = stores
         self._bulk = bulk
         self._coordinator = coordinator
-        self._registry = registry
+        self._all_pins = pins
         self._clock = clock
         self._loop = ControlLoop(self.observe, policy, self._wish)
         self._advisor = Advisor()
@@ -126,7 +125,7 @@ class QueueWatch:
     def _pins(self) -> Mapping[str, Decision]:
         return {
             f"partition:{key.removeprefix(PIN_PREFIX)}": pin
-            for key, pin in self._registry.view.pins.items()
+            for key, pin in self._all_pins().items()
             if is_worker_pin(key)
         }
 

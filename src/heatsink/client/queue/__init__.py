@@ -16,6 +16,7 @@ from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.checks import check_kind, shown
+from heatsink.client.chance import fresh_random
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Conflict, InvalidSetting
 from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
@@ -25,8 +26,6 @@ from heatsink.spread.log import Log
 from heatsink.stores.embedded import join
 from heatsink.stores.memory.homes import MemoryHomes
 from heatsink.stores.memory.queue import MemoryQueueServer
-
-from .chance import fresh_random
 
 EXAMPLES = "redis://host:6379, embedded:///folder or memory://"
 

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from heatsink import __version__
-
-from .problems import MEDIA_TYPE
-from .routes import Route
-from .shapes import Problem
+from heatsink.service.api.problems import MEDIA_TYPE
+from heatsink.service.api.routes import Route
+from heatsink.service.api.shapes import Problem
 
 REFERENCE = "#/components/schemas/{name}"
 ANY_CALL = (400, 421, 503)

@@ -6,8 +6,7 @@ from html import escape
 from typing import Any
 
 from heatsink import errors
-
-from .problems import TITLES, problem_of
+from heatsink.service.api.problems import TITLES, anchor, named
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -88,9 +87,9 @@ def _problems() -> list[str]:
     rows = []
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.HeatsinkError):
-            problem = problem_of(kind(""))
-            text = f"{problem.status} {problem.title}: {(kind.__doc__ or '').splitlines()[0]}"
-            rows.append(f'<tr id="{problem.type.rpartition("#")[2]}"><td>{escape(text)}</td></tr>')
+            status, title = named(kind)
+            text = f"{status} {title}: {(kind.__doc__ or '').splitlines()[0]}"
+            rows.append(f'<tr id="{anchor(title)}"><td>{escape(text)}</td></tr>')
     for status, title in TITLES.items():
-        rows.append(f'<tr id="{title.lower().replace(" ", "-")}"><td>{status} {title}</td></tr>')
+        rows.append(f'<tr id="{anchor(title)}"><td>{status} {title}</td></tr>')
     return rows

@@ -14,7 +14,7 @@ from heatsink.registry.registry import Registry
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 
-from .queue import Queue
+from . import Queue
 
 
 def make_timelines(

@@ -1,0 +1,116 @@
+"""Small batches beside a giant: on one partition, how much longer do they take than alone?"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from heatsink.testing import SkewedClock, run_on_virtual_time
+
+from .downstreams import Saturating
+from .report import Cell, Chart, Figure, Report, Series, Table
+from .world import ACTION, Fleet, World, world
+
+GIANT = 1_000_000
+SMALL = 20
+BATCHES = 30
+SERVICE_S = 0.1
+WORKERS = 8
+GAP_S = (1.0, 5.0)
+CASES = {
+    "alone": "",
+    "beside it, other tenant": "giant",
+    "beside it, same tenant": "small",
+}
+
+
+STORY = f"""\
+One partition, {WORKERS} workers, {SERVICE_S} s an item. While a giant batch is being worked on,
+batches of {SMALL} items come, each after a pause by chance.
+
+In a line, a small batch would wait for all that came before it. Here tenants share the workers
+by the time their items take, and within a tenant the batch with the least left goes first."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """How long each of the small batches took, in order of length."""
+
+    case: str
+    seconds: list[float]
+
+    def share(self, part: float) -> float:
+        return self.seconds[min(int(len(self.seconds) * part), len(self.seconds) - 1)]
+
+
+async def time_small_batches(lab: World, seed: int, batches: int) -> list[float]:
+    """One after the other, with pauses by chance."""
+    chance, took_s = Random(seed), []
+    for _ in range(batches):
+        await lab.clock.sleep(chance.uniform(*GAP_S))
+        began_s = lab.now_s()
+        batch = await lab.bulk.submit(ACTION, range(SMALL), tenant="small")
+        await lab.until_run(batch)
+        took_s.append(lab.now_s() - began_s)
+    return sorted(took_s)
+
+
+async def small_batches(case: str, giant: int, seed: int, batches: int = BATCHES) -> Times:
+    clock = SkewedClock()
+    handler = Saturating(clock, SERVICE_S, full=10**9).call
+    async with world(Fleet(workers=WORKERS, seed=seed), handler, clock) as lab:
+        if tenant := CASES[case]:
+            await lab.bulk.submit(ACTION, range(giant), tenant=tenant)
+            await clock.sleep(1.0)
+        return Times(case, await time_small_batches(lab, seed, batches))
+
+
+def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Report:
+    alone, *beside = (
+        run_on_virtual_time(small_batches(case, giant, seed, batches)) for case in CASES
+    )
+    in_line_s = giant * SERVICE_S / WORKERS
+    other = beside[0]
+    return Report(
+        name="fairness",
+        title=f"Fairness: {SMALL} items beside {giant:,}",
+        story=STORY,
+        figures=[
+            Figure("alone", f"{alone.share(0.5):.2f} s", "the middle one"),
+            Figure("beside the giant", f"{other.share(0.5):.2f} s", f"{_longest(other)} at most"),
+            Figure("in a line it would be", f"{in_line_s / 3600:,.1f} h", "behind the giant"),
+        ],
+        tables=[_table(alone, beside, in_line_s)],
+        charts=[
+            Chart(
+                "How long each small batch took",
+                "seconds",
+                [_line(times, colour) for colour, times in enumerate([alone, *beside])],
+                x_title="small batches, the fastest first",
+            )
+        ],
+    )
+
+
+def _longest(times: Times) -> str:
+    return f"{times.seconds[-1]:.2f} s"
+
+
+def _table(alone: Times, beside: list[Times], in_line_s: float) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            times.case,
+            round(times.share(0.5), 3),
+            round(times.share(0.99), 3),
+            f"{times.share(0.5) / alone.share(0.5):.2f} ×",
+        ]
+        for times in (alone, *beside)
+    ]
+    rows.append(["in a line, behind the giant", round(in_line_s), round(in_line_s), ""])
+    columns = ["a small batch", "median, s", "p99, s", "of alone"]
+    return Table("From acceptance to the last item", columns, rows)
+
+
+def _line(times: Times, colour: int) -> Series:
+    places = [float(place) for place in range(1, len(times.seconds) + 1)]
+    return Series(times.case, places, [round(s, 3) for s in times.seconds], colour=colour)

@@ -1,0 +1,113 @@
+"""A large batch and small ones on more and more partitions, spread over them or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from heatsink.testing import SkewedClock, run_on_virtual_time
+
+from .downstreams import Saturating
+from .fairness import SERVICE_S, SMALL, Times, time_small_batches
+from .report import Cell, Chart, Figure, Report, Series, Table
+from .world import ACTION, Fleet, world
+
+PARTITIONS = (1, 4, 8, 16, 32)
+LARGE = 100_000
+BATCHES = 12
+WORKERS = 8
+
+
+STORY = f"""\
+{WORKERS} workers in each partition, {SERVICE_S} s an item. One tenant has a large batch;
+another one submits batches of {SMALL} items meanwhile.
+
+The seed keeps a batch in one partition, to leave the others alone. Here a partition is fair
+inside, so that a large batch may be spread over a quarter of them: it is done sooner, and the
+small ones hardly notice."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    partitions: int
+    spread: bool
+    small: Times
+    large_per_s: float
+    used: int
+    """Partitions that hold some of the large batch."""
+
+
+async def beside_a_large_one(partitions: int, spread: bool, large: int, seed: int) -> Outcome:
+    clock = SkewedClock()
+    handler = Saturating(clock, SERVICE_S, full=10**9).call
+    fleet = Fleet(partitions=partitions, workers=WORKERS, seed=seed)
+    async with world(fleet, handler, clock) as lab:
+        batch = await lab.bulk.submit(ACTION, range(large), tenant="large", spread=spread)
+        began_s = lab.now_s()
+        took_s = await time_small_batches(lab, seed, BATCHES)
+        done = (await lab.bulk.status(batch.id)).done
+        case = "spread" if spread else "in one"
+        large_per_s = done / (lab.now_s() - began_s)
+        return Outcome(partitions, spread, Times(case, took_s), large_per_s, len(batch.parts))
+
+
+def experiment(large: int = LARGE, seed: int = 1) -> Report:
+    found = [
+        run_on_virtual_time(beside_a_large_one(partitions, spread, large, seed))
+        for spread in (False, True)
+        for partitions in PARTITIONS
+    ]
+    alone, most = found[len(PARTITIONS) - 1], found[-1]
+    worst_s = max(outcome.small.seconds[-1] for outcome in found)
+    return Report(
+        name="isolation",
+        title=f"Isolation: small batches beside {large:,} items",
+        story=STORY,
+        figures=[
+            Figure("small batches, the slowest", f"{worst_s:.2f} s", "over all of these runs"),
+            Figure(
+                "the large one, spread",
+                f"{most.large_per_s:,.0f}/s",
+                f"{alone.large_per_s:,.0f}/s in one of {alone.partitions} partitions",
+            ),
+        ],
+        tables=[_table(found)],
+        charts=[
+            _chart(found, "Small batches, the slowest", "seconds", lambda o: o.small.seconds[-1]),
+            _chart(found, "The large batch", "items a second", lambda o: o.large_per_s),
+        ],
+    )
+
+
+def _table(found: list[Outcome]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            outcome.partitions,
+            outcome.small.case,
+            outcome.used,
+            round(outcome.small.share(0.5), 3),
+            round(outcome.small.seconds[-1], 3),
+            round(outcome.large_per_s),
+        ]
+        for outcome in sorted(found, key=lambda outcome: outcome.partitions)
+    ]
+    columns = ["partitions", "large batch", "it uses", "small median, s", "slowest, s", "large, /s"]
+    return Table("Small and large by number of partitions", columns, rows)
+
+
+def _chart(found: list[Outcome], title: str, unit: str, value: Callable[[Outcome], float]) -> Chart:
+    return Chart(
+        title,
+        unit,
+        [
+            Series(
+                "spread" if spread else "in one",
+                [str(outcome.partitions) for outcome in found if outcome.spread == spread],
+                [round(value(outcome), 3) for outcome in found if outcome.spread == spread],
+                colour=0 if spread else 1,
+            )
+            for spread in (False, True)
+        ],
+        x_title="partitions",
+        kind="bars",
+    )

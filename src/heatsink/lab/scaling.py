@@ -1,0 +1,272 @@
+"""The seed's load test: one spike on one partition, before and after, under each policy."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise, repeat
+from os import cpu_count
+
+import msgspec
+
+from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.scaling.rules import WorkerRules
+from heatsink.bulk.store import PartitionLoad
+from heatsink.testing import SkewedClock, run_on_virtual_time
+
+from .downstreams import Saturating
+from .report import Cell, Chart, Figure, Report, Series, Table
+from .world import ACTION, WORKERS_MAX, Fleet, World, world
+
+ITEMS = 100_000
+SERVICE_S = 0.38
+FULL = 64
+WORKERS = 8
+FIXED = "8 fixed workers"
+SEED_BEFORE_S, SEED_AFTER_S, SEED_WORKERS = 25 * 60, 4 * 60, 256
+FEW_ITEMS = 40_000  # up to here another process would take longer to start
+POINTS = 300
+NAMES = {"littles_law": "Little's law", "time_decay": "time decay (seed)"}
+COLOURS = {"littles_law": 0, "time_decay": 1, "congestion": 2, "exponential": 3, "": 4}
+
+
+STORY = f"""\
+Every item takes {SERVICE_S} s, and the service behind them is full at {FULL} calls at a time:
+beyond that it only gets slower. The workers begin at {WORKERS} and may become {WORKERS_MAX}.
+
+The seed's three policies go by the depth per worker and cannot see where the service is full.
+Little's law goes by the work that waits, looks after each step whether it paid, and stays where
+more workers add no throughput."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    time_s: float
+    workers: int
+    ready: int
+    in_flight: int
+    p95_s: float
+    done: int
+
+    @property
+    def depth(self) -> float:
+        return self.ready / max(self.workers, 1)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A batch of so many items every `gap_s`, for a service that is `full` at so many calls."""
+
+    items: int
+    batches: int = 1
+    gap_s: float = 0.0
+    full: int = FULL
+
+
+class Run(msgspec.Struct, frozen=True):
+    """`batches_s` is how long each batch took."""
+
+    policy: str
+    took_s: float
+    moments: list[Moment]
+    batches_s: list[float]
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.policy, self.policy) or FIXED
+
+    @property
+    def peak(self) -> int:
+        return max(moment.workers for moment in self.moments)
+
+    @property
+    def worker_hours(self) -> float:
+        return sum(moment.workers for moment in self.moments) / 3600
+
+    @property
+    def changes(self) -> int:
+        return sum(a.workers != b.workers for a, b in pairwise(self.moments))
+
+
+async def drive(policy: str, plan: Plan, seed: int) -> Run:
+    """From the first batch's acceptance to the last one's end."""
+    clock, moments = SkewedClock(), list[Moment]()
+    downstream = Saturating(clock, SERVICE_S, plan.full)
+    rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX, growth_max=WORKERS_MAX / WORKERS)
+    fleet = Fleet(workers=WORKERS, policy=policy, rules=rules, seed=seed)
+
+    async def look(at: World) -> None:
+        moments.append(_moment(at, await at.load(), downstream))
+
+    async def submit_and_wait(lab: World, number: int) -> float:
+        await clock.sleep(number * plan.gap_s)
+        began_s = lab.now_s()
+        batch = await lab.bulk.submit(ACTION, range(plan.items))
+        await lab.bulk.wait(batch.id)
+        return lab.now_s() - began_s
+
+    async with world(fleet, downstream.call, clock) as lab:
+        began_s = lab.now_s()
+        async with lab.looking(look):
+            waits = (submit_and_wait(lab, number) for number in range(plan.batches))
+            batches_s = await asyncio.gather(*waits)
+        shifted = [msgspec.structs.replace(m, time_s=m.time_s - began_s) for m in moments]
+        return Run(policy, lab.now_s() - began_s, shifted, batches_s)
+
+
+def _moment(at: World, load: PartitionLoad, downstream: Saturating) -> Moment:
+    return Moment(
+        at.now_s(),
+        at.consumer.workers.get(0, 0),
+        load.runnable,
+        load.in_flight,
+        downstream.p95_s(),
+        load.done,
+    )
+
+
+def run_one(policy: str, plan: Plan, seed: int) -> Run:
+    return run_on_virtual_time(drive(policy, plan, seed))
+
+
+def run_all(wanted: list[tuple[str, Plan]], seed: int) -> list[Run]:
+    processes = min(len(wanted), cpu_count() or 1)
+    if processes == 1 or sum(plan.items * plan.batches for _, plan in wanted) <= FEW_ITEMS:
+        return [run_one(policy, plan, seed) for policy, plan in wanted]
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(run_one, *zip(*wanted, strict=True), repeat(seed)))
+
+
+def experiment(items: int = ITEMS, seed: int = 1) -> Report:
+    spike = Plan(items)
+    requests = Plan(items // 25, batches=6, gap_s=120.0, full=10**9)
+    names = list(POLICIES)
+    wanted = [("", spike)] + [(name, plan) for plan in (spike, requests) for name in names]
+    fixed, *runs = run_all(wanted, seed)
+    steered, follow_up = runs[: len(names)], runs[len(names) :]
+    ours, theirs = steered[names.index("littles_law")], steered[names.index("time_decay")]
+    return Report(
+        name="scaling",
+        title=f"Scaling: {items:,} items on one partition",
+        story=STORY,
+        figures=_figures(fixed, ours, theirs),
+        tables=[_spike_table(fixed, steered), _requests_table(requests, follow_up)],
+        charts=[
+            *_policy_charts(fixed, steered),
+            *_request_charts(follow_up),
+            *_metric_charts(theirs, ours),
+        ],
+    )
+
+
+def _figures(fixed: Run, ours: Run, theirs: Run) -> list[Figure]:
+    less, seed_less = 1 - ours.took_s / fixed.took_s, 1 - SEED_AFTER_S / SEED_BEFORE_S
+    hours, their_hours = f"{ours.worker_hours:.1f}", f"{theirs.worker_hours:.1f}"
+    return [
+        Figure("time against 8 fixed workers", f"−{less:.1%}", f"the seed: −{seed_less:.0%}"),
+        Figure("it took", _minutes(ours.took_s), f"{_minutes(fixed.took_s)} with 8"),
+        Figure("workers at most", str(ours.peak), f"{theirs.peak} by the seed's choice"),
+        Figure("worker hours", hours, f"{their_hours} by the seed's choice"),
+    ]
+
+
+def _requests_table(plan: Plan, runs: list[Run]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            run.name,
+            round(run.batches_s[0]),
+            round(sum(run.batches_s[1:]) / len(run.batches_s[1:])),
+            run.changes,
+            run.peak,
+            round(run.worker_hours, 2),
+        ]
+        for run in runs
+    ]
+    columns = ["policy", "first, s", "others, s", "changes", "workers", "hours"]
+    note = (
+        f"{plan.batches} batches of {plan.items:,} items, one every {plan.gap_s:g} s, on a service "
+        "that is never full: who swings, and who is slow the second time?"
+    )
+    return Table("Requests that follow each other", columns, rows, note)
+
+
+def _spike_table(fixed: Run, steered: list[Run]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            run.name,
+            _minutes(run.took_s),
+            f"−{1 - run.took_s / fixed.took_s:.1%}" if run is not fixed else "",
+            run.peak,
+            f"{run.peak / FULL:.2f} ×",
+            round(run.worker_hours, 2),
+        ]
+        for run in (fixed, *steered)
+    ]
+    columns = ["policy", "time", "less", "workers", "of full", "hours"]
+    note = (
+        "Workers are the most at a time, hours are worker hours. "
+        f"The seed's own test: 25 → 4 min with {SEED_WORKERS} workers."
+    )
+    return Table("The same spike under each policy", columns, rows, note)
+
+
+def _policy_charts(fixed: Run, steered: list[Run]) -> list[Chart]:
+    every = [fixed, *steered]
+    shown_s = max(run.took_s for run in steered)
+    return [
+        Chart(
+            "Workers",
+            "workers",
+            [_line(run, "workers", shown_s, "step") for run in every] + [_full(shown_s)],
+        ),
+        Chart("Items that wait", "items", [_line(run, "ready", shown_s) for run in every]),
+    ]
+
+
+def _request_charts(runs: list[Run]) -> list[Chart]:
+    until_s = max(run.took_s for run in runs)
+    return [
+        Chart(
+            "Requests that follow each other: workers",
+            "workers",
+            [_line(run, "workers", until_s, "step") for run in runs],
+        ),
+        Chart(
+            "Requests that follow each other: items that wait",
+            "items",
+            [_line(run, "ready", until_s) for run in runs],
+        ),
+    ]
+
+
+def _full(until_s: float) -> Series:
+    return Series("the service is full", [0.0, until_s], [FULL, FULL], "dot", COLOURS[""])
+
+
+def _metric_charts(theirs: Run, ours: Run) -> list[Chart]:
+    """The seed's candidates for what to scale on, as they look from outside."""
+    candidates = [
+        ("Ready queue", "ready", "items", "Says how much there is, not whether workers are short."),
+        ("In flight", "in_flight", "items", "Follows the workers: it says what was decided."),
+        ("p95 of the execution time", "p95_s", "seconds", "Flat until it is too late."),
+        ("Depth per worker", "depth", "items per worker", "The seed's choice; blind to the knee."),
+    ]
+    return [
+        Chart(
+            f"Candidate: {title}",
+            unit,
+            [_line(theirs, field, theirs.took_s), _line(ours, field, ours.took_s)],
+            note=note,
+        )
+        for title, field, unit, note in candidates
+    ]
+
+
+def _line(run: Run, field: str, until_s: float, style: str = "plain") -> Series:
+    shown = [moment for moment in run.moments if moment.time_s <= until_s]
+    some = shown[:: max(len(shown) // POINTS, 1)]
+    values = [round(float(getattr(moment, field)), 3) for moment in some]
+    times = [round(moment.time_s, 1) for moment in some]
+    return Series(run.name, times, values, style, COLOURS[run.policy])
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

@@ -1,0 +1,1 @@
+"""What the API is, for machines and for people."""

@@ -1,0 +1,118 @@
+"""`heatsink lab`: the seed's experiments, on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heatsink.errors import InvalidSetting
+from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
+from heatsink.lab.report import Report, shown, to_html
+
+
+@click.group()
+def lab() -> None:
+    """Run the seed's experiments with the production code, on virtual time."""
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    seed = click.option("--seed", default=1, show_default=True, help="Gives the same run again.")
+    out = click.option(
+        "--out",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        help="The page to write.  [default: lab-NAME.html]",
+    )
+    return seed(out(command))
+
+
+def _items(default: int, what: str) -> Callable[..., Any]:
+    return click.option(
+        "--items", type=click.IntRange(1_000), default=default, show_default=True, help=what
+    )
+
+
+@lab.command("scaling")
+@_items(scaling.ITEMS, "Items of the spike.")
+@_options
+def scaling_command(items: int, seed: int, out: Path | None) -> None:
+    """One spike under each scaling policy."""
+    _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("fairness")
+@_items(fairness.GIANT, "Items of the giant batch.")
+@_options
+def fairness_command(items: int, seed: int, out: Path | None) -> None:
+    """Small batches beside a giant."""
+    _show(fairness.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("isolation")
+@_items(isolation.LARGE, "Items of the large batch.")
+@_options
+def isolation_command(items: int, seed: int, out: Path | None) -> None:
+    """Small and large batches on 1 to 16 partitions."""
+    _show(isolation.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("rates")
+@_items(rates.JOBS, "Jobs in three batches.")
+@_options
+def rates_command(items: int, seed: int, out: Path | None) -> None:
+    """Rate limits: declared, and found."""
+    _show(rates.experiment(items, seed=seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("reads")
+@_items(reads.READS_PER_S, "Reads a second.")
+@_options
+def reads_command(items: int, seed: int, out: Path | None) -> None:
+    """A product page that everybody looks at."""
+    _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("celebrity")
+@_items(celebrity.FANS, "Fans of the celebrity.")
+@_options
+def celebrity_command(items: int, seed: int, out: Path | None) -> None:
+    """Posts pushed to all followers, or pulled by them."""
+    _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+def _show(report: Report, out: Path | None, options: str) -> None:
+    from rich.console import Console
+
+    from heatsink.service.dashboard.site import plotly_file
+
+    console = Console()
+    console.print(f"\n[bold]{report.title}[/bold]")
+    for figure in report.figures:
+        beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
+        console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
+    for table in report.tables:
+        console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
+    page = out or Path(f"lab-{report.name}.html")
+    command = f"heatsink lab {report.name} {options}"
+    _write(page, to_html(report, command, plotly_file().read_text(encoding="utf-8")))
+    console.print(f"The page: {page}")
+
+
+def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _write(page: Path, text: str) -> None:
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidSetting(f"out {str(page)!r} cannot be written: {error.strerror}") from None

@@ -1,0 +1,131 @@
+"""An observer inside the reference store: every result that it records is checked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.bulk.items import unpacked
+from heatsink.bulk.store import Outcome, Slice
+from heatsink.stores.memory.queue.partition import Lease, Partition
+from heatsink.stores.memory.queue.parts import Place, Share
+
+from .history import History, Violation
+
+Where = tuple[str, Place]  # part, place in it
+
+
+class Audit:
+    """Who holds which item, and what became of it."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.violation: Violation | None = None
+        self.done: dict[tuple[str, int], str] = {}
+        self.failed: dict[tuple[str, int, int], str] = {}
+        self._holder: dict[Where, str] = {}
+        self._names: set[str] = set()
+        self._settling = ""
+
+    def complain(self, text: str) -> None:
+        self.violation = self.violation or Violation(text)
+
+    # -- what the store does ---------------------------------------------------------------
+
+    def handed_out(self, claimed: Slice, lease: Lease) -> None:
+        if claimed.attempt in self._names:
+            self.complain(f"two leases have the name {claimed.attempt}")
+        self._names.add(claimed.attempt)
+        for offset in range(claimed.count):
+            where = claimed.part, (lease.chunk, claimed.start + offset)
+            if where in self._holder:
+                self.complain(f"item {where} is handed out to two attempts at once")
+            self._holder[where] = claimed.attempt
+
+    def lost(self, lease: Lease) -> None:
+        for offset, mark in enumerate(lease.marks):
+            if mark == ".":
+                self._holder.pop((lease.share.part.id, (lease.chunk, lease.start + offset)), None)
+
+    def settles(self, share: Share, place: Place) -> None:
+        holder = self._holder.pop((share.part.id, place), None)
+        if holder != self._settling:
+            self.complain(f"a fenced-out attempt changed item {place} of {share.part.batch}")
+
+    def finished(self, share: Share, place: Place) -> None:
+        batch, index = item_at(share, place)
+        if not self.history.successes[batch, index]:
+            self.complain(f"item {index} of {batch} is done and never ran")
+        if (batch, index) in self.done or (batch, index, share.lap) in self.failed:
+            self.complain(f"item {index} of {batch} has two results")
+        self.done[batch, index] = share.part.id
+
+    def gave_up(self, share: Share, place: Place) -> None:
+        batch, index = item_at(share, place)
+        if (batch, index) in self.done or (batch, index, share.lap) in self.failed:
+            self.complain(f"item {index} of {batch} has two results")
+        self.failed[batch, index, share.lap] = share.part.id
+
+    # -- how it listens --------------------------------------------------------------------
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for patched in self._patches():
+                stack.enter_context(patched)
+            yield
+
+    def _patches(self) -> list[Any]:
+        take, lose, settle = Partition._take, Partition._lose, Partition._settle
+        finish, fail, delay = Share.finish, Share.fail, Share.delay
+        audit = self
+
+        def audited_take(queue: Partition, *arguments: Any) -> int:
+            slices = arguments[3]
+            before = len(slices)
+            taken = take(queue, *arguments)
+            for claimed in slices[before:]:
+                audit.handed_out(claimed, queue.leases[claimed.attempt])
+            return taken
+
+        def audited_lose(queue: Partition, attempt: str, lease: Lease, now_ms: float) -> None:
+            audit.lost(lease)
+            lose(queue, attempt, lease, now_ms)
+
+        def audited_settle(queue: Partition, outcome: Outcome, now_ms: float) -> bool:
+            audit._settling = outcome.attempt
+            try:
+                return settle(queue, outcome, now_ms)
+            finally:
+                audit._settling = ""
+
+        def audited_finish(share: Share, place: Place) -> None:
+            audit.settles(share, place)
+            audit.finished(share, place)
+            finish(share, place)
+
+        def audited_fail(share: Share, place: Place, reason: str) -> None:
+            if audit._settling:
+                audit.settles(share, place)
+            audit.gave_up(share, place)
+            fail(share, place, reason)
+
+        def audited_delay(share: Share, place: Place, due_ms: float, counted: bool) -> None:
+            audit.settles(share, place)
+            delay(share, place, due_ms, counted)
+
+        return [
+            patch.object(Partition, "_take", audited_take),
+            patch.object(Partition, "_lose", audited_lose),
+            patch.object(Partition, "_settle", audited_settle),
+            patch.object(Share, "finish", audited_finish),
+            patch.object(Share, "fail", audited_fail),
+            patch.object(Share, "delay", audited_delay),
+        ]
+
+
+def item_at(share: Share, place: Place) -> tuple[str, int]:
+    first, _ = unpacked(share.chunks[place[0]].body)
+    return share.part.batch, first + place[1]

@@ -1,0 +1,246 @@
+"""Bugs that somebody might write, each planted into the production code for one run.
+
+They show that the simulation bites: every one of them must be found within 200 seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from heatsink.bulk import changes, submit
+from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome
+from heatsink.bulk.submit import Submission
+from heatsink.bulk.work import lanes
+from heatsink.bulk.work.chores import Housekeeping
+from heatsink.bulk.work.pump import Pump
+from heatsink.stores.memory.queue.homes import MemoryBatches
+from heatsink.stores.memory.queue.partition import Lease, Partition
+
+Bug = Callable[[], Any]
+BUGS: dict[str, Bug] = {}
+
+
+def bug(plant: Callable[[], Iterator[None]]) -> Bug:
+    planted = contextmanager(plant)
+    BUGS[plant.__name__] = planted
+    return planted
+
+
+@bug
+def an_outcome_taken_whoever_tells_it() -> Iterator[None]:
+    """The attempt is not compared: who lost a lease settles what another one holds."""
+    settle, lose = Partition._settle, Partition._lose
+    names: dict[str, tuple[str, int, int]] = {}
+
+    def remember(self: Partition, attempt: str, lease: Lease, now_ms: float) -> None:
+        names[attempt] = lease.share.part.id, lease.chunk, lease.start
+        lose(self, attempt, lease, now_ms)
+
+    def trusting(self: Partition, outcome: Outcome, now_ms: float) -> bool:
+        for attempt, lease in self.leases.items():
+            place = lease.share.part.id, lease.chunk, lease.start
+            if names.get(outcome.attempt) == place and len(outcome.marks) == len(lease.marks):
+                return settle(self, replace(outcome, attempt=attempt), now_ms)
+        return settle(self, outcome, now_ms)
+
+    with patch.object(Partition, "_lose", remember), patch.object(Partition, "_settle", trusting):
+        yield
+
+
+@bug
+def a_lease_that_expires_without_a_fence() -> Iterator[None]:
+    """What expired runs again, but its first worker may still settle it."""
+
+    def lose(self: Partition, _attempt: str, lease: Lease, now_ms: float) -> None:
+        lease.until_ms = float("inf")
+        for offset, mark in enumerate(lease.marks):
+            if mark == RUNNING:
+                lease.share.lose((lease.chunk, lease.start + offset))
+        self._put(lease.share, now_ms)
+
+    with patch.object(Partition, "_lose", lose):
+        yield
+
+
+@bug
+def marks_counted_twice() -> Iterator[None]:
+    """An outcome that is told again, as its answer was lost, counts again."""
+    settle = Partition._settle
+
+    def forgetful(self: Partition, outcome: Outcome, now_ms: float) -> bool:
+        if lease := self.leases.get(outcome.attempt):
+            lease.marks = RUNNING * len(lease.marks)
+        return settle(self, outcome, now_ms)
+
+    with patch.object(Partition, "_settle", forgetful):
+        yield
+
+
+@bug
+def leases_that_never_expire() -> Iterator[None]:
+    with patch.object(Partition, "_expire", lambda *_: None):
+        yield
+
+
+@bug
+def a_claim_repeated_under_its_name() -> Iterator[None]:
+    """A claim that lands late takes back what the repeated one handed out, and reuses its names."""
+    names: dict[Pump, str] = {}
+    store_claim = Partition.claim
+
+    async def same_name(self: Pump, want: int, granted: dict[str, int]) -> Claimed:
+        name = names.setdefault(self, f"{self._rng.getrandbits(96):024x}")
+        request = ClaimRequest(self._owner, name, want, int(self._lease_s * 1000), granted)
+        claimed = await self._stores.queue.claim(self.partition, request)
+        del names[self]
+        return claimed
+
+    def take_back(self: Partition, request: Any, now_ms: float) -> Claimed:
+        return store_claim(self, replace(request, unanswered=[request.attempt]), now_ms)
+
+    with patch.object(Pump, "_claim", same_name), patch.object(Partition, "claim", take_back):
+        yield
+
+
+@bug
+def parts_released_before_the_seal() -> Iterator[None]:
+    seal = Submission._seal
+
+    async def hasty(self: Submission) -> Batch:
+        for partition in self._counts:
+            part = self._part(partition).id
+            await self._stores.queue.steer(partition, part, "release")
+        return await seal(self)
+
+    with patch.object(Submission, "_seal", hasty):
+        yield
+
+
+@bug
+def a_seal_that_ignores_the_version() -> Iterator[None]:
+    update = MemoryBatches.update
+
+    async def blind(self: MemoryBatches, batch: Batch) -> Batch | None:
+        known = self._batches.get(batch.id)
+        return await update(self, replace(batch, version=known.version) if known else batch)
+
+    with patch.object(MemoryBatches, "update", blind):
+        yield
+
+
+@bug
+def stale_parts_dropped_without_a_word() -> Iterator[None]:
+    """The record is not changed first: a submission that stood still seals what is gone."""
+
+    async def quietly(batches: Any, id: str, *_: Any) -> Batch | None:
+        found: Batch | None = await batches.get(id)
+        return found
+
+    with patch("heatsink.bulk.work.chores.give_up", quietly):
+        yield
+
+
+@bug
+def a_seal_that_does_not_look_for_its_parts() -> Iterator[None]:
+    async def trust(*_: Any) -> None:
+        pass
+
+    with patch.object(Submission, "_check_intact", trust):
+        yield
+
+
+@bug
+def a_dead_producers_parts_left_alone() -> Iterator[None]:
+    clear = Housekeeping._clear
+
+    async def respectful(self: Housekeeping, partition: int, part: str, id: str, at: int) -> None:
+        batch = await self._stores.batches.get(id)
+        if batch is None or batch.state != "open":
+            await clear(self, partition, part, id, at)
+
+    with patch.object(Housekeeping, "_clear", respectful):
+        yield
+
+
+@bug
+def a_callback_without_an_id_of_its_own() -> Iterator[None]:
+    tell = Bulk._accept
+
+    async def anew(self: Bulk, wanted: Batch, *rest: Any, **named: Any) -> Batch:
+        if ":done:" in wanted.id:
+            wanted = replace(wanted, id=f"{wanted.id}:{self._new_id()}")
+        return await tell(self, wanted, *rest, **named)
+
+    with patch.object(Bulk, "_accept", anew):
+        yield
+
+
+@bug
+def an_end_forgotten_before_home_knows() -> Iterator[None]:
+    """Reported at once, then told: what dies in between is never told."""
+
+    async def hasty(self: Housekeeping, partition: int) -> None:
+        chores = await self._stores.queue.chores(partition, [])
+        if chores.ends:
+            await self._stores.queue.chores(partition, chores.ends)
+        for end in chores.ends:
+            await self._report(end)
+        for part, batch, stamp in chores.stale:
+            await self._clear(partition, part, batch, stamp)
+
+    with patch.object(Housekeeping, "tidy", hasty):
+        yield
+
+
+@bug
+def an_end_counted_for_every_report() -> Iterator[None]:
+    def credulous(batch: Batch, end: PartEnd, now_ms: int) -> Batch:
+        ends = (*batch.ends, end)
+        if len(ends) < len(batch.parts):
+            return replace(batch, ends=ends)
+        return replace(batch, ends=ends, state=changes.final_state(ends), ended_ms=now_ms)
+
+    with patch.object(changes, "with_end", credulous):
+        yield
+
+
+@bug
+def wishes_that_are_told_only_once() -> Iterator[None]:
+    """Whoever dies between the record and the parts leaves the batch as it is for ever."""
+    with patch.object(changes, "unheard", lambda *_: []):
+        yield
+
+
+@bug
+def a_lap_begun_before_the_last_was_told() -> Iterator[None]:
+    async def hasty(self: Bulk, id: str) -> None:
+        batch = await self.change(id, changes.tried_again)
+        await self._tell_parts(batch, "retry")
+
+    with patch.object(Bulk, "retry_failed", hasty):
+        yield
+
+
+@bug
+def starts_that_are_not_forfeited() -> Iterator[None]:
+    """What could not start in time starts late."""
+    with patch.object(lanes, "LATE_S", 5.0):
+        yield
+
+
+@bug
+def a_generation_for_all_submissions() -> Iterator[None]:
+    """Two submissions of one id share their parts, and each its own chunks in them."""
+
+    def shared(batch: str, _generation: str, partition: int) -> str:
+        return f"{batch}/{partition}"
+
+    with patch.object(submit, "part_id", shared):
+        yield

@@ -1,0 +1,97 @@
+"""The invariants of bulk actions, stated over histories and what the store holds in the end."""
+
+from __future__ import annotations
+
+from heatsink.bulk.batch import Batch, parse_rate
+from heatsink.stores.memory.queue import MemoryQueueServer
+
+from .audit import Audit
+from .history import History, Violation
+
+
+def leftovers(server: MemoryQueueServer) -> list[str]:
+    """What partitions should not hold for ever."""
+    left = []
+    for number, queue in server.queue.partitions.items():
+        left += [f"{attempt} is leased in {number}" for attempt in queue.leases]
+        left += [f"the end of {part} stays in {number}" for part in queue.outbox]
+        left += [
+            f"{share.part.batch} is {share.state} in {number}"
+            for share in queue.shares.values()
+            if share.state != "finished"
+        ]
+    return left
+
+
+def check_all(server: MemoryQueueServer, history: History, audit: Audit) -> None:
+    if audit.violation:
+        raise audit.violation
+    records = server.batches._batches
+    for batch in history.submitted.values():
+        record = records.get(batch.id)
+        if batch.accepted and (record is None or record.state in ("open", "aborted")):
+            raise Violation(f"{batch.id} was accepted and is {record and record.state}")
+    for record in list(records.values()):
+        if record.state in ("open", "aborted"):
+            check_nothing_ran(record, history)
+        else:
+            check_ended(record, server, audit)
+            check_told(record, history)
+    if left := leftovers(server):
+        raise Violation(f"left behind: {left[0]}")
+    check_rates(history)
+
+
+def check_nothing_ran(record: Batch, history: History) -> None:
+    ran = [index for batch, index in history.starts if batch == record.id]
+    if ran:
+        raise Violation(f"{record.id} is {record.state}, and {len(ran)} of its items ran")
+
+
+def check_ended(record: Batch, server: MemoryQueueServer, audit: Audit) -> None:
+    """Invariant 7: each item in exactly one final state, and the record says the same."""
+    if not record.is_final:
+        raise Violation(f"{record.id} is still {record.state} though nothing is wrong any more")
+    done = {i for b, i in audit.done if b == record.id}
+    failed = {i for b, i, lap in audit.failed if b == record.id and lap == record.lap}
+    cancelled = 0
+    for place in record.parts:
+        share = server.queue.partitions[place.partition].shares.get(place.id)
+        if share is None or share.size != place.items:
+            raise Violation(f"a part of {record.id} has lost items: {share and share.size}")
+        cancelled += share.cancelled
+    ends = [(end.done, end.failed, end.cancelled) for end in record.ends]
+    recorded = tuple(sum(column) for column in zip(*ends, strict=True)) if ends else (0, 0, 0)
+    if recorded != (len(done), len(failed), cancelled) or sum(recorded) != record.items:
+        raise Violation(
+            f"{record.id} of {record.items} says {recorded}, the items say "
+            f"{(len(done), len(failed), cancelled)}"
+        )
+    final = "cancelled" if cancelled else "failed" if failed else "done"
+    if record.state != final:
+        raise Violation(f"{record.id} is {record.state}, its items are {final}")
+
+
+def check_told(record: Batch, history: History) -> None:
+    """One callback for each lap, and it ran."""
+    batch = history.submitted.get(record.id)
+    if batch is None or not batch.on_done:
+        return
+    if not record.items and not batch.accepted:
+        return  # nothing is left to be done by others: the caller was to try again
+    told = history.told[record.id]
+    if len(told) != record.lap + 1:
+        raise Violation(f"{record.id} ended {record.lap + 1} times and told it as {dict(told)}")
+
+
+def check_rates(history: History) -> None:
+    """Invariant 8: no window of one period holds more starts than the rate allows."""
+    from .world import RATES
+
+    for tenant, text in RATES.items():
+        rate, starts_s = parse_rate(text), sorted(history.lane_starts_s[f"limited/{tenant}"])
+        for early_s, late_s in zip(starts_s, starts_s[rate.count :], strict=False):
+            if late_s - early_s < rate.period_s - 1e-6:
+                raise Violation(
+                    f"{rate.count + 1} starts within {late_s - early_s:.3f} s, allowed are {text}"
+                )

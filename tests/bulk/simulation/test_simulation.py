@@ -1,0 +1,52 @@
+"""Bulk actions as a whole, on virtual time. A failing seed prints how to replay it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from .bugs import BUGS
+from .history import Violation
+from .world import simulate
+
+SEEDS = 110
+SEEDS_PER_TEST = 10
+SEEDS_PER_BUG = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_the_invariants_hold_whatever_goes_wrong(first: int) -> None:
+    for seed in range(first, first + SEEDS_PER_TEST):
+        try:
+            simulate(seed)
+        except Violation as violation:
+            pytest.fail(f"{violation}\nreplay: ./dev soak --first {seed} --seeds 1")
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4])
+def test_a_seed_replays_exactly(seed: int) -> None:
+    assert simulate(seed) == simulate(seed)
+
+
+def test_runs_are_not_vacuous() -> None:
+    histories = [simulate(seed) for seed in range(6)]
+    events = sum((history.events for history in histories), Counter[str]())
+    errors = sum((history.errors for history in histories), Counter[str]())
+    assert sum(history.starts.total() for history in histories) > 1_000
+    assert sum(len(history.lane_starts_s["limited/ann"]) for history in histories) > 50
+    assert events["accepted"] > 120
+    assert min(events[verb] for verb in ("_pause", "_resume", "_cancel", "_retry_failed")) > 1
+    assert {"Overloaded", "Conflict"} <= errors.keys()
+    assert any(count > 1 for history in histories for count in history.starts.values())
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with BUGS[name]():
+        for seed in range(SEEDS_PER_BUG):
+            try:
+                simulate(seed)
+            except Violation:
+                return
+    pytest.fail(f"{name} was not found in {SEEDS_PER_BUG} seeds")

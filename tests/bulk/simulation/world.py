@@ -1,0 +1,365 @@
+"""One seeded run: producers, consumers, an operator, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from heatsink.bulk import Bulk, BulkSettings, items, placement, submit
+from heatsink.bulk.work import consumer as consumers
+from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.errors import HeatsinkError
+from heatsink.stores.memory.queue import MemoryQueueServer, partition
+from heatsink.testing import SkewedClock, run_on_virtual_time
+from tests.bulk.process import Process
+
+from . import checks
+from .audit import Audit
+from .handlers import CALM, Handlers
+from .history import History, Submitted, Violation
+
+TROUBLE_S = 12.0
+PATIENCE_S = 90.0
+STALE_S = 5.0
+LATE_S = (0.5, 8.0)
+LATENCY_S = (0.0005, 0.003)
+PARTITIONS = 4
+ACTIONS = ("work", "limited", "limited", "together")
+TENANTS = ("ann", "bob", "cleo")
+RATES = {"ann": "8/s", "bob": "25/s", "cleo": "300/min"}
+
+
+class Node:
+    """A process that comes back after a crash, under another name."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.world = world
+        self.rng = Random(world.rng.random())
+        self.lives = 0
+        self.past: list[Process] = []
+        self.start()
+
+    def start(self) -> None:
+        self.lives += 1
+        self.process = Process(f"{self.name}.{self.lives}", self.rng, LATENCY_S)
+        self.process.faults.late_s = LATE_S
+        self.past.append(self.process)
+        settings = BulkSettings(partitions=PARTITIONS, deadline_s=3.0)
+        stores = self.process.stores(self.world.server)
+        self.bulk = Bulk(stores, settings, self.process.clock, self.rng)
+        if self.name.startswith("consumer"):
+            self._consume()
+
+    def _consume(self) -> None:
+        process = self.process
+        self.handlers = Handlers(process, self.world.server, self.world.audit, self.rng)
+        self.handlers.weights = self.world.weights or self.handlers.weights
+        settings = ConsumerSettings(
+            workers=self.rng.choice((1, 2, 5)), lease_s=1.2, member_s=1.0, grace_s=1.0
+        )
+        self.consumer = Consumer(
+            process.stores(self.world.server),
+            self.bulk,
+            self.handlers.actions(),
+            settings,
+            process.name,
+            process.clock,
+            self.rng,
+        )
+        process.run(self.consumer.run())
+
+    @property
+    def is_up(self) -> bool:
+        return not self.process.is_dead
+
+    @property
+    def landings(self) -> list[asyncio.Task[Any]]:
+        return [task for process in self.past for task in process.link.landings]
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.clock = SkewedClock()
+        self.server = MemoryQueueServer(self.clock)
+        self.history = History()
+        self.audit = Audit(self.history)
+        self.weights: Any = None
+        self.producers = [Node(f"producer-{n}", self) for n in range(2)]
+        self.consumers = [Node(f"consumer-{n}", self) for n in range(3)]
+        self.nodes = [*self.producers, *self.consumers]
+        self.acts: dict[asyncio.Task[None], None] = {}
+
+    async def run(self) -> History:
+        for node in self.nodes:
+            node.process.clock.offset_s = self.rng.choice((0.0, 0.0, -3.0, 90.0, 1e6))
+        loops = [asyncio.ensure_future(work) for work in self._workload()]
+        await asyncio.sleep(TROUBLE_S)
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await self._calm_down()
+        await self._finish()
+        checks.check_all(self.server, self.history, self.audit)
+        return self.history
+
+    def _workload(self) -> list[Any]:
+        return [
+            self._forever(self._submit, 0.4),
+            self._forever(self._operate, 0.3),
+            self._forever(self._repartition, 6.0),
+            self._forever(self._make_trouble, 0.6),
+        ]
+
+    async def _forever(self, act: Callable[[], Awaitable[None]], pause_s: float) -> None:
+        while self.audit.violation is None:
+            await asyncio.sleep(self.rng.expovariate(1 / pause_s))
+            task = asyncio.ensure_future(_noticed(act()))
+            self.acts[task] = None
+
+    # -- what the application does ---------------------------------------------------------
+
+    def _up(self, nodes: list[Node]) -> Node | None:
+        return self.rng.choice([node for node in nodes if node.is_up] or [None])
+
+    async def _on(self, node: Node, act: Callable[[Bulk], Awaitable[Any]]) -> Any:
+        """Errors of ours, or a crash, are returned: the caller does not know what happened."""
+        if self.weights is None and self.rng.random() < 0.1:
+            self.acts[asyncio.ensure_future(self._crash_soon(node))] = None
+        task = node.process.run(_noticed(act(node.bulk)))
+        try:
+            return await task
+        except HeatsinkError as error:
+            self.history.errors[type(error).__name__] += 1
+            return error
+        except (asyncio.CancelledError, BrokenPipeError) as error:
+            if not task.done():
+                raise
+            return error
+
+    async def _submit(self) -> None:
+        number = len(self.history.submitted)
+        action = self.rng.choice(ACTIONS)
+        size = self.rng.choice((0, 1, 2, 5, 12, 30))
+        on_done = "told" if self.rng.random() < 0.5 else ""
+        batch = Submitted(f"b{number}", action, self.rng.choice(TENANTS), size, on_done)
+        self.history.submitted[batch.id] = batch
+        if self.rng.random() < 0.2:
+            await asyncio.gather(self._submit_until_known(batch), self._submit_until_known(batch))
+        else:
+            await self._submit_until_known(batch)
+
+    async def _submit_until_known(self, batch: Submitted) -> None:
+        """Tries again with the same id, here or elsewhere, unless it gives up half way."""
+        for _ in range(self.rng.choice((1, 2, 3, 6))):
+            if node := self._up(self.producers):
+                result = await self._on(node, lambda bulk: self._submit_once(bulk, batch))
+                if not isinstance(result, BaseException):
+                    batch.accepted = True
+                    self.history.events["accepted"] += 1
+                    return
+            await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+
+    async def _submit_once(self, bulk: Bulk, batch: Submitted) -> Any:
+        rate = RATES[batch.tenant] if batch.action == "limited" else None
+        return await bulk.submit(
+            batch.action,
+            self._stream(batch, bulk),
+            tenant=batch.tenant,
+            rate=rate,
+            id=batch.id,
+            on_done=batch.on_done,
+        )
+
+    async def _stream(self, batch: Submitted, bulk: Bulk) -> AsyncIterator[list[Any]]:
+        breaks = self.rng.random() < 0.15
+        pause_s = self.rng.choice((0.0, 0.0, 0.01, 0.3))
+        for index in range(batch.size):
+            await asyncio.sleep(pause_s)
+            if breaks and index > batch.size // 2:
+                raise BrokenPipeError
+            yield [batch.id, index]
+        if (
+            self.weights is None
+            and self.rng.random() < 0.06
+            and isinstance(bulk._clock, SkewedClock)
+        ):
+            bulk._clock.stall(STALE_S + 3.0)  # between the last item and the seal
+
+    async def _operate(self) -> None:
+        node, verb = self._up(self.producers), self.rng.choice(list(VERBS))
+        all_known = self.server.batches._batches.values()
+        records = [batch for batch in all_known if batch.id in self.history.submitted]
+        sensible = [b.id for b in records if b.state in VERBS[verb]][-4:]
+        known = sensible or [b.id for b in records][-6:]
+        if node is None or not known:
+            return
+        id = self.rng.choice(known)
+        result = await self._on(node, lambda bulk: verb(bulk, id))
+        if not isinstance(result, BaseException):
+            self.history.events[verb.__name__] += 1
+
+    async def _repartition(self) -> None:
+        if node := self._up(self.producers):
+            await self._on(node, lambda bulk: bulk.repartition(self.rng.choice((2, 4, 7))))
+
+    # -- what goes wrong -------------------------------------------------------------------
+
+    async def _make_trouble(self) -> None:
+        node = self.rng.choice(self.nodes)
+        await self.rng.choice(
+            (self._crash, self._stall, self._jump, self._cut, self._deafen, self._disturb)
+        )(node)
+
+    async def _crash(self, node: Node) -> None:
+        if not node.is_up:
+            return
+        node.process.kill()
+        await asyncio.sleep(self.rng.uniform(0.1, 2.0))
+        if not node.is_up:
+            node.start()
+
+    async def _crash_soon(self, node: Node) -> None:
+        """While it is in the middle of something."""
+        await asyncio.sleep(self.rng.uniform(0.0, 0.06))
+        await self._crash(node)
+
+    async def _stall(self, node: Node) -> None:
+        node.process.clock.stall(self.rng.choice((0.3, 1.0, 3.0, 8.0)))
+
+    async def _jump(self, node: Node) -> None:
+        node.process.clock.offset_s += self.rng.uniform(-4.0, 4.0)
+
+    async def _cut(self, node: Node) -> None:
+        faults = node.process.faults
+        faults.cut = True
+        await asyncio.sleep(self.rng.uniform(0.2, 4.0))
+        faults.cut = faults is node.process.faults and not node.is_up
+
+    async def _deafen(self, node: Node) -> None:
+        faults = node.process.faults
+        faults.deaf = True
+        await asyncio.sleep(self.rng.uniform(0.2, 4.0))
+        faults.deaf = False
+
+    async def _disturb(self, node: Node) -> None:
+        faults = node.process.faults
+        faults.lost, faults.answer_lost = self.rng.uniform(0, 0.1), self.rng.uniform(0, 0.15)
+        faults.late = self.rng.uniform(0, 0.1)
+        faults.latency_s = (0.001, self.rng.choice((0.005, 0.02, 0.3)))
+
+    # -- and then it is quiet --------------------------------------------------------------
+
+    async def _calm_down(self) -> None:
+        """Faults end, handlers work, every process is up, and what was sent lands."""
+        self.weights = CALM
+        for node in self.nodes:
+            if not node.is_up:
+                node.start()
+            node.process.faults.heal()
+            node.process.faults.latency_s = LATENCY_S
+        for node in self.consumers:
+            node.handlers.weights = CALM
+        await asyncio.gather(*self.acts, return_exceptions=False)
+        while landings := [task for node in self.nodes for task in node.landings]:
+            await asyncio.wait(landings, timeout=LATE_S[1])
+            if self.clock.monotonic_s() > TROUBLE_S + 2 * LATE_S[1]:
+                break
+
+    async def _finish(self) -> None:
+        """An operator resumes what is paused, and looks at everything until all has ended."""
+        node, give_up_s = self.producers[0], self.clock.monotonic_s() + PATIENCE_S
+        while self.audit.violation is None and self.clock.monotonic_s() < give_up_s:
+            records = list(self.server.batches._batches.values())
+            left = [b for b in records if not b.is_final and b.state != "open"]
+            if not left and not checks.leftovers(self.server):
+                return
+            for batch in left:
+                verb = _resume if batch.state == "paused" else _status
+                await self._on(node, partial(verb, id=batch.id))
+            await asyncio.sleep(2.0)
+
+
+async def _noticed(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+async def _pause(bulk: Bulk, id: str) -> None:
+    await bulk.pause(id)
+
+
+async def _resume(bulk: Bulk, id: str) -> None:
+    await bulk.resume(id)
+
+
+async def _cancel(bulk: Bulk, id: str) -> None:
+    await bulk.cancel(id)
+
+
+async def _retry_failed(bulk: Bulk, id: str) -> None:
+    await bulk.retry_failed(id)
+
+
+async def _status(bulk: Bulk, id: str) -> None:
+    progress = await bulk.status(id)
+    total = progress.done + progress.failed + progress.cancelled + progress.running
+    if total > progress.accepted:
+        raise Violation(f"{id} shows {total} of {progress.accepted} items")
+
+
+VERBS = {
+    _pause: ("running",),
+    _resume: ("paused",),
+    _cancel: ("running", "paused"),
+    _retry_failed: ("failed",),
+    _status: ("running",),
+}
+
+
+@contextmanager
+def _small(seed: int) -> Iterator[None]:
+    """Small chunks and short times, so that a short run meets every edge."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (items, "CHUNK_ITEMS_MAX", 3),
+            (submit, "BLOCK_CHUNKS", 1 + seed % 2),
+            (submit, "FRESH_S", 1.0),
+            (placement, "HAND_SHARE", 2),
+            (partition, "STALE_MS", STALE_S * 1000),
+            (consumers, "TIDY_S", 0.5),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
+
+
+def simulate(seed: int) -> History:
+    """Run one seed. Raises `Violation` if an invariant does not hold."""
+    surprises: list[str] = []
+
+    def note(message: str, *details: object, **_: object) -> None:
+        surprises.append(f"{message % details}: {sys.exception()!r}")
+
+    async def run() -> History:
+        world = World(seed)
+        with world.audit.listening():
+            history = await world.run()
+        if surprises:
+            raise Violation(surprises[0])
+        return history
+
+    logger = logging.getLogger("heatsink")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with _small(seed), patch.object(logger, "exception", note):
+            return run_on_virtual_time(run())
+    finally:
+        logger.setLevel(level)

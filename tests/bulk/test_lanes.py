@@ -1,0 +1,79 @@
+"""Starts that were booked at a limit's home, far away."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from functools import partial
+from itertools import chain
+from random import Random
+
+import pytest
+
+from heatsink.bulk.batch import Rate
+from heatsink.bulk.store import Grants, LaneDepth
+from heatsink.bulk.work.lanes import HomeClock, Lanes
+from heatsink.clock import Clock
+from heatsink.stores.memory.queue.homes import MemoryLimits
+from heatsink.testing import SkewedClock, run_on_virtual_time
+
+LANE, PER_S = "tag/channel-7", 30
+
+
+class FarAway(MemoryLimits):
+    """Answers take their time, now more, now less."""
+
+    def __init__(self, clock: Clock, rng: Random, quickest_s: float, slowest_s: float) -> None:
+        super().__init__(clock)
+        self._delay = partial(rng.uniform, quickest_s / 2, slowest_s / 2)
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        await asyncio.sleep(self._delay())
+        grants = await super().reserve(lane, starts, ahead_ms)
+        await asyncio.sleep(self._delay())
+        return grants
+
+
+async def starts_of(lanes: Lanes, clock: Clock, how_many: int) -> list[float]:
+    starts: list[float] = []
+    while len(starts) < how_many:
+        await lanes.book([LaneDepth(LANE, how_many - len(starts))])
+        await clock.sleep(max(lanes.next_s() - clock.monotonic_s(), 0.0))
+        granted, _ = lanes.due(room=100)
+        starts += [clock.monotonic_s()] * granted.get(LANE, 0)
+    return starts
+
+
+def busiest_second(starts: list[float]) -> int:
+    return max(bisect_left(starts, first + 1.0) - n for n, first in enumerate(starts))
+
+
+def play(seed: int, quickest_s: float, slowest_s: float, how_many: int) -> list[float]:
+    """Two processes that share a lane."""
+
+    async def both() -> list[float]:
+        clock = SkewedClock()
+        limits = FarAway(clock, Random(seed), quickest_s, slowest_s)
+        await limits.declare(LANE, Rate(PER_S))
+        runs = (starts_of(Lanes(limits, clock), clock, how_many // 2) for _ in range(2))
+        return sorted(chain(*await asyncio.gather(*runs)))
+
+    return run_on_virtual_time(both())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_slow_answers_do_not_bring_starts_closer_together(seed: int) -> None:
+    assert busiest_second(play(seed, 0.0, 0.1, how_many=600)) <= PER_S
+
+
+def test_a_home_that_is_always_far_away_is_no_hindrance() -> None:
+    starts = play(1, 0.1, 0.11, how_many=600)
+    assert busiest_second(starts) <= PER_S
+    assert starts[-1] < 600 / PER_S * 1.4
+
+
+async def test_a_home_whose_clock_is_set_is_believed() -> None:
+    clock = HomeClock()
+    clock.learn(home_s=1_000.0, asked_s=10.0, now_s=10.002)
+    clock.learn(home_s=900.0, asked_s=11.0, now_s=11.002)
+    assert clock.window(900.5) == pytest.approx((11.502, 11.52))

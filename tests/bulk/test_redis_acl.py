@@ -1,0 +1,91 @@
+"""The ACL line of the documentation is enough for a queue, and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.store import Plan, Setback
+from heatsink.clock import SystemClock
+from heatsink.registry.decision import Decision
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.queue import open_queue
+from heatsink.testing import ManualClock
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import real
+
+from .driver import PARTITION, Driver
+
+PAGE = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+ROLE = re.findall(r"^    (user heatsink-queue .*)$", PAGE, re.MULTILINE)[0]
+CLUSTER_ALSO = re.findall(r"On a cluster it also needs `([^`]*)`", PAGE)[0]
+ADMIN = "user default on nopass ~* &* +@all"
+LOGIN = ("heatsink-queue", "change-me-3")
+
+
+@pytest.fixture(params=["server", "cluster"])
+def guarded(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisCluster]:
+    if request.param == "server":
+        with real(partial(RedisServer, append_only=True, acl=[ADMIN, ROLE])) as server:
+            yield server
+        return
+    with real(partial(RedisCluster, acl=[ADMIN, f"{ROLE} {CLUSTER_ALSO}"])) as cluster:
+        for master in cluster.masters:
+            master.command("CONFIG", "SET", "appendonly", "yes")
+        yield cluster
+
+
+async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> None:
+    stores = open_queue(guarded.url_for(*LOGIN), SystemClock(), Random(1))
+    driver = Driver(stores, ManualClock())
+    await stores.open()
+    wait = asyncio.ensure_future(stores.bell.wait(10.0))
+    await asyncio.sleep(0.3)
+    await driver.submit("a", [2, 3])
+    assert await wait == {PARTITION}
+    await stores.sync()
+    first, second = await driver.slices()
+    await driver.settle(first, "rf", Setback(0, "why"))
+    await driver.settle(second, "d")
+    await stores.queue.failures(PARTITION, "a", "", 10)
+    await driver.steer("a", "retry", lap=1)
+    await driver.work()
+    assert await driver.ends(*await driver.ends()) == []
+    await stores.batches.open(Batch("b", "mail", "ada", 1))
+    await stores.batches.forget("b", 0)
+    assert await stores.batches.list(5) == []
+    await stores.limits.declare("l", Rate(5))
+    await stores.limits.refused("l", 5.0, 0)
+    assert await stores.fleet.plan(Plan(4, 4)) == Plan(4, 4)
+    await stores.fleet.leave("me")
+    await stores.soft.publish([Decision("p", "workers", 1, "why")], 1)
+    assert len(await stores.soft.read()) == 1
+    await stores.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("SET", "somebody-elses", "1"),
+        ("EVAL", "return redis.call('GET', 'somebody-elses')", 0),
+        ("PUBLISH", "another", "1"),
+        ("FLUSHALL",),
+        ("KEYS", "*"),
+        ("CONFIG", "GET", "dir"),
+        ("SCRIPT", "FLUSH"),
+    ],
+)
+async def test_a_queue_can_do_no_more(words: tuple[str, ...]) -> None:
+    with real(partial(RedisServer, acl=[ADMIN, ROLE])) as server:
+        connection = Connection(parse(server.url_for(*LOGIN)), ManualClock(), Random(1))
+        with pytest.raises(Refused):
+            await connection.run(*words)
+        await connection.close()

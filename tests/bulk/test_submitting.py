@@ -1,0 +1,253 @@
+"""How batches get in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from heatsink.errors import Conflict, InvalidBody, InvalidSetting, Overloaded, Unavailable
+
+from .world import World, on_virtual_time
+
+
+@on_virtual_time
+async def test_every_item_runs_once_and_the_batch_is_done() -> None:
+    world = World()
+    async with world.consumer():
+        batch = await world.bulk.submit("note", range(1_000))
+        progress = await world.bulk.wait(batch.id, 60.0)
+    assert (progress.state, progress.done, progress.accepted) == ("done", 1_000, 1_000)
+    assert world.items_run(batch.id) == list(range(1_000))
+
+
+@on_virtual_time
+async def test_items_stream_in_from_any_iterable() -> None:
+    world = World(16)
+
+    def numbers() -> Iterator[int]:
+        yield from range(700)
+
+    async def slow_numbers() -> AsyncIterator[int]:
+        for number in range(700):
+            await asyncio.sleep(0.01)
+            yield number
+
+    async with world.consumer():
+        for items in (numbers(), slow_numbers(), {7: 1}.keys(), iter([3])):
+            batch = await world.bulk.submit("note", items)
+            done = await world.bulk.wait(batch.id, 60.0)
+            assert done.done == batch.items > 0
+            assert len(set(world.items_run(batch.id))) == batch.items
+
+
+@on_virtual_time
+async def test_an_iterable_slower_than_stale_parts_are_cleared_is_taken_whole() -> None:
+    world = World()
+
+    async def very_slow() -> AsyncIterator[int]:
+        for number in range(602):
+            await asyncio.sleep(200.0 if number in (550, 600) else 0.0)
+            yield number
+
+    async with world.consumer():
+        batch = await world.bulk.submit("note", very_slow())
+        assert (await world.bulk.wait(batch.id, 60.0)).done == 602
+
+
+@on_virtual_time
+async def test_no_items_are_a_batch_that_is_done_and_told() -> None:
+    world = World()
+    async with world.consumer():
+        batch = await world.bulk.submit("note", [], id="empty", on_done="note")
+        assert (await world.bulk.wait("empty")).state == batch.state == "done"
+        await world.bulk.submit("note", [], id="empty", on_done="note")
+        await asyncio.sleep(5.0)
+    assert [(id, item["items"]) for id, item, _ in world.ran] == [("empty:done:0", 0)]
+
+
+@on_virtual_time
+async def test_an_id_is_one_batch_however_often_it_is_submitted() -> None:
+    world = World()
+    async with world.consumer():
+        together = [world.bulk.submit("note", range(50), id="x") for _ in range(5)]
+        batches = await asyncio.gather(*together)
+        await world.bulk.wait("x", 60.0)
+        again = await world.bulk.submit("note", range(50), id="x")
+    assert {batch.generation for batch in [*batches, again]} == {again.generation}
+    assert world.items_run("x") == list(range(50))
+    assert world.staged() == []
+
+
+@on_virtual_time
+async def test_an_id_that_another_call_took_is_refused() -> None:
+    world = World()
+    await world.bulk.submit("note", [1], id="x", tenant="ann")
+    with pytest.raises(Conflict, match="'x' is taken by a batch of 'note' for 'ann'"):
+        await world.bulk.submit("note", [1], id="x", tenant="bob")
+
+
+@on_virtual_time
+async def test_an_iterable_that_fails_half_way_leaves_nothing_and_the_id_free() -> None:
+    world = World()
+
+    def broken() -> Iterator[int]:
+        yield from range(800)
+        raise BrokenPipeError("the export broke")
+
+    async with world.consumer():
+        with pytest.raises(BrokenPipeError) as raised:
+            await world.bulk.submit("note", broken(), id="x")
+        assert "batch 'x' is aborted: nothing of it runs" in raised.value.__notes__
+        status = await world.bulk.status("x")
+        assert (status.state, status.reason) == ("aborted", "BrokenPipeError: the export broke")
+        await asyncio.sleep(5.0)
+        assert (world.ran, world.staged()) == ([], [])
+        await world.bulk.submit("note", range(800), id="x")
+        progress = await world.bulk.wait("x", 60.0)
+    assert (progress.state, progress.done, progress.reason) == ("done", 800, "")
+
+
+@on_virtual_time
+async def test_a_producer_that_dies_half_way_leaves_nothing_for_ever() -> None:
+    world = World()
+    process = world.process("doomed")
+
+    async def endless() -> AsyncIterator[int]:
+        for number in range(10_000):
+            await asyncio.sleep(0.01)
+            yield number
+
+    async with world.consumer():
+        process.run(world.bulk_of(process).submit("note", endless(), id="x"))
+        await asyncio.sleep(30.0)
+        assert world.staged() != []
+        process.kill()
+        await asyncio.sleep(90.0)
+        assert (world.ran, world.staged()) == ([], [])
+        assert (await world.bulk.status("x")).state == "aborted"
+        await world.bulk.submit("note", range(10), id="x")
+        assert (await world.bulk.wait("x", 60.0)).done == 10
+
+
+@on_virtual_time
+async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_anything() -> None:
+    world = World()
+    process = world.process("doomed")
+    bulk = world.bulk_of(process)
+
+    async def die(*_: Any) -> None:
+        process.kill()
+        await asyncio.sleep(0)
+
+    vars(bulk)["_tell_parts"] = die
+    process.run(bulk.submit("note", range(10), id="x"))
+    async with world.consumer():
+        await asyncio.sleep(30.0)
+        assert world.ran == []
+        assert (await world.bulk.wait("x", 60.0)).done == 10
+
+
+@on_virtual_time
+async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_again() -> None:
+    world = World(deadline_s=3.0)
+    world.link_of_producer.faults.cut = True
+    with pytest.raises(Overloaded, match=r"did not answer for 3 s .* the same id") as raised:
+        await world.bulk.submit("note", range(10), id="x")
+    assert isinstance(raised.value.__cause__, Unavailable)
+    world.link_of_producer.faults.heal()
+    async with world.consumer():
+        await world.bulk.submit("note", range(10), id="x")
+        assert (await world.bulk.wait("x", 60.0)).done == 10
+
+
+@pytest.mark.parametrize("fault", ["deaf", "cut"])
+@on_virtual_time
+async def test_a_seal_of_which_nothing_was_heard_is_there_whole_or_not_at_all(fault: str) -> None:
+    world = World(deadline_s=3.0)
+    faults = world.link_of_producer.faults
+
+    async def items() -> AsyncIterator[int]:
+        for number in range(10):
+            yield number
+        setattr(faults, fault, True)
+
+    async with world.consumer():
+        with pytest.raises(Overloaded):
+            await world.bulk.submit("note", items(), id="x")
+        await asyncio.sleep(120.0)
+        faults.heal()
+        status = await world.bulk.status("x")
+        assert world.staged() == []
+        assert (status.state, len(world.ran)) in (("done", 10), ("aborted", 0), ("open", 0))
+
+
+BAD_CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"items": "text"}, "items must be an iterable"),
+    ({"items": b"bytes"}, "items must be an iterable"),
+    ({"items": {"a": 1}}, "items must be an iterable"),
+    ({"items": 7}, "items must be an iterable"),
+    ({"action": ""}, "action must be"),
+    ({"action": "no slash/es"}, "action must be"),
+    ({"action": None}, "action must be"),
+    ({"tenant": ""}, "tenant must be text"),
+    ({"tenant": "x" * 257}, "tenant must be text"),
+    ({"id": ""}, "id must be text"),
+    ({"priority": 1.5}, "priority must be an int"),
+    ({"priority": 1_001}, "priority must be an int"),
+    ({"rate": "fast"}, "rate must be like '500/s'"),
+    ({"rate": "0/s"}, "rate must be like"),
+    ({"rate": "-1/s"}, "rate must be like"),
+    ({"rate": "10/day"}, "rate must be like"),
+    ({"rate": 10}, "rate must be like"),
+    ({"on_done": "https://example.org/done"}, "is not an allowed webhook"),
+    ({"on_done": "two words"}, "on_done must be"),
+    ({"spread": "yes"}, "spread must be a bool"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_CALLS, ids=[str(call) for call, _ in BAD_CALLS])
+@on_virtual_time
+async def test_a_wrong_call_is_refused_by_the_name_of_its_field(
+    wrong: dict[str, Any], message: str
+) -> None:
+    world = World()
+    call = {"action": "note", "items": [1], **wrong}
+    with pytest.raises(InvalidSetting, match=message):
+        await world.bulk.submit(call.pop("action"), call.pop("items"), **call)
+    assert world.staged() == []
+
+
+@on_virtual_time
+async def test_an_item_that_cannot_be_stored_is_named_and_nothing_runs() -> None:
+    world = World()
+    async with world.consumer():
+        with pytest.raises(InvalidBody, match="item 2 cannot be stored"):
+            await world.bulk.submit("note", [1, 2, object()])
+        with pytest.raises(InvalidBody, match="item 1 has 2,097,157 bytes, the most is 262,144"):
+            await world.bulk.submit("note", [1, "x" * 2**21])
+        await asyncio.sleep(2.0)
+    assert (world.ran, world.staged()) == ([], [])
+
+
+@on_virtual_time
+async def test_an_action_that_no_worker_has_is_refused_with_what_they_have() -> None:
+    world = World()
+    async with world.consumer():
+        await asyncio.sleep(1.0)
+        with pytest.raises(
+            InvalidSetting, match="action 'nope' is unknown: workers announced note"
+        ):
+            await world.bulk.submit("nope", [1])
+        with pytest.raises(InvalidSetting, match="on_done 'nope' is unknown"):
+            await world.bulk.submit("note", [1], on_done="nope")
+
+
+@on_virtual_time
+async def test_a_batch_that_never_was_is_said_so() -> None:
+    world = World()
+    for call in (world.bulk.status, world.bulk.cancel, world.bulk.wait, world.bulk.retry_failed):
+        with pytest.raises(InvalidSetting, match="there is no batch 'nope'"):
+            await call("nope")

@@ -1,0 +1,68 @@
+"""Timelines hold under faults, and the simulation would notice if they did not."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from unittest.mock import patch
+
+import pytest
+
+from heatsink.isolate.modes import Modes
+from heatsink.isolate.store import HomeEntry
+from heatsink.isolate.timelines import Timelines
+
+from .simulation import Violation, simulate
+
+SEEDS_FOR_BUGS = 15
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_home_shows_every_post_once_in_order(seed: int) -> None:
+    simulate(seed)
+
+
+def mode_of_today() -> AbstractContextManager[object]:
+    return patch.object(Modes, "at", lambda self, author, _: self.now(author))
+
+
+def no_back_fill() -> AbstractContextManager[object]:
+    async def follow(self: Timelines, user: str, author: str) -> bool:
+        return await self._graph.follow(user, author)
+
+    return patch.object(Timelines, "follow", follow)
+
+
+def no_rebuild() -> AbstractContextManager[object]:
+    async def rebuild(self: Timelines, user: str, _: object) -> None:
+        await self._homes.fill(user, [], True)
+
+    return patch.object(Timelines, "_rebuild", rebuild)
+
+
+def unfollowed_stay() -> AbstractContextManager[object]:
+    async def pushed(
+        self: Timelines, user: str, followed: frozenset[str], below: bytes | None, limit: int
+    ) -> list[HomeEntry]:
+        page = await self._homes.page(user, below, limit)
+        if page is None:
+            await self._rebuild(user, followed)
+            page = await self._homes.page(user, below, limit)
+        return page or []
+
+    return patch.object(Timelines, "_pushed", pushed)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("plant", [mode_of_today, no_back_fill, no_rebuild, unfollowed_stay])
+def test_a_planted_bug_is_found(plant: object) -> None:
+    assert callable(plant)
+    with plant():
+        assert any(is_violated(seed) for seed in range(SEEDS_FOR_BUGS))
+
+
+def is_violated(seed: int) -> bool:
+    try:
+        simulate(seed)
+    except Violation:
+        return True
+    return False

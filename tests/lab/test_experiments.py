@@ -1,0 +1,94 @@
+"""The lab in small: what its pages claim, on fewer items."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
+from heatsink.testing import run_on_virtual_time
+
+SPIKE = 20_000
+FIXED_S = SPIKE * scaling.SERVICE_S / scaling.WORKERS
+
+
+def test_littles_law_drains_the_spike_and_stays_near_what_the_service_takes() -> None:
+    run = scaling.run_one("littles_law", scaling.Plan(SPIKE), seed=1)
+    assert run.took_s <= 0.2 * FIXED_S
+    assert run.peak <= 1.3 * scaling.FULL
+
+
+def test_the_seeds_policy_goes_on_to_the_cap() -> None:
+    run = scaling.run_one("time_decay", scaling.Plan(10_000), seed=1)
+    assert run.peak == 256
+    assert max(moment.p95_s for moment in run.moments) == pytest.approx(0.38 * 256 / 64)
+
+
+def test_fixed_workers_take_as_long_as_can_be_computed() -> None:
+    run = scaling.run_one("", scaling.Plan(2_000), seed=1)
+    assert run.took_s == pytest.approx(2_000 * 0.38 / 8, rel=0.05)
+
+
+def test_a_small_batch_beside_a_giant_gets_its_share_at_once() -> None:
+    alone, other, same = (
+        run_on_virtual_time(fairness.small_batches(case, 20_000, seed=1, batches=5))
+        for case in fairness.CASES
+    )
+    assert other.seconds[-1] <= 2.2 * alone.seconds[-1]
+    assert same.seconds[-1] <= 1.5 * alone.seconds[-1]
+
+
+def test_a_large_batch_is_done_sooner_when_spread_and_small_ones_hardly_notice() -> None:
+    together, spread = (
+        run_on_virtual_time(isolation.beside_a_large_one(16, spread, 20_000, seed=1))
+        for spread in (False, True)
+    )
+    assert (together.used, spread.used) == (1, 4)
+    assert spread.large_per_s > 3.5 * together.large_per_s
+    assert max(together.small.seconds[-1], spread.small.seconds[-1]) < 0.7
+
+
+def test_declared_rates_cost_little_time_and_no_refusal() -> None:
+    found = run_on_virtual_time(rates.declared(900, seed=1))
+    assert found.took_s <= 1.06 * found.ideal_s
+    assert found.throttles == 0
+
+
+def test_an_unknown_limit_is_found_by_the_whole_queue() -> None:
+    seconds = run_on_virtual_time(rates.unknown(240.0, seed=1))
+    settled = [second for second in seconds if 30 < second.time_s < 80]
+    assert 0.94 < rates.held(settled) <= 1
+    last = seconds[-1]
+    assert last.refused < 0.02 * last.calls
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        partial(fairness.experiment, giant=2_000, batches=3),
+        partial(rates.experiment, jobs=300, seconds=90.0),
+        partial(scaling.experiment, items=1_000),
+    ],
+    ids=("fairness", "rates", "scaling"),
+)
+def test_a_seed_gives_the_same_report(experiment: partial[object]) -> None:
+    assert experiment(seed=3) == experiment(seed=3)
+
+
+def test_a_product_page_kept_near_costs_few_loads_and_nobody_waits() -> None:
+    each, briefly, near = (
+        run_on_virtual_time(reads.one_run(case, 1_000, seed=1)) for case in reads.CASES
+    )
+    assert each.late > 1_000, "the database cannot keep up"
+    assert sum(near.loads) < sum(briefly.loads) < sum(each.loads)
+    assert near.late < 50
+    assert near.share(0.5) == 0.0
+
+
+def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
+    pushed, pulled = (celebrity.one_run(case, 2_000, seed=1) for case in celebrity.CASES)
+    assert pushed.writes == 10 * (2_000 + celebrity.FRIENDS)
+    assert pulled.writes == 10 * celebrity.FRIENDS
+    assert max(pulled.celebrity_s) < 0.01
+    assert max(pushed.celebrity_s) > 0.1

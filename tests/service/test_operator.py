@@ -1,0 +1,185 @@
+"""The commands of operators, against a real server; and what `serve` is started with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from heatsink.service.cli import main
+from tests.processes import Served, serving
+
+TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
+FLAGS = [word for scope, token in TOKENS.items() for word in ("--token", f"{scope}:{token}")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served"), "--store", "memory://", *FLAGS) as served:
+        yield served
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def asked(server: Served, *arguments: str, token: str = "boss-0001") -> Result:  # noqa: S107
+    return run(*arguments, "--server", server.url, "--token", token)
+
+
+def answered(server: Served, *arguments: str) -> Any:
+    result = asked(server, *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
+    done = asked(server, "pin", "a/b #1", "3", "--reason", "launch [at noon]")
+    assert (done.exit_code, done.stdout) == (0, "a/b #1: pinned to 3; in force within a second\n")
+    explained = answered(server, "explain", "a/b #1")
+    assert explained["pin"] == {"value": 3, "reason": "launch [at noon]"}
+    assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
+    assert "launch [at noon]" in asked(server, "decisions").stdout
+    assert answered(server, "decisions")[-1]["subject"] == "key:a/b #1"
+    assert answered(server, "unpin", "a/b #1") == {"subject": "key:a/b #1", "value": None}
+    assert answered(server, "explain", "a/b #1")["pin"] is None
+
+
+def test_hot_keys_and_the_whole_picture(server: Served) -> None:
+    assert answered(server, "hot")["leads"] is True
+    assert "No key is hot" in asked(server, "hot").stdout
+    seen = asked(server, "top", "--once")
+    assert seen.exit_code == 0
+    for title in ("Hot keys", "Queue partitions", "Batches under way", "Decisions"):
+        assert title in seen.stdout
+    lines = [
+        json.loads(line)
+        for line in asked(server, "top", "--once", "--json").stdout.split("\n")[:-1]
+    ]
+    assert {name for line in lines for name in line} >= {"status", "heat", "partitions"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("hot", "--server", "ftp://x"), "server must be a URL like"),
+        (("hot", "--server", "http://127.0.0.1:1"), "start `heatsink serve`"),
+        (("explain", ""), "key must not be empty"),
+        (("pin", "k", "9999", "--reason", "x"), "buckets must be"),
+    ],
+)
+def test_a_mistake_is_one_line(server: Served, arguments: tuple[str, ...], complaint: str) -> None:
+    environment = {"HEATSINK_TOKEN": "boss-0001", "HEATSINK_SERVER": server.url}
+    result = run(*arguments, **environment)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_token_of_too_small_a_scope(server: Served) -> None:
+    refused = asked(server, "unpin", "k", token="reader-1")  # noqa: S106
+    assert refused.exit_code == 1
+    assert "needs the scope admin" in refused.stderr
+    assert httpx.get(server.url + "/v1/heat").status_code == 401
+
+
+# -- the doctor ------------------------------------------------------------------------------
+
+
+def findings(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = run("doctor", "--json", *arguments)
+    return result.exit_code, {each["what"]: each for each in json.loads(result.stdout)}
+
+
+def test_the_doctor_finds_a_healthy_deployment(tmp_path: Path) -> None:
+    with serving(tmp_path, "--data", "data"):
+        code, found = findings("--data", str(tmp_path / "data"))
+    assert code == 0
+    assert {each["state"] for each in found.values()} == {"ok"}, found
+    assert set(found) == {"permissions", "disk", "store", "clock", "leader", "queue"}
+    code, found = findings("--data", str(tmp_path / "data"))
+    assert (code, found["leader"]["state"]) == (0, "warning")
+    assert "heatsink serve" in found["leader"]["cure"]
+    (tmp_path / "data").chmod(0o755)
+    _, found = findings("--data", str(tmp_path / "data"))
+    assert found["permissions"]["cure"] == f"chmod 700 {tmp_path / 'data'}"
+
+
+def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
+    code, found = findings("--data", str(tmp_path / "data"))
+    assert (code, found["data"]["cure"]) == (0, "heatsink serve makes it")
+    wrong = f"sqlite:///{tmp_path}/none.db"
+    code, found = findings("--store", wrong, "--queue", "redis://127.0.0.1:1?x=1")
+    assert code == 1
+    assert found["store"]["state"] == found["queue"]["state"] == "wrong"
+    code, found = findings(
+        "--store", wrong, "--queue", "memory://", "--news", "redis://127.0.0.1:1"
+    )
+    assert (found["news"]["state"], found["queue"]["state"]) == ("wrong", "ok")
+    assert run("doctor", "--store", wrong).exit_code == 1
+
+
+# -- settings of serve -----------------------------------------------------------------------
+
+
+def in_force(*flags: str, **environment: str) -> dict[str, tuple[Any, str]]:
+    result = run("config", "--json", *flags, **environment)
+    assert result.exit_code == 0, result.stderr
+    return {line["setting"]: (line["value"], line["from"]) for line in json.loads(result.stdout)}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_flags_come_before_variables_and_those_before_the_file(here: Path) -> None:
+    (here / "heatsink.toml").write_text(
+        '[serve]\nport = 1\nhost = "::1"\ndata = "there"\ntoken = ["read:from-a-file"]\n'
+        "[worker]\nworkers = 3\n"
+    )
+    environment = {"HEATSINK_SERVE_PORT": "2", "HEATSINK_SERVE_HOST": "localhost"}
+    found = in_force("--port", "3", **environment)
+    assert found["port"] == (3, "flag")
+    assert found["host"] == ("localhost", "environment")
+    assert found["data"] == ("there", "file")
+    assert found["ids"] == ("uuid7", "default")
+    assert found["token"] == (["read:…"], "file"), "no secret is printed"
+
+
+def test_another_file_may_be_named(here: Path) -> None:
+    (here / "mine.toml").write_text('port = 7\n"no-worker" = true\n')
+    refused = run("config", "--config", "mine.toml")
+    assert refused.exit_code == 2
+    assert "unknown settings: no_worker" in refused.stderr
+    (here / "mine.toml").write_text("port = 7\nworker = false\n")
+    found = in_force("--config", "mine.toml")
+    assert (found["port"], found["worker"]) == ((7, "file"), (False, "file"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint", "code"),
+    [
+        (("--host", "0.0.0.0"), "reachable from outside", 1),  # noqa: S104
+        (("--actions", "nowhere:actions"), "no module 'nowhere'", 1),
+        (("--store", "nonsense://"), "names no store", 1),
+        (("--token", "secret"), "token must be SCOPE:TOKEN", 2),
+        (("--limit", "speed=1"), "limit 'speed' is none of", 2),
+        (("--limit", "requests=x"), "must be a number", 2),
+        (("--limit", "request_s=0"), "request_s must be", 2),
+        (("--fresh-for", "-1"), "--fresh-for", 2),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_setting_is_refused(flags: tuple[str, ...], complaint: str, code: int) -> None:
+    result = run("serve", "--port", "0", *flags)
+    assert result.exit_code == code
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+    assert code == 2 or len(result.stderr.splitlines()) == 1
