@@ -72,7 +72,7 @@ def tell_stories(url: str, data: Path) -> None:
 
 async def _pull(data: Path) -> None:
     async with connect(f"sqlite:///{data}/heatsink.db", coordinate=False) as hs:
-        reason = "pinned: 12,480 followers, 10,000 or more are pulled"
+        reason = "pinned: twelve million followers"
         await hs.pin(f"~mode/{PULLED}", buckets=2, reason=reason)
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from heatsink.absorb.settings import ReadStats
 from heatsink.client.heatsink import Heatsink
 from heatsink.clock import Clock
 from heatsink.service.api.metrics import Metrics
@@ -28,6 +29,7 @@ class Sample(msgspec.Struct, frozen=True):
     reads_s: float
     throttles_s: float
     requests: Requests
+    reads: ReadStats
     waiting: list[int]
     workers: list[int]
     finished: int
@@ -67,6 +69,7 @@ class Recent:
             reads_s=round(sum(key.reads_s for key in keys), 1),
             throttles_s=round(sum(key.throttles_s for key in keys), 1),
             requests=self._metrics.totals(),
+            reads=self._hs.reads.stats(),
             waiting=[
                 load.runnable + load.limited + load.delayed if (load := loads.get(n)) else 0
                 for n in numbers

@@ -48,11 +48,25 @@ const takers = {
   },
   reads(value) {
     if (isDue("reads", 0.9)) {
-      remember("reads", value);
+      addReads(value);
     }
   },
   decision: (value) => addDecisions([value]),
 };
+
+export const saved = (reads) => reads.hits + reads.stale_hits + reads.coalesced;
+
+// With rates since the sample before.
+function addReads(value, age_s = 0) {
+  const before = newest("reads");
+  const elapsed_s = before ? seconds() - age_s - before.at_s : 0;
+  const rate_s = (now, then) => (elapsed_s > 0 ? Math.max(0, now - then) / elapsed_s : null);
+  remember("reads", {
+    ...value,
+    saved_s: rate_s(saved(value), before && saved(before)),
+    loads_s: rate_s(value.loads, before?.loads),
+  }, age_s);
+}
 
 function addTotals(value, at_s) {
   totals.push({ at_s, value });
@@ -89,6 +103,7 @@ export async function catchUp() {
     addTotals(one.requests, seconds() - age_s);
     remember("heat", { units: one.write_units_s, reads: one.reads_s, throttles: one.throttles_s }, age_s);
     remember("requests", { writes: requestsNow(0), reads: requestsNow(1) }, age_s);
+    addReads(one.reads, age_s);
     if (one.waiting.length) {
       remember("partitions", { waiting: one.waiting, workers: one.workers, done: one.finished }, age_s);
     }

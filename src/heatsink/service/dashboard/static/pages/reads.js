@@ -2,10 +2,9 @@
 
 import { overTime } from "/static/charts.js";
 import { card, chart, figures, h, table, wide } from "/static/elements.js";
-import { latest, rateOf, requestsNow, series } from "/static/history.js";
+import { latest, requestsNow, saved, series } from "/static/history.js";
 import { keyName, number, percent, seconds } from "/static/words.js";
 
-const saved = (one) => one.hits + one.stale_hits + one.coalesced;
 const NOT_READ = [
   "Nothing was read near in this server yet. Applications read anything through it: ",
   h("code", {}, "await hs.reads.get(key, load, fresh_for=1.0)"),
@@ -29,7 +28,7 @@ function makeKept() {
   return figures({
     "hit ratio, now": () => [percent(ratioLately()), `${percent(ratio())} since the start`],
     "loads saved": () => [number(totals() ? saved(totals()) : null), "answered without the store"],
-    "loads": () => [number(totals()?.loads), `${number(rateOf("reads", "loads"))} a second`],
+    "loads": () => [number(totals()?.loads), `${number(series.reads.at(-1)?.loads_s)} a second`],
     "waited together": () => [number(totals()?.coalesced), "for somebody else's load"],
     "answered stale": () => number(totals()?.stale_hits),
     "kept": () => [number(totals()?.entries), `${number(totals()?.evictions)} let go`],
@@ -63,8 +62,8 @@ export function makeReads() {
     if (used) {
       kept.update();
       overTime(ratio, series.reads, [
-        { name: "loads saved", style: "main", of: saved },
-        { name: "loads", style: "soft", of: (one) => one.loads },
+        { name: "loads saved a second", style: "main", of: (one) => one.saved_s },
+        { name: "loads a second", style: "soft", of: (one) => one.loads_s },
       ]);
     }
   };
