@@ -219,6 +219,19 @@ async def test_listeners_hear_what_changes(hs: Heatsink) -> None:
     await feed.close()
 
 
+async def test_a_queue_that_is_away_does_not_hide_the_rest(
+    hs: Heatsink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(hs, "queue_partitions", hang)
+    feed = make_feed(hs, SystemClock())
+    seen = await take(feed, None, b"event: batches")
+    assert b"event: partitions" not in seen
+    await feed.close()
+
+
 async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> None:
     feed = make_feed(hs, SystemClock(), Metrics(hs))
     await hs.pin("a", buckets=3, reason="first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import sqlite3
 import threading
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 from heatsink import connect
+from heatsink.service.api.limits import Limits
+from heatsink.service.serve.connections import within_files
 from tests.processes import Served, serving
 
 LIMITS = (
@@ -189,6 +192,44 @@ def test_a_crowd_of_silent_connections_keeps_nobody_out(server: Served) -> None:
         assert is_well(server)
         in_flight = httpx.get(server.url + "/metrics").text
         assert "heatsink_http_in_flight 1.0" in in_flight
+
+
+def test_of_too_many_connections_the_longest_idle_go(tmp_path: Path) -> None:
+    def is_open(connection: socket.socket) -> bool:
+        connection.settimeout(0)
+        try:
+            return connection.recv(1) != b""
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+
+    flags = ("--store", "memory://", "--limit", "connections=50")
+    with serving(tmp_path, *flags) as served, ExitStack() as stack:
+        crowd = [stack.enter_context(closing(connected(served))) for _ in range(120)]
+        assert is_well(served)
+        assert [is_open(each) for each in crowd[:70]] == [False] * 70
+        assert all(is_open(each) for each in crowd[-45:])
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked", "room"),
+    [
+        (1_024, 4_096, 1_200, 1_000),
+        (1_024, 600, 600, 400),
+        (5_000, 5_000, None, 1_000),
+        (1_024, resource.RLIM_INFINITY, 1_200, 1_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 1_000),
+    ],
+)
+def test_there_are_no_more_connections_than_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, asked: int | None, room: int
+) -> None:
+    set_to: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: set_to.append(pair[0]))
+    assert within_files(Limits(connections=1_000)).connections == room
+    assert set_to == ([] if asked is None else [asked])
 
 
 def test_a_body_without_an_end(server: Served) -> None:

@@ -1,56 +1,60 @@
-"""A process that leads scales the queue's workers, and its metrics tell."""
-
 from __future__ import annotations
 
-import asyncio
 from random import Random
-from typing import Any
+from typing import Any, cast
 
-from prometheus_client import CollectorRegistry, generate_latest
-
-import heatsink
-from heatsink.bulk import Actions, BulkSettings
-from heatsink.bulk.scaling.rules import WorkerRules
-from heatsink.service.queue_metrics import QueueCollector, WorkCollector
-from heatsink.testing import SkewedClock, run_on_virtual_time
-
-
-async def play() -> tuple[dict[int, int], list[str], str]:
-    clock, actions = SkewedClock(), Actions()
-
-    @actions.action("slow")
-    async def slow(_item: Any, _context: Any) -> None:
-        await clock.sleep(0.4)
-
-    async with heatsink.connect(
-        "memory://",
-        clock=clock,
-        rng=Random(1),
-        bulk=BulkSettings(partitions=1),
-        workers=WorkerRules(workers_max=40, drain_s=10.0),
-    ) as hs:
-        worker = hs.worker(actions)
-        running = asyncio.ensure_future(worker.run())
-        await clock.sleep(2.0)
-        await hs.bulk.submit("slow", range(5_000))
-        await clock.sleep(60.0)
-        watch = hs.queue_watch
-        assert watch is not None
-        registry = CollectorRegistry()
-        registry.register(QueueCollector(lambda: watch.latest))
-        registry.register(WorkCollector(worker))
-        seen = worker.workers, [d.reason for d in watch.targets], generate_latest(registry).decode()
-        worker.stop()
-        await running
-        return seen
+from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
+from heatsink.client.queue.watch import QueueWatch, worker_pin
+from heatsink.control.coordinator import Coordinator
+from heatsink.registry.decision import Decision
+from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.testing import ManualClock
 
 
-def test_workers_grow_by_decision_and_metrics_say_so() -> None:
-    workers, reasons, metrics = run_on_virtual_time(play())
-    assert workers[0] > 8
-    assert reasons
-    assert all(reasons)
-    assert f'heatsink_queue_workers{{partition="0"}} {workers[0]}.0' in metrics
-    assert 'heatsink_queue_runnable{partition="0"}' in metrics
-    assert 'heatsink_worker_items_total{action="slow",outcome="done",tenant="default"}' in metrics
-    assert "heatsink_worker_fenced_total 0.0" in metrics
+class Wishing:
+    """A policy that wants what it is told to want, once."""
+
+    def __init__(self) -> None:
+        self.workers: int | None = None
+
+    def decide(self, _: object) -> list[Decision]:
+        wanted, self.workers = self.workers, None
+        return [] if wanted is None else [Decision("partition:3", WORKERS, wanted, "busy")]
+
+
+class Leading:
+    term = 1
+
+
+async def test_a_pin_outdoes_the_policy_until_it_is_taken_back(clock: ManualClock) -> None:
+    server, policy = MemoryQueueServer(clock), Wishing()
+    pins: dict[str, Decision] = {}
+    watch = QueueWatch(
+        server.stores(),
+        Bulk(server.stores(), BulkSettings(partitions=4), clock, Random(1)),
+        cast("WorkerPolicy", policy),
+        cast("Coordinator", Leading()),
+        clock,
+        lambda: pins,
+    )
+    heard: Any = server.stores().soft
+
+    async def turn() -> list[tuple[int | None, str]]:
+        await clock.advance(1.0)
+        await watch.run_once()
+        return [(soft.decision.value, soft.decision.reason) for soft in await heard.read()]
+
+    policy.workers = 10
+    assert (10, "busy") in await turn()
+    pin = worker_pin(3, 2, "calm")
+    pins[pin.key] = pin
+    assert await turn() == [(2, "pinned: calm")]
+    policy.workers = 20
+    assert await turn() == [], "the policy may wish, but the pin holds"
+    target = watch.target(3)
+    assert target is not None
+    assert target.value == 2
+    pins.clear()
+    assert await turn() == [(20, "busy")], "its last wish comes into force"
+    assert await turn() == []

@@ -29,6 +29,7 @@ from tests.processes import serving
 from .traffic import submit, tell_stories, traffic, until_spread
 
 ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "artifacts" / "screenshots"
 CURE = "no browser: apt-get install chromium"
 SLOW_MS = 15_000
 DESKTOP = {"width": 1280, "height": 900}

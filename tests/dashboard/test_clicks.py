@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.processes import serving
 
-from .conftest import SLOW_MS, Site, Visit
+from .conftest import SHOTS, SLOW_MS, Site, Visit
 from .traffic import PULLED, WARM, submit
 
 TOKEN = "a-long-enough-word"  # noqa: S105
@@ -92,11 +92,14 @@ def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
     with serving(tmp_path) as served:
         page = visit(f"{served.url}/bulk", allow=True)
         expect(page.get_by_text("No batches yet. Submit one:")).to_be_visible()
+        page.screenshot(path=SHOTS / "empty.png")
         port = str(served.port)
     expect(page.get_by_role("alert")).to_contain_text("Disconnected")
+    page.screenshot(path=SHOTS / "disconnected.png")
     with serving(tmp_path, "--port", port, "--token", f"read:{TOKEN}"):
         box = page.get_by_label("Token", exact=True)
         box.fill(TOKEN)
+        page.screenshot(path=SHOTS / "token.png")
         page.get_by_role("button", name="Connect").click()
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         expect(page.get_by_role("alert")).to_be_hidden()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from .conftest import ROOT, Site, Visit
+from .conftest import ROOT, SHOTS, Site, Visit
 from .traffic import HOT
 
 PAGES = {
@@ -24,7 +24,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
-SHOTS = ROOT / "artifacts" / "screenshots"
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 DRAWN_MS = 500
 BARS = ".chart .bars .point path"

@@ -26,7 +26,7 @@ from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
+from heatsink.registry.decision import PIN, SETTING, Decision, LogEntry, Meta, for_key
 from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -48,6 +48,7 @@ from .status import Status
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
+NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # what pins are of besides keys
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
@@ -275,7 +276,7 @@ class Heatsink:
             servers=self._registry.servers,
             spread_keys=len(spread),
             extra_buckets=sum(spread) - len(spread),
-            pinned_keys=sum(not key.startswith((MODES, PIN_PREFIX)) for key in view.pins),
+            pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
         )
 
     def hottest(self, limit: int = 20) -> Hottest:

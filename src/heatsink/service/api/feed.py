@@ -17,6 +17,7 @@ from heatsink.errors import HeatsinkError
 from .shapes import DecisionLine
 
 LOOK_S = 0.5
+PATIENCE_S = 1.0  # of a look: a queue that is away must not hide the rest
 QUIET_S = 15.0
 DECISIONS_MAX = 1_000
 _encode = msgspec.json.Encoder().encode
@@ -98,8 +99,9 @@ class Feed:
     async def _keep_looking(self) -> None:
         while self._listeners and not self._closed:
             for name, look in self._looks.items():
-                with suppress(HeatsinkError):  # the next look comes soon
-                    self._tell(name, event(name, await look()))
+                with suppress(HeatsinkError, TimeoutError):  # the next look comes soon
+                    async with asyncio.timeout(PATIENCE_S):
+                        self._tell(name, event(name, await look()))
             with suppress(HeatsinkError):
                 await self._tell_decisions()
             await self._clock.sleep(LOOK_S)

@@ -243,7 +243,9 @@ class EpochLine(msgspec.Struct, frozen=True):
     buckets: int
 
 
-class PinLine(msgspec.Struct, frozen=True):
+class Chosen(msgspec.Struct, frozen=True):
+    """A value in force, and why."""
+
     value: int
     reason: str
 
@@ -252,12 +254,15 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     """`heat` is null for a key that is too cold to be reported, and where `leads` is false.
 
     `bucket_units` went to each bucket through this server, since it started.
+    `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
     """
 
     key: str
     buckets: int
+    kind: str
     reason: str
-    pin: PinLine | None
+    pin: Chosen | None
+    near: Chosen | None
     heat: HotKeyLine | None
     leads: bool
     queries_per_page: int
@@ -331,7 +336,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
     retried: int
     target: int | None
     reason: str
-    pin: PinLine | None
+    pin: Chosen | None
 
 
 class Partitions(msgspec.Struct, frozen=True):

@@ -54,10 +54,10 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(found)
         return
-    heat = found["heat"]
+    heat, kind = found["heat"], f" ({found['kind']})" if found["kind"] else ""
     rate = f"{heat['writes_s']:,.0f} writes/s, {heat['reads_s']:,.0f} reads/s" if heat else "cold"
     lines = [
-        f"{key}: {found['buckets']} bucket(s) now",
+        f"{key}: {found['buckets']} bucket(s) now{kind}",
         f"  why     {found['reason']}",
         f"  heat    {rate if found['leads'] else 'known to the leader only'}",
         f"  page    {found['queries_per_page']} queries for the newest",
@@ -67,6 +67,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         f"  epoch   {epoch['buckets']} from {epoch['start'] or 'the beginning'}"
         for epoch in reversed(found["epochs"])
     ]
+    if found["near"]:
+        lines.append(f"  near    kept {found['near']['value']} ms, {found['near']['reason']}")
     if found["table_refusal"]:
         lines.append(f"  but     more buckets do not help: {found['table_refusal']}")
     click.echo("\n".join(lines))

@@ -7,13 +7,16 @@ longest have to go, so that a crowd of silent ones cannot keep the others out.
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
 
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
 
+FILES_BESIDES = 200  # of the store, the queue and its partitions
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
@@ -36,9 +39,15 @@ class Connection(HttpTools):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
-        if len(self.connections) > self.limits.connections:
-            next(iter(self.idle), self).transport.abort()
         self.idle[self] = None
+        if len(self.connections) > self.limits.connections:
+            next(iter(self.idle)).give_up()
+
+    def give_up(self) -> None:
+        """At once, also for the count: the loop hears of it only after it took more in."""
+        self.idle.pop(self, None)
+        self.connections.discard(self)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.idle.pop(self, None)
@@ -133,6 +142,22 @@ class Connection(HttpTools):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def within_files(limits: Limits) -> Limits:
+    """As many connections as this process may have files open, after asking for enough.
+
+    A server without a file left for the next connection would keep everybody waiting.
+    """
+    wanted = limits.connections + FILES_BESIDES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return limits
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed >= wanted:
+        return limits
+    return msgspec.structs.replace(limits, connections=max(allowed - FILES_BESIDES, 1))
 
 
 def connections_within(limits: Limits) -> type[Connection]:

@@ -30,7 +30,7 @@ from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.service import CacheRules, Service
 from heatsink.service.queue_metrics import WorkCollector
 
-from .connections import connections_within
+from .connections import connections_within, within_files
 from .logs import tell
 
 DATABASE, QUEUE = "heatsink.db", "queue"
@@ -163,7 +163,7 @@ def _configured(app: App, settings: ServeSettings) -> uvicorn.Config:
     limits = settings.limits
     return uvicorn.Config(
         app,
-        http=connections_within(limits),
+        http=connections_within(within_files(limits)),
         ws="none",
         lifespan="off",
         log_config=None,

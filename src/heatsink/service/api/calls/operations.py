@@ -10,6 +10,7 @@ from heatsink.errors import NotFound
 from heatsink.registry.decision import Decision, LogEntry
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.shapes import (
+    Chosen,
     DecisionLine,
     Decisions,
     DecisionsQuery,
@@ -23,7 +24,6 @@ from heatsink.service.api.shapes import (
     PartitionLine,
     Partitions,
     Pin,
-    PinLine,
     WorkerPin,
 )
 from heatsink.service.api.values import from_ms, to_key
@@ -70,8 +70,10 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
     return KeyAnswer(
         key=found.key,
         buckets=found.buckets,
+        kind=found.kind,
         reason=found.reason,
-        pin=_pin(found.pin),
+        pin=_chosen(found.pin),
+        near=_chosen(found.near),
         heat=None if heat is None else _hot_key(found.key, found.buckets, heat),
         leads=leads,
         queries_per_page=found.queries_per_page,
@@ -85,8 +87,10 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
     )
 
 
-def _pin(pin: Decision | None) -> PinLine | None:
-    return None if pin is None or pin.value is None else PinLine(pin.value, pin.reason)
+def _chosen(decision: Decision | None) -> Chosen | None:
+    if decision is None or decision.value is None:
+        return None
+    return Chosen(decision.value, decision.reason)
 
 
 async def pin(call: Call[NoQuery, Pin]) -> Reply:
@@ -150,7 +154,7 @@ def _partition(status: PartitionStatus) -> PartitionLine:
         retried=load.retried,
         target=target.value if target else None,
         reason=target.reason if target else "",
-        pin=_pin(status.pin),
+        pin=_chosen(status.pin),
     )
 
 

@@ -16,9 +16,9 @@ const WHEN = {
 };
 const NO_BATCHES = [
   "No batches yet. Submit one: ",
-  h("code", {}, "heatsink bulk submit ACTION items.jsonl"),
+  h("code", {}, `curl --json '[1, 2, 3]' ${location.origin}/v1/bulk/ACTION`),
   " or ",
-  h("code", {}, "POST /v1/bulk/{action}"),
+  h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
 ];
 const NO_QUEUE = ["This server has no queue: start it with ", h("code", {}, "--queue URL"), "."];
 

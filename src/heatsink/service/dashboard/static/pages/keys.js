@@ -4,7 +4,7 @@ import { get, part, send } from "/static/api.js";
 import { bars, steps } from "/static/charts.js";
 import { button, chart, figures, h, table, wide, write } from "/static/elements.js";
 import { latest } from "/static/history.js";
-import { count, isOwn, keyName, number } from "/static/words.js";
+import { count, isOwn, keyName, number, seconds } from "/static/words.js";
 
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
@@ -67,6 +67,7 @@ function makeDetail(app) {
     "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by heat"],
     "write units a second": () => [number(state.found?.heat?.write_units_s ?? 0), boundWords(state.found?.heat)],
     "reading a page asks": () => count(state.found?.queries_per_page ?? 1, "bucket"),
+    "reads kept near": () => nearWords(state.found?.near),
     "reading everything asks": () => count(state.found?.partitions ?? 1, "partition"),
   });
   const why = h("p");
@@ -120,6 +121,10 @@ function makeDetail(app) {
 function whyWords(found) {
   const refusal = found.table_refusal ? ` More buckets do not help here: ${found.table_refusal}` : "";
   return found.reason + refusal;
+}
+
+function nearWords(near) {
+  return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["no", "not read often enough"];
 }
 
 function boundWords(heat) {
