@@ -226,7 +226,7 @@ async def test_a_queue_that_is_away_does_not_hide_the_rest(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(hs, "queue_partitions", hang)
-    feed = make_feed(hs, SystemClock())
+    feed = make_feed(hs, SystemClock(), Metrics(hs))
     seen = await take(feed, None, b"event: batches")
     assert b"event: partitions" not in seen
     await feed.close()
