@@ -97,7 +97,7 @@ export function bars(element, names, values, limit) {
 export function heatmap(element, samples, of, unit) {
   const rows = Math.max(0, ...samples.map((one) => of(one).length));
   const z = Array.from({ length: rows }, (_, row) => samples.map((one) => of(one)[row] ?? 0));
-  const highest = Math.max(1, ...z.flat());
+  const highest = Math.max(4, ...z.flat());
   const trace = {
     type: "heatmap", x: samples.map((one) => one.at), y: z.map((_, row) => row), z, zmin: 0, zmax: highest,
     colorscale: [[0, colour("cold")], [1, colour("accent")]], xgap: 0, ygap: 1,

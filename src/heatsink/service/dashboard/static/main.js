@@ -25,6 +25,7 @@ const LOST = "Disconnected: the figures below are old. Is heatsink serve running
 const find = (id) => document.getElementById(id);
 const made = {};
 let shown = null;
+let live = false;
 let noticeEnds = null;
 
 // What pages are given: `say` tells what became of a click, `go` changes the URL without a reload.
@@ -75,6 +76,7 @@ function draw() {
 
 function say(state) {
   const lost = state === "lost";
+  live = !lost;
   const link = find("link");
   write(link, lost ? "disconnected" : "live");
   link.className = state;
@@ -90,6 +92,7 @@ function say(state) {
 function askToken(refusal) {
   const box = find("token-box");
   write(find("link"), "needs a token");
+  find("banner").hidden = true;
   if (hasToken()) {
     write(find("token-why"), `The token was refused: ${refusal.message}. Paste another one.`);
   }
@@ -115,6 +118,9 @@ document.addEventListener("click", (event) => {
 addEventListener("popstate", show);
 document.addEventListener("visibilitychange", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-setInterval(() => { tick(); draw(); }, TICK_MS);
+setInterval(() => {
+  if (live) tick();
+  draw();
+}, TICK_MS);
 show();
 follow({ tell: take, say, askToken });

@@ -154,7 +154,7 @@ export function makeBulk(app) {
     "waiting": () => number(sum(lines(), waits)),
     "running": () => number(sum(lines(), (one) => one.in_flight)),
     "workers": () => number(sum(lines(), (one) => one.workers)),
-    "the oldest waits for": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s))),
+    "the oldest waits for": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s)) || null),
   });
   const failures = makeFailures(app);
   const list = batchTable(app, failures.show);
