@@ -118,6 +118,13 @@ function fill(td, column, row) {
   }
 }
 
+export const bar = () => h("progress", { max: 1 });
+
+// Rounded, because it is read aloud too.
+export function fillBar(element, share) {
+  element.value = Math.round(100 * Math.min(1, share)) / 100;
+}
+
 export const button = (text, onclick, kind = "quiet") => h("button", { type: "button", class: kind, onclick }, text);
 
 // For what cannot be taken back: the first click asks, the second within four seconds does it.

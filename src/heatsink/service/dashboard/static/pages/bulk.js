@@ -2,7 +2,7 @@
 
 import { open, part, send } from "/static/api.js";
 import { heatmap } from "/static/charts.js";
-import { button, card, chart, figures, h, sureButton, table, wide, write } from "/static/elements.js";
+import { bar, button, card, chart, figures, fillBar, h, sureButton, table, wide, write } from "/static/elements.js";
 import { batches, latest, rateOf, series } from "/static/history.js";
 import { moment, NONE, number, seconds } from "/static/words.js";
 
@@ -39,8 +39,8 @@ function showState(node, one) {
   node.title = one.reason;
 }
 
-function showProgress(bar, one) {
-  bar.value = one.items ? settled(one) / one.items : 1;
+function showProgress(element, one) {
+  fillBar(element, one.items ? settled(one) / one.items : 1);
 }
 
 function batchTable(app, showFailures) {
@@ -49,7 +49,7 @@ function batchTable(app, showFailures) {
     { name: "id", make: () => h("span", { class: "mono soft" }), update: showId, tight: true },
     { name: "tenant", text: (one) => one.tenant },
     { name: "state", make: () => h("span"), update: showState },
-    { name: "progress", make: () => h("progress", { max: 1 }), update: showProgress },
+    { name: "progress", make: bar, update: showProgress },
     { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
     { ...count("failed"), bad: isBad("failed") },
     { name: "time left", number: true, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },

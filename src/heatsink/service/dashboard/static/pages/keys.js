@@ -2,7 +2,7 @@
 
 import { get, part, send } from "/static/api.js";
 import { bars, steps } from "/static/charts.js";
-import { button, chart, figures, h, table, wide, write } from "/static/elements.js";
+import { bar, button, chart, figures, fillBar, h, table, wide, write } from "/static/elements.js";
 import { latest } from "/static/history.js";
 import { count, isOwn, keyName, number, seconds } from "/static/words.js";
 
@@ -21,7 +21,7 @@ export function makeKeys(app) {
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
     { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
     { name: "in each bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
-    { name: "a bucket is full to", make: () => h("progress", { max: 1 }), update: fillBar },
+    { name: "a bucket is full to", make: bar, update: showFull },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
   ], (one) => one.key, NO_KEYS);
@@ -53,10 +53,10 @@ export function makeKeys(app) {
   };
 }
 
-function fillBar(bar, one) {
-  const full = one.write_units_s / one.buckets / (latest.heat?.bucket_units_s || 800);
-  bar.value = Math.min(1, full);
-  bar.classList.toggle("full", full > 1);
+function showFull(element, one) {
+  const full = one.write_units_s / one.buckets / latest.heat.bucket_units_s;
+  fillBar(element, full);
+  element.classList.toggle("full", full > 1);
 }
 
 function makeDetail(app) {

@@ -1,7 +1,7 @@
 // Overview: how hot it is, whether anybody is refused or waits, and what is hot, in words.
 
 import { overTime } from "/static/charts.js";
-import { card, chart, figures, h, keyed, table, wide, write } from "/static/elements.js";
+import { bar, card, chart, figures, fillBar, h, keyed, table, wide, write } from "/static/elements.js";
 import { decided, latest, older, rateOf, requestsNow, series } from "/static/history.js";
 import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
 
@@ -51,8 +51,8 @@ function saySentence(element, line) {
   element.classList.toggle("bad", Boolean(line.bad));
 }
 
-function showProgress(bar, one) {
-  bar.value = (one.accepted - one.waiting - one.running) / (one.accepted || 1);
+function showProgress(element, one) {
+  fillBar(element, (one.accepted - one.waiting - one.running) / (one.accepted || 1));
 }
 
 export function makeOverview() {
@@ -67,7 +67,7 @@ export function makeOverview() {
   ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
-    { name: "progress", make: () => h("progress", { max: 1 }), update: showProgress },
+    { name: "progress", make: bar, update: showProgress },
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
   ], (one) => one.id, "No batch is under way.");
   const element = h("div", { class: "cards" },
