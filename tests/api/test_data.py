@@ -177,5 +177,17 @@ async def test_reads_may_be_kept_for_a_moment(api: AsyncClient) -> None:
     assert changed.status_code == 200
 
 
+async def test_a_page_may_be_a_little_old_if_the_reader_says_so(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    await api.post(MESSAGES, json={"body": "hey"})
+    answers = [await api.get(MESSAGES, params={"fresh_for": "30"}) for _ in range(5)]
+    assert len({answer.text for answer in answers}) == 1
+    assert hs.page_stats().loads == 1
+    await api.post(MESSAGES, json={"body": "ho"})
+    seen = (await api.get(MESSAGES, params={"fresh_for": "30"})).json()["messages"]
+    assert [message["body"] for message in seen] == ["ho", "hey"], "never past an own write"
+
+
 async def test_what_operators_read_is_always_asked_for(api: AsyncClient) -> None:
     assert (await api.get("/v1/heat")).headers["cache-control"] == "no-cache"

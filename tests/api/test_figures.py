@@ -71,4 +71,5 @@ async def test_reads_say_what_was_answered_near(api: AsyncClient, hs: Heatsink) 
     for _ in range(3):
         await hs.reads.get("page", load, fresh_for=5)
     answer = (await api.get("/v1/reads")).json()
-    assert (answer["hits"], answer["loads"]) == (2, 1)
+    assert (answer["values"]["hits"], answer["values"]["loads"]) == (2, 1)
+    assert answer["pages"]["hits"] == 0

@@ -213,7 +213,7 @@ async def test_listeners_hear_what_changes(hs: Heatsink) -> None:
     await asyncio.sleep(0.2)
     await hs.pin("big", buckets=3, reason="soon")
     seen = await listening
-    for name in (b"status", b"heat", b"partitions", b"batches", b"progress"):
+    for name in (b"status", b"heat", b"reads", b"partitions", b"batches", b"progress"):
         assert b"event: " + name in seen
     assert b'"reason":"soon"' in seen
     await feed.close()

@@ -186,7 +186,7 @@ async def test_a_rate_holds_over_a_link_that_is_slow_now_and_then() -> None:
     await asyncio.sleep(3.0)
     batch = await world.bulk.submit("note", range(400), rate="20/s")
     for each in consumers[1:]:
-        each.process.faults.latency_s = (0.0005, 0.1)
+        each.process.faults.latency_s = (0.0005, 0.25)
     await asyncio.sleep(30.0)
     for each in consumers:
         each.process.faults.latency_s = (0.0005, 0.001)
@@ -204,3 +204,66 @@ def test_a_home_clock_taken_from_the_last_answer_would_break_the_rate() -> None:
 
     with patch.object(HomeClock, "learn", trust), pytest.raises(AssertionError):
         test_a_rate_holds_over_a_link_that_is_slow_now_and_then()
+
+
+@pytest.mark.parametrize(
+    ("items", "rate"),
+    [(1, "100/s"), (3, "1000/s"), (11, "1000/s"), (1, "60/s"), (51, "5000/s"), (1, "1/h")],
+)
+@on_virtual_time
+async def test_a_small_batch_with_a_rate_starts_at_once(items: int, rate: str) -> None:
+    world = World(1)
+    async with world.consumer():
+        await asyncio.sleep(3.0)
+        batch = await world.bulk.submit("note", range(items), rate=rate)
+        assert (await world.bulk.wait(batch.id, 2.0)).done == items
+
+
+@on_virtual_time
+async def test_a_rate_that_is_raised_frees_what_waits() -> None:
+    world = World(1)
+    async with world.consumer():
+        slow = await world.bulk.submit("note", range(10), rate="1/h")
+        await asyncio.sleep(5.0)
+        await world.bulk.submit("note", range(10), rate="1000/s")
+        assert (await world.bulk.wait(slow.id, 5.0)).done == 10
+
+
+@on_virtual_time
+async def test_a_worker_that_leaves_costs_a_low_rate_a_period_at_most() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("note", range(3), rate="6/min")
+    for number in range(6):
+        async with world.consumer(f"short-{number}"):
+            await asyncio.sleep(2.0)
+    async with world.consumer("long"):
+        assert (await world.bulk.wait(batch.id, 60.0)).done == 3
+    assert world.starts_s[-1] - world.starts_s[0] < 35.0
+
+
+@on_virtual_time
+async def test_who_ran_alone_within_a_rate_owes_nothing_afterwards() -> None:
+    world = World(1)
+    starts: list[str] = []
+
+    @world.action()
+    async def slow(_item: int, context: Context) -> None:
+        starts.append(context.tenant)
+        await asyncio.sleep(0.05)
+
+    @world.action()
+    async def pay(_item: int, context: Context) -> None:
+        starts.append(context.tenant)
+        await asyncio.sleep(0.05)
+
+    async with world.consumer(workers=4):
+        past = await world.bulk.submit("slow", range(400), tenant="ada", rate="50/s")
+        assert (await world.bulk.wait(past.id, 60.0)).done == 400
+        await asyncio.sleep(3.0)
+        starts.clear()
+        both = [
+            await world.bulk.submit("pay", range(200), tenant=tenant) for tenant in ("ada", "bob")
+        ]
+        for batch in both:
+            await world.bulk.wait(batch.id, 60.0)
+    assert 60 < starts[:200].count("ada") < 140

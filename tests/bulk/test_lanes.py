@@ -38,7 +38,7 @@ async def starts_of(lanes: Lanes, clock: Clock, how_many: int) -> list[float]:
     starts: list[float] = []
     while len(starts) < how_many:
         await lanes.book([LaneDepth(LANE, how_many - len(starts))])
-        await clock.sleep(max(lanes.next_s() - clock.monotonic_s(), 0.0))
+        await clock.sleep(max(lanes.next_s(100) - clock.monotonic_s(), 0.0))
         granted, _ = lanes.due(room=100)
         starts += [clock.monotonic_s()] * granted.get(LANE, 0)
     return starts

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.bulk.batch import Rate
-from heatsink.bulk.rates import GUARD_MS, LATE_MS, Limit, rate_of, refused, reserve
+from heatsink.bulk.rates import GUARD_MS, LATE_MS, Limit, declared, rate_of, refused, reserve
 
 from .strict_downstream import BEGIN_MS, STRICT, Fleet
 
@@ -83,11 +83,26 @@ def test_a_rate_that_is_always_asked_for_is_used(rate: Rate) -> None:
     assert 1 / 1.05 <= used <= 1
 
 
-def test_a_grant_far_away_is_given_alone() -> None:
+def test_nothing_is_booked_far_ahead() -> None:
     limit, grants = reserve(Limit(Rate(1, 60.0)), BEGIN_MS, 5, 50)
     assert grants.wait_ms == [0]
     limit, grants = reserve(limit, BEGIN_MS, 5, 50)
-    assert grants.wait_ms == [60_020]
+    assert (grants.wait_ms, grants.then_ms) == ([], 60_020)
+
+
+def test_a_rate_that_is_raised_holds_in_a_moment() -> None:
+    limit, _ = reserve(Limit(Rate(1, 3600.0)), BEGIN_MS, 1, 1_000)
+    raised = declared(limit, Rate(100), BEGIN_MS)
+    _, grants = reserve(raised, BEGIN_MS + 1_020, 5, 1_000)
+    assert grants.wait_ms[0] == 0
+    assert len(grants.wait_ms) == 5
+    assert declared(limit, Rate(1, 3600.0), BEGIN_MS) == limit, "the same rate changes nothing"
+
+
+def test_asked_for_none_it_books_none() -> None:
+    limit, grants = reserve(Limit(Rate(10)), BEGIN_MS, 0, 1_000)
+    assert (grants.wait_ms, grants.now_ms) == ([], BEGIN_MS)
+    assert reserve(limit, BEGIN_MS, 1, 1_000)[1].wait_ms == [0]
 
 
 def test_a_lane_without_a_limit_starts_at_once() -> None:
@@ -150,7 +165,7 @@ def test_answers_to_one_surge_count_once() -> None:
 def test_nothing_starts_before_the_downstream_wants_to_be_asked_again() -> None:
     limit = refused(Limit(), BEGIN_MS, 1_000, 7_000)
     _, grants = reserve(limit, BEGIN_MS, 10, 50)
-    assert grants.wait_ms == [7_000]
+    assert (grants.wait_ms, grants.then_ms) == ([], 7_000)
 
 
 def test_a_pace_that_nobody_uses_does_not_grow() -> None:

@@ -41,7 +41,7 @@ def _write(url: str, stop: Event) -> None:
             turn += 1
             api.post(f"/v1/conversations/{HOT}/messages", json={"body": BODY})
             if turn % 3 == 0:
-                api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1})
+                api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1, "fresh_for": 0.5})
                 api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:5_000]})
             if turn % 4 == 0:
                 api.get("/v1/timelines/reader1/home")

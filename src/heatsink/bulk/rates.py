@@ -23,6 +23,7 @@ from .store import Grants
 LATE_MS = 20.0
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts at a time
 GRANTS_MAX = 1_000
+BOOKED_MS_MAX = 1_000.0  # nobody books further ahead
 
 SLOWEST_PER_S = 0.1
 SEARCH_DROP = 0.125
@@ -146,11 +147,19 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
     if limit.explored is not None:
         ahead_ms = min(ahead_ms, AHEAD_MS_MAX)
     if step_ms > 0:
-        in_time = int(max(now_ms + ahead_ms - limit.next_ms, 0.0) // step_ms) + 1
-        wanted = min(wanted, in_time)
+        left_ms = now_ms + ahead_ms - limit.next_ms
+        wanted = min(wanted, int(left_ms // step_ms) + 1 if left_ms >= 0 else 0)
     waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
     following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
-    return following, Grants(size, waits, now_ms)
+    return following, Grants(size, waits, now_ms, following.next_ms - now_ms)
+
+
+def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
+    """With another rate, which holds as soon as what was booked under the old one is past."""
+    next_ms = limit.next_ms
+    if rate != limit.declared:
+        next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+    return Limit(rate, limit.explored, next_ms)
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:

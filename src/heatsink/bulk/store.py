@@ -235,12 +235,13 @@ class BatchStore(Protocol):
 class Grants(msgspec.Struct, frozen=True):
     """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited.
 
-    `now_ms` is by the clock of the limit's home.
+    `now_ms` is by the clock of the limit's home; the next start after these is in `then_ms`.
     """
 
     size: int
     wait_ms: list[float]
     now_ms: float
+    then_ms: float
 
 
 class LimitStore(Protocol):
@@ -250,7 +251,10 @@ class LimitStore(Protocol):
         """Set the rate that may not be exceeded; None leaves only what was explored."""
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        """Book the next starts, not further ahead than `ahead_ms` unless it is a single grant."""
+        """Book the next starts, not further ahead than `ahead_ms`: later the rate may be another.
+
+        Asked for none, it only tells the time there.
+        """
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
         """Somebody downstream said "too many": explore for the rate that it takes."""

@@ -13,6 +13,7 @@ from socket import gethostname
 from typing import Any
 
 from heatsink.absorb.reads import Reads
+from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import POLICIES
@@ -243,6 +244,10 @@ class Heatsink:
     def reads(self) -> Reads:
         """Reads of anything, coalesced and kept near."""
         return self._reading().reads
+
+    def page_stats(self) -> ReadStats:
+        """What became of pages asked for with `fresh_for`; of other reads: `reads.stats()`."""
+        return self._reading().page_stats()
 
     def _reading(self) -> ReadSide:
         self._check_open()

@@ -13,6 +13,7 @@ from heatsink.absorb.near_keys import REPEAT_S, NearKeys
 from heatsink.absorb.pages import NearPages
 from heatsink.absorb.policy import NearPolicy, Observation
 from heatsink.absorb.reads import Reads
+from heatsink.absorb.settings import ReadStats
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.detect.tracker import Tracker
@@ -48,6 +49,10 @@ class ReadSide:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+
+    def page_stats(self) -> ReadStats:
+        """What became of the pages that were asked for with `fresh_for`."""
+        return self._page_reads.stats()
 
     def blocking(self, soon: Callable[[Callable[[str], None], str], object]) -> BlockingReads:
         """Reads for threads. `soon` calls a function in the thread of the event loop."""

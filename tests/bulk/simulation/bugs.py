@@ -219,16 +219,6 @@ def wishes_that_are_told_only_once() -> Iterator[None]:
 
 
 @bug
-def a_lap_begun_before_the_last_was_told() -> Iterator[None]:
-    async def hasty(self: Bulk, id: str) -> None:
-        batch = await self.change(id, changes.tried_again)
-        await self._tell_parts(batch, "retry")
-
-    with patch.object(Bulk, "retry_failed", hasty):
-        yield
-
-
-@bug
 def starts_that_are_not_forfeited() -> Iterator[None]:
     """What could not start in time starts late."""
     with patch.object(lanes, "LATE_S", 5.0):

@@ -13,15 +13,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from heatsink.bulk.rates import LATE_MS
+from heatsink.bulk.rates import BOOKED_MS_MAX, LATE_MS
 from heatsink.bulk.store import Grants, LaneDepth, LimitStore
 from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
 
 logger = logging.getLogger("heatsink")
-AHEAD_MS = 1_000
+AHEAD_MS = int(BOOKED_MS_MAX)
 LATE_S = LATE_MS / 1000
 RETRY_S = 0.25
+ASK_AGAIN_S = (0.01, 2.0)  # the rate may be raised meanwhile
 DRIFT = 1e-4  # of two clocks, at most
 ANSWERS = 16
 
@@ -100,18 +101,22 @@ class Lanes:
             logger.info("no starts could be booked for a lane: %s", error)
             booked.retry_s = self._clock.monotonic_s() + RETRY_S
             return
+        if not grants.wait_ms:
+            early_s = (grants.then_ms - AHEAD_MS / 2) / 1000
+            pause_s = min(max(early_s, ASK_AGAIN_S[0]), ASK_AGAIN_S[1])
+            booked.retry_s = self._clock.monotonic_s() + pause_s
         for wait_ms in grants.wait_ms:
             window = booked.clock.window((grants.now_ms + wait_ms) / 1000)
             booked.starts.append(Start(*window, grants.size))
 
     async def _booked(self, lane: str, waiting: int, clock: HomeClock) -> Grants:
-        """One start at a time until the home's clock is known: those may be forfeited."""
+        """Nothing is booked until the home's clock is known."""
         while True:
-            wanted = waiting if clock.is_known else 1
+            wanted = waiting if clock.is_known else 0
             asked_s = self._clock.monotonic_s()
             grants = await self._limits.reserve(lane, wanted, AHEAD_MS)
             clock.learn(grants.now_ms / 1000, asked_s, self._clock.monotonic_s())
-            if clock.is_known:
+            if clock.is_known and wanted:
                 return grants
 
     def due(self, room: int) -> tuple[dict[str, int], float]:
@@ -131,10 +136,10 @@ class Lanes:
                 booked.starts.popleft()
         return granted, start_by_s
 
-    def next_s(self) -> float:
-        """When to claim for a lane, or to ask again. What is due or unbooked waits for a worker."""
+    def next_s(self, room: int) -> float:
+        """When to claim for a lane, or to ask again. With no `room`, what is due waits for some."""
         now_s = self._clock.monotonic_s()
         firsts = [b.starts[0] for b in self._lanes.values() if b.starts]
-        starts_s = [s.from_s if s.from_s > now_s else s.by_s for s in firsts]
+        starts_s = [s.from_s if room > 0 or s.from_s > now_s else s.by_s for s in firsts]
         retries_s = [b.retry_s for b in self._lanes.values() if b.retry_s > now_s]
         return min([*starts_s, *retries_s], default=float("inf"))

@@ -115,7 +115,8 @@ class Pump:
         return self._until_lanes(min(wake_s, IDLE_S))
 
     def _until_lanes(self, wait_s: float) -> float:
-        return min(max(self._lanes.next_s() - self._clock.monotonic_s(), 0.0), wait_s)
+        next_s = self._lanes.next_s(self.pool.free)
+        return min(max(next_s - self._clock.monotonic_s(), 0.0), wait_s)
 
     @property
     def _ahead(self) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.batch import Progress, State
 
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="At most so many.")]
@@ -65,6 +66,9 @@ class PageQuery(Strict, frozen=True):
     order: Literal["newest", "oldest"] = "newest"
     after: Annotated[str, Meta(description="An id, or a time: 2026-01-31T12:00:00Z.")] | None = None
     before: Annotated[str, Meta(description="An id, or a time.")] | None = None
+    fresh_for: Annotated[
+        float, Meta(ge=0, le=60, description="Seconds that the page may be old, for hot reads.")
+    ] = 0.0
 
 
 # -- counters --------------------------------------------------------------------------------
@@ -189,6 +193,13 @@ class BatchLine(msgspec.Struct, frozen=True):
     done: int = 0
     failed: int = 0
     cancelled: int = 0
+
+
+class ReadActivity(msgspec.Struct, frozen=True):
+    """What this process's caches did: for `hs.reads`, and for pages with `fresh_for`."""
+
+    values: ReadStats
+    pages: ReadStats
 
 
 class Batches(msgspec.Struct, frozen=True):

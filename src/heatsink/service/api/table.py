@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
@@ -248,7 +247,7 @@ SYSTEM = (
         "/v1/reads",
         system.reads,
         "What this server answered from what it keeps near.",
-        ReadStats,
+        shapes.ReadActivity,
     ),
     Route(
         "GET",

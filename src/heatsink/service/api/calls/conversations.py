@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from heatsink.errors import NotFound
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.shapes import (
@@ -29,9 +31,10 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 async def page(call: Call[PageQuery, None]) -> Reply:
     """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
     log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
-    bounds = {
+    bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),
         "before": to_bound(log.scheme, "before", query.before),
+        "fresh_for": query.fresh_for or None,
     }
     messages: list[Message] = []
     cursor, size = query.cursor, 0

@@ -24,6 +24,7 @@ from heatsink.service.api.shapes import (
     PartitionLine,
     Partitions,
     Pin,
+    ReadActivity,
     WorkerPin,
 )
 from heatsink.service.api.values import from_ms, to_key
@@ -58,6 +59,10 @@ def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
         throttles_s=round(heat.throttles_s, 1),
         bound_s=round(heat.bound_s, 1),
     )
+
+
+def reads_of(hs: Heatsink) -> ReadActivity:
+    return ReadActivity(hs.reads.stats(), hs.page_stats())
 
 
 async def explain(call: Call[NoQuery, None]) -> Reply:

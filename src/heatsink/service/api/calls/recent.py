@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from heatsink.absorb.settings import ReadStats
 from heatsink.client.heatsink import Heatsink
 from heatsink.clock import Clock
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.routes import Call, Reply
-from heatsink.service.api.shapes import NoQuery, Requests
+from heatsink.service.api.shapes import NoQuery, ReadActivity, Requests
 
-from .operations import heat_of
+from .operations import heat_of, reads_of
 
 EVERY_S = 2.0
 SAMPLES = 150
@@ -29,7 +28,7 @@ class Sample(msgspec.Struct, frozen=True):
     reads_s: float
     throttles_s: float
     requests: Requests
-    reads: ReadStats
+    reads: ReadActivity
     waiting: list[int]
     workers: list[int]
     finished: int
@@ -69,7 +68,7 @@ class Recent:
             reads_s=round(sum(key.reads_s for key in keys), 1),
             throttles_s=round(sum(key.throttles_s for key in keys), 1),
             requests=self._metrics.totals(),
-            reads=self._hs.reads.stats(),
+            reads=reads_of(self._hs),
             waiting=[
                 load.runnable + load.limited + load.delayed if (load := loads.get(n)) else 0
                 for n in numbers

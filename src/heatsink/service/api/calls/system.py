@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from heatsink.absorb.settings import ReadStats
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
@@ -18,13 +17,14 @@ from heatsink.service.api.shapes import (
     HeatAnswer,
     NoQuery,
     Partitions,
+    ReadActivity,
     Ready,
     Requests,
     Underway,
 )
 
 from .bulk import line_of
-from .operations import heat_of, lines_of, partitions_of
+from .operations import heat_of, lines_of, partitions_of, reads_of
 
 SHOWN = 50
 FOLLOWED_MAX = 10
@@ -56,7 +56,7 @@ async def events(call: Call[NoQuery, None]) -> Response:
 
 
 async def reads(call: Call[NoQuery, None]) -> Reply:
-    return Reply(call.service.hs.reads.stats())
+    return Reply(reads_of(call.service.hs))
 
 
 def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
@@ -72,8 +72,8 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
     async def requests() -> Requests:
         return metrics.totals()
 
-    async def kept() -> ReadStats:
-        return hs.reads.stats()
+    async def kept() -> ReadActivity:
+        return reads_of(hs)
 
     running: list[str] = []
 

@@ -48,11 +48,16 @@ const takers = {
   },
   reads(value) {
     if (isDue("reads", 0.9)) {
-      addReads(value);
+      addReads(together(value));
     }
   },
   decision: (value) => addDecisions([value]),
 };
+
+// Values and pages are kept in two places; what they saved is one figure.
+export function together({ values, pages }) {
+  return Object.fromEntries(Object.keys(values).map((name) => [name, values[name] + pages[name]]));
+}
 
 export const saved = (reads) => reads.hits + reads.stale_hits + reads.coalesced;
 
@@ -103,7 +108,7 @@ export async function catchUp() {
     addTotals(one.requests, seconds() - age_s);
     remember("heat", { units: one.write_units_s, reads: one.reads_s, throttles: one.throttles_s }, age_s);
     remember("requests", { writes: requestsNow(0), reads: requestsNow(1) }, age_s);
-    addReads(one.reads, age_s);
+    addReads(together(one.reads), age_s);
     if (one.waiting.length) {
       remember("partitions", { waiting: one.waiting, workers: one.workers, done: one.finished }, age_s);
     }

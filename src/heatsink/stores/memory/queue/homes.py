@@ -62,7 +62,7 @@ class MemoryLimits:
         return self._clock.now_s() * 1000
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        self._limits[lane] = msgspec.structs.replace(self._limits[lane], declared=rate)
+        self._limits[lane] = rates.declared(self._limits[lane], rate, self._now_ms())
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
         limit, grants = rates.reserve(self._limits[lane], self._now_ms(), starts, ahead_ms)

@@ -63,6 +63,8 @@ class Rotation:
     def charge(self, part: Part, cost_us: float) -> None:
         paid = self._times.get(part.tenant, self._now)
         self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
+        if part.limited and not self._tenants:  # nobody else was kept waiting: there is no debt
+            self._now = max(self._now, self._times[part.tenant])
 
 
 def _first(line: dict[str, float]) -> str:

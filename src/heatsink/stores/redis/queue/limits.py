@@ -35,7 +35,7 @@ class RedisLimits:
         size, count, *times = await self._run("reserve", lane, starts, ahead_ms)
         first_ms, step_ms, now_ms = map(float, times)
         waits = [first_ms + step_ms * i - now_ms for i in range(count)]
-        return Grants(size, waits, now_ms)
+        return Grants(size, waits, now_ms, first_ms + step_ms * count - now_ms)
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
         await self._run("refused", lane, repr(float(started_per_s)), retry_after_ms)

@@ -2,7 +2,7 @@
 
 import { overTime } from "/static/charts.js";
 import { card, chart, figures, h, table, wide } from "/static/elements.js";
-import { latest, requestsNow, saved, series } from "/static/history.js";
+import { latest, requestsNow, saved, series, together } from "/static/history.js";
 import { keyName, number, percent, seconds } from "/static/words.js";
 
 const NOT_READ = [
@@ -20,7 +20,7 @@ function ratioLately() {
 }
 
 function makeKept() {
-  const totals = () => latest.reads;
+  const totals = () => latest.reads && together(latest.reads);
   const ratio = () => {
     const now = totals();
     return now && saved(now) + now.loads > 0 ? saved(now) / (saved(now) + now.loads) : null;
@@ -55,7 +55,7 @@ export function makeReads() {
   const element = h("div", { class: "cards" },
     wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Read most", most.element));
   const showKept = () => {
-    const totals = latest.reads;
+    const totals = latest.reads && together(latest.reads);
     const used = totals && saved(totals) + totals.loads > 0;
     nothing.hidden = Boolean(used);
     kept.element.hidden = ratio.hidden = !used;

@@ -1,4 +1,7 @@
 -- limit_declare: now, count ("" for none), period_s
+if tonumber(ARGV[2]) ~= limit.count or tonumber(ARGV[3]) ~= limit.period_s then
+  keep({ next_ms = math.min(next_ms, now + BOOKED_MS_MAX + LATE_MS) })
+end
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], 'count', 'period_s')
 else

@@ -10,8 +10,8 @@ local wanted = math.min(math.ceil(starts / size), GRANTS_MAX)
 local first_ms = math.max(next_ms, now)
 if limit.level then ahead_ms = math.min(ahead_ms, AHEAD_MS_MAX) end
 if step_ms > 0 then
-  local in_time = whole_times(math.max(now + ahead_ms - first_ms, 0), step_ms) + 1
-  wanted = math.min(wanted, in_time)
+  local left_ms = now + ahead_ms - first_ms
+  wanted = math.min(wanted, left_ms >= 0 and whole_times(left_ms, step_ms) + 1 or 0)
 end
 keep({ next_ms = first_ms + step_ms * wanted })
 return { size, wanted, exactly(first_ms), exactly(step_ms), exactly(now) }

@@ -17,6 +17,9 @@ local function charge(p, cost_us)
   local purse = purse_of(p)
   purse.time = math.max((purse.time or meta.virtual) + cost_us / p.info[WEIGHT], 0)
   redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
+  if p.info[LIMITED] and redis.call('EXISTS', TENANTS) == 0 then -- nobody was kept waiting
+    meta.virtual = math.max(meta.virtual, purse.time)
+  end
 end
 
 local function forget_savings(purse)
