@@ -14,6 +14,7 @@ from .conftest import SHOTS, SLOW_MS, Site, Visit
 from .traffic import PULLED, WARM, submit
 
 TOKEN = "a-long-enough-word"  # noqa: S105
+EMPTY = ("--store", "memory://")
 pytestmark = pytest.mark.timeout(180)
 expect.set_options(timeout=SLOW_MS)
 
@@ -89,14 +90,14 @@ def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) ->
 def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
     tmp_path: Path, visit: Visit
 ) -> None:
-    with serving(tmp_path) as served:
+    with serving(tmp_path, *EMPTY) as served:
         page = visit(f"{served.url}/bulk", allow=True)
         expect(page.get_by_text("No batches yet. Submit one:")).to_be_visible()
         page.screenshot(path=SHOTS / "empty.png")
         port = str(served.port)
     expect(page.get_by_role("alert")).to_contain_text("Disconnected")
     page.screenshot(path=SHOTS / "disconnected.png")
-    with serving(tmp_path, "--port", port, "--token", f"read:{TOKEN}"):
+    with serving(tmp_path, *EMPTY, "--port", port, "--token", f"read:{TOKEN}"):
         box = page.get_by_label("Token", exact=True)
         box.fill(TOKEN)
         page.screenshot(path=SHOTS / "token.png")

@@ -25,7 +25,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
-DRAWN_MS = 500
+DRAWN_MS = 300
 BARS = ".chart .bars .point path"
 pytestmark = pytest.mark.timeout(180)
 
