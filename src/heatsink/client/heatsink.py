@@ -20,6 +20,7 @@ from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
+from heatsink.control.beside import Beside
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
@@ -73,6 +74,7 @@ class Heatsink:
         self._queue: Queue | None = None
         self._timelines: Timelines | None = None
         self.queue_watch: QueueWatch | None = None
+        self._queue_turns: Beside | None = None
         self._settings = settings
         self._clock = clock
         self._rng = rng
@@ -173,6 +175,8 @@ class Heatsink:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
+        if self._queue_turns is not None:
+            await self._queue_turns.close()
         if self._coordination is not None:
             with suppress(Overloaded):  # whoever leads next waits for the lease to end
                 resign = self._coordination.coordinator.close
@@ -226,7 +230,8 @@ class Heatsink:
             self._clock,
             lambda: self._registry.view.pins,
         )
-        coordinator.loops.append(self.queue_watch)
+        self._queue_turns = Beside(self.queue_watch)
+        coordinator.loops.append(self._queue_turns)
 
     @property
     def log(self) -> Log:

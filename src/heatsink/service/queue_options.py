@@ -9,8 +9,7 @@ import click
 
 from heatsink.bulk.bulk import PARTITIONS, BulkSettings
 
-OPTIONS = (
-    click.option("--queue", required=True, help="URL of the queue: redis://host:6379"),
+SHAPE = (
     click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
     click.option(
         "--partitions",
@@ -22,6 +21,11 @@ OPTIONS = (
     click.option(
         "--relaxed", is_flag=True, help="Accept batches that are not on the queue's disk yet."
     ),
+)
+
+OPTIONS = (
+    click.option("--queue", required=True, help="URL of the queue: redis://host:6379"),
+    *SHAPE,
 )
 
 

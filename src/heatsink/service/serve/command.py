@@ -25,6 +25,7 @@ from heatsink.service.api.service import CacheRules
 from heatsink.service.configuration import PORTS, config_option
 from heatsink.service.dashboard.site import make_pages
 from heatsink.service.listening import listen
+from heatsink.service.queue_options import SHAPE, settings_from
 from heatsink.service.worker import find_actions
 
 from .logs import set_up
@@ -118,6 +119,7 @@ OPTIONS = (
         callback=_refusing(limits_of),
         help="NAME=NUMBER, of those in docs/server.md.",
     ),
+    *SHAPE,
     click.option("--log-json", is_flag=True, help="One JSON object a line."),
 )
 
@@ -128,7 +130,8 @@ def serve_options(command: Any) -> Any:
     return command
 
 
-def settings_of(options: dict[str, Any]) -> ServeSettings:
+def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
+    queue = {name: options[name] for name in ("stage", "partitions", "legacy", "relaxed")}
     return ServeSettings(
         data=options["data"],
         store=options["store"],
@@ -144,6 +147,7 @@ def settings_of(options: dict[str, Any]) -> ServeSettings:
         allow_hosts=options["allow_host"],
         cache=CacheRules(options["fresh_for"], options["stale_for"]),
         limits=limits_of(options["limit"]),
+        bulk=settings_from(**queue, webhooks=tuple(actions.webhooks)),
     )
 
 
@@ -152,8 +156,8 @@ def settings_of(options: dict[str, Any]) -> ServeSettings:
 def serve_command(actions: str | None, log_json: bool, dashboard: bool, **options: Any) -> None:
     """The whole system in one process: dashboard at http://127.0.0.1:8321, HTTP API at /docs."""
     set_up(log_json)
-    settings = settings_of(options)
     table = find_actions(actions) if actions else Actions()
+    settings = settings_of(options, table)
     pages = make_pages() if dashboard else {}
     with ExitStack() as farewell:
         listeners = listen(settings.host, settings.port)

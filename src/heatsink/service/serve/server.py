@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
@@ -53,6 +54,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_hosts: tuple[str, ...] = ()
     cache: CacheRules = CacheRules()
     limits: Limits = Limits()
+    bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
 
     def __post_init__(self) -> None:
         if not self.is_local and not self.tokens:
@@ -94,6 +96,7 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         coordinate=settings.coordinate,
         name=settings.name,
         ids=settings.ids,
+        bulk=settings.bulk,
     )
 
 

@@ -32,21 +32,20 @@ class RedisBatches:
         self._touched = touched
         self._open = Script("homes/batch_open")
         self._update = Script("homes/batch_update")
+        self._index = Script("homes/batch_index")
 
     async def open(self, batch: Batch) -> Batch:
         key = self._keys.batch(batch.id)
         kept = await self._open.run(self._connection, key, batch.version, _packed(batch))
         self._touched(key)
         found = _BATCH.decode(kept)
-        await self._enter(self._keys.newest(), found)
-        await self._enter(self._keys.newest(found.tenant), found)
+        indexes = self._keys.newest(), self._keys.newest(found.tenant)
+        await asyncio.gather(*(self._enter(index, found) for index in indexes))
         return found
 
     async def _enter(self, index: str, batch: Batch) -> None:
-        run = self._connection.run
-        await run("ZADD", index, batch.submitted_ms, batch.id)
-        await run("ZREMRANGEBYRANK", index, 0, -INDEX_MAX - 1)
-        await run("EXPIRE", index, INDEX_KEEP_S)
+        words = (batch.submitted_ms, batch.id, INDEX_MAX, INDEX_KEEP_S)
+        await self._index.run(self._connection, index, *words)
 
     async def update(self, batch: Batch) -> Batch | None:
         key = self._keys.batch(batch.id)

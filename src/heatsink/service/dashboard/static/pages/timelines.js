@@ -13,9 +13,11 @@ const NO_PUSHES = [
 ];
 const NOBODY = { posts: 0, groups: 0, waiting: 0, eta_s: 0 };
 
-function pushers() {
+// Who was pushed lately and is not pulled by now.
+function pushersBut(pulled) {
   const byAuthor = new Map();
-  for (const batch of batches().filter((one) => one.action === FAN_OUT)) {
+  const isPulled = (author) => pulled.some((one) => one.author === author);
+  for (const batch of batches().filter((one) => one.action === FAN_OUT && !isPulled(one.tenant))) {
     const author = byAuthor.get(batch.tenant) ?? { ...NOBODY, author: batch.tenant, last: batch.submitted };
     author.posts += 1;
     author.groups += batch.items;
@@ -35,6 +37,7 @@ const modeTable = (empty) => table([
 export function makeTimelines() {
   const state = { authors: [], asked_ms: 0, refusal: "" };
   const pulled = () => state.authors.filter((one) => one.mode === "pull");
+  const pushers = () => pushersBut(pulled());
   const now = figures({
     "pulled authors": () => [number(pulled().length), "read where their posts are"],
     "pushed lately": () => [count(pushers().length, "author"), "of the newest batches"],
