@@ -35,6 +35,7 @@ NAMES = (
     "head_of_line",
     "rates",
     "http",
+    "dashboard",
     "celebrity",
     "reads",
 )

@@ -41,7 +41,8 @@ def request() -> bytes:
 class Client:
     """Connections to one server: those of one round are kept for the round."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
+        self.pid = pid
         self._port = port
         self._connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
@@ -77,7 +78,7 @@ class Client:
 @asynccontextmanager
 async def server(*command: str, folder: Path, port: int) -> AsyncIterator[Client]:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", *command, cwd=folder)
-    client = Client(port)
+    client = Client(port, process.pid)
     try:
         for _ in range(int(START_S / 0.1)):
             await asyncio.sleep(0.1)

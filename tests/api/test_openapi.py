@@ -38,6 +38,7 @@ POST /v1/bulk/{name}/cancel
 POST /v1/bulk/{name}/pause
 POST /v1/bulk/{name}/resume
 POST /v1/bulk/{name}/retry-failed
+GET /v1/timelines
 GET /v1/heat
 GET /v1/keys/{key}
 PUT /v1/keys/{key}/pin
@@ -46,6 +47,8 @@ GET /v1/decisions
 GET /v1/queue-partitions
 PUT /v1/queue-partitions/{partition}/pin
 GET /v1/events
+GET /v1/recent
+GET /v1/reads
 GET /metrics
 GET /healthz
 GET /readyz

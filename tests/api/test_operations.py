@@ -16,6 +16,7 @@ from heatsink.bulk import Actions, Fail
 from heatsink.clock import SystemClock
 from heatsink.service.api.calls.system import make_feed
 from heatsink.service.api.feed import Feed
+from heatsink.service.api.metrics import Metrics
 
 LINES = {"content-type": "application/x-ndjson"}
 
@@ -207,7 +208,7 @@ async def take(feed: Feed, after: int | None, wanted: bytes) -> bytes:
 
 
 async def test_listeners_hear_what_changes(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock())
+    feed = make_feed(hs, SystemClock(), Metrics(hs))
     listening = asyncio.ensure_future(take(feed, None, b"event: decision"))
     await asyncio.sleep(0.2)
     await hs.pin("big", buckets=3, reason="soon")
@@ -225,14 +226,14 @@ async def test_a_queue_that_is_away_does_not_hide_the_rest(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(hs, "queue_partitions", hang)
-    feed = make_feed(hs, SystemClock())
+    feed = make_feed(hs, SystemClock(), Metrics(hs))
     seen = await take(feed, None, b"event: batches")
     assert b"event: partitions" not in seen
     await feed.close()
 
 
 async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock())
+    feed = make_feed(hs, SystemClock(), Metrics(hs))
     await hs.pin("a", buckets=3, reason="first")
     version = hs.status().version
     await hs.pin("b", buckets=3, reason="second")
@@ -242,7 +243,7 @@ async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> Non
 
 
 async def test_nothing_is_looked_at_when_nobody_listens(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock())
+    feed = make_feed(hs, SystemClock(), Metrics(hs))
     await take(feed, None, b"event: status")
     for _ in range(40):
         await asyncio.sleep(0.05)

@@ -22,6 +22,8 @@ class Explanation(msgspec.Struct, frozen=True):
     heat: KeyHeat | None
     table_refusal: str | None = None
     near: Decision | None = None
+    bucket_units: tuple[int, ...] = ()
+    """Write units to each bucket of the present layout through this process, so far."""
 
     @property
     def buckets(self) -> int:

@@ -25,14 +25,17 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.hashing import SEED_BYTES
+from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
+from heatsink.registry.decision import PIN, SETTING, Decision, LogEntry, Meta, for_key
+from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 from heatsink.spread.parts import Parts
+from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
@@ -47,6 +50,7 @@ from .status import Status
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
+NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # what pins are of besides keys
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
@@ -268,7 +272,11 @@ class Heatsink:
         self._check_open()
         assert self._coordination is not None
         view, coordinator = self._registry.view, self._coordination.coordinator
-        spread = [layout.buckets for layout in view.layouts.values() if layout.buckets > 1]
+        spread = [
+            layout.buckets
+            for key, layout in view.layouts.items()
+            if layout.buckets > 1 and not key.startswith(MODES)
+        ]
         return Status(
             name=self._name,
             leads=coordinator.leads,
@@ -278,7 +286,7 @@ class Heatsink:
             servers=self._registry.servers,
             spread_keys=len(spread),
             extra_buckets=sum(spread) - len(spread),
-            pinned_keys=len(view.pins),
+            pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
         )
 
     def hottest(self, limit: int = 20) -> Hottest:
@@ -331,8 +339,19 @@ class Heatsink:
             pin=view.pins.get(key),
             heat=self._coordination.heat_of(key) if self._coordination else None,
             table_refusal=self._backoff.table_refusal,
+            bucket_units=self._bucket_units(key, layout),
             near=self._reading().near_keys.in_force().get(key),
         )
+
+    def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
+        epoch = layout.epoch_at(self._registry.now_ms())
+        counts = self._tracker.bucket_units
+        return tuple(counts.get(name, 0) for name in epoch.partitions(key) if epoch.buckets > 1)
+
+    @property
+    def rules(self) -> BucketRules:
+        """When keys are spread, as this process was told."""
+        return self._settings.rules
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""

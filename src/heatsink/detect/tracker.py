@@ -9,6 +9,7 @@ from .top_keys import ALARM, BYTES, READS, THROTTLES, UNITS, WRITES, Entry, TopK
 
 CAPACITY = 8_192
 ALARM_UNITS = 800
+BUCKETS_MAX = 16_384
 
 
 class Tracker:
@@ -21,6 +22,7 @@ class Tracker:
         self._top = TopKeys(capacity, alarm_units)
         self._entries = self._top.entries
         self._alarmed: set[str] = set()
+        self.bucket_units: dict[str, int] = {}
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
         """Count writes of one size. Well under a microsecond: see benchmarks."""
@@ -40,6 +42,13 @@ class Tracker:
     def record_units(self, key: str, units: int) -> None:
         """Count what writes cost beyond what their bodies said, as the store told afterwards."""
         self._count(key, UNITS, units)
+
+    def record_bucket(self, partition: str, written_bytes: int = 0) -> None:
+        """Count a write to one bucket of a spread key: a picture for people, decides nothing."""
+        counts = self.bucket_units
+        counts[partition] = counts.get(partition, 0) + max(1, -(-written_bytes // UNIT_BYTES))
+        if len(counts) > BUCKETS_MAX:
+            counts.clear()
 
     def record_read(self, key: str, reads: int = 1) -> None:
         self._count(key, READS, reads)

@@ -7,6 +7,8 @@ everybody agree on it, and a flip neither loses a post nor shows it twice.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from heatsink.registry.decision import PIN, SETTING, for_key
 from heatsink.registry.registry import Registry
 
@@ -15,6 +17,15 @@ from .policy import PULLED, PUSHED
 PREFIX = "~mode/"
 THRESHOLD = f"{SETTING}timelines.threshold"
 BUCKETS = {PUSHED: 1, PULLED: 2}
+
+
+class AuthorMode(NamedTuple):
+    """`since_ms` is the time of the first post that it holds for."""
+
+    author: str
+    mode: str
+    reason: str
+    since_ms: int
 
 
 class Modes:
@@ -40,6 +51,17 @@ class Modes:
         """What was decided last; it takes effect a moment later."""
         pin = self._registry.view.pins.get(PREFIX + author)
         return _mode(pin.value or 1) if pin else None
+
+    def decided(self) -> list[AuthorMode]:
+        """Authors about whom something was decided, the latest first; all others are pushed."""
+        view = self._registry.view
+        found = []
+        for key, pin in view.pins.items():
+            if key.startswith(PREFIX):
+                epoch = view.layout(key).epochs[-1]
+                author = key.removeprefix(PREFIX)
+                found.append(AuthorMode(author, _mode(epoch.buckets), pin.reason, epoch.start_ms))
+        return sorted(found, key=lambda one: -one.since_ms)
 
     def threshold(self, otherwise: int) -> int:
         """Of followers: what an operator set for the whole deployment."""

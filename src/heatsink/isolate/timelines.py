@@ -16,7 +16,7 @@ from heatsink.ids import IdScheme
 from heatsink.keys import escape
 
 from .graph import Graph
-from .modes import Modes
+from .modes import AuthorMode, Modes
 from .policy import PULLED, PUSHED, wanted_mode
 from .store import (
     HOME_MAX,
@@ -109,6 +109,10 @@ class Timelines:
 
     async def following(self, user: str) -> list[str]:
         return sorted(await self._graph.following(_check_name("user", user)))
+
+    def authors(self) -> list[AuthorMode]:
+        """Those about whom something was decided, the latest first; all others are pushed."""
+        return self._modes.decided()
 
     # -- posting ---------------------------------------------------------------------------
 

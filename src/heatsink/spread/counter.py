@@ -129,6 +129,9 @@ class Counters:
 
     async def _place(self, key: str, raw: bytes, time_ms: int, deadline_s: float) -> str:
         try:
-            return self._router.place(key, raw, time_ms)[0]
+            partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
-            return (await self._router.place_later(key, raw, time_ms, deadline_s))[0]
+            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
+        if epoch.buckets > 1:
+            self._tracker.record_bucket(partition)
+        return partition

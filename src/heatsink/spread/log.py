@@ -65,6 +65,8 @@ class Log:
             partition, epoch = self._router.place(key, raw, time_ms)
         except PastHorizon:
             partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
+        if epoch.buckets > 1:
+            self._tracker.record_bucket(partition, len(body))
         row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
         try:
             with self._backoff.cut(deadline_s):

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -20,7 +21,15 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.service.coordinator import METRICS
 from heatsink.service.queue_metrics import QueueCollector
 
+from .shapes import Requests, RequestTotals
+
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+BINS = len(BOUNDS_S) + 1
+DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
+REFUSED = (429, 503)
+Kind = Literal["writes", "reads"]
 
 
 class Metrics:
@@ -44,9 +53,27 @@ class Metrics:
         self._answers[label, status] += 1
         times = self._times.get(label)
         if times is None:
-            times = self._times[label] = [0] * (len(BOUNDS_S) + 1)
+            times = self._times[label] = [0] * BINS
         times[bisect_left(BOUNDS_S, seconds)] += 1
         self._sums_s[label] += seconds  # type: ignore[assignment]
+
+    def totals(self) -> Requests:
+        """Of calls for data: what operators look at is not what applications wait for."""
+        writes = [label for label in self._times if _is_data(label) and not _is_read(label)]
+        reads = [label for label in self._times if _is_data(label) and _is_read(label)]
+        kinds = [self._total("writes", writes), self._total("reads", reads)]
+        return Requests(list(BOUNDS_S), kinds)
+
+    def _total(self, kind: Kind, labels: list[str]) -> RequestTotals:
+        times = [self._times[label] for label in labels]
+        statuses = [(s, n) for (label, s), n in self._answers.items() if label in labels]
+        return RequestTotals(
+            kind=kind,
+            answered=sum(count for _, count in statuses),
+            refused=sum(count for status, count in statuses if status in REFUSED),
+            failed=sum(n for status, n in statuses if status >= 500 and status not in REFUSED),
+            times=[sum(counts) for counts in zip(*times, strict=True)] or [0] * BINS,
+        )
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -72,6 +99,14 @@ class Metrics:
         yield answers
         yield times
         yield GaugeMetricFamily("heatsink_http_in_flight", "Requests under way", self.in_flight)
+
+
+def _is_data(label: str) -> bool:
+    return label.partition(" ")[2].startswith(DATA)
+
+
+def _is_read(label: str) -> bool:
+    return label.startswith("GET ")
 
 
 class _Collected(Collector):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.heatsink import Heatsink
@@ -29,4 +32,5 @@ class Service:
     cache: CacheRules
     feed: Feed
     metrics: Metrics
+    recent: Callable[[], msgspec.Struct]
     consumer: Consumer | None = None

@@ -134,6 +134,21 @@ class HomeQuery(Strict, frozen=True):
     cursor: Annotated[str, Meta(description="From the page before.")] | None = None
 
 
+class AuthorLine(msgspec.Struct, frozen=True):
+    """`since` is null where a decision has not taken effect yet."""
+
+    author: str
+    mode: str
+    since: datetime | None
+    reason: str
+
+
+class Authors(msgspec.Struct, frozen=True):
+    """The latest decided first. Everybody who is not listed is pushed."""
+
+    authors: list[AuthorLine]
+
+
 # -- bulk actions ----------------------------------------------------------------------------
 
 
@@ -163,6 +178,8 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class BatchLine(msgspec.Struct, frozen=True):
+    """`done`, `failed` and `cancelled` count the parts that have ended: all, once it has."""
+
     id: str
     action: str
     tenant: str
@@ -173,6 +190,9 @@ class BatchLine(msgspec.Struct, frozen=True):
     submitted: datetime
     ended: datetime | None
     reason: str
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
 
 
 class ReadActivity(msgspec.Struct, frozen=True):
@@ -210,7 +230,8 @@ class HotKeyLine(msgspec.Struct, frozen=True):
 class HeatAnswer(msgspec.Struct, frozen=True):
     """Only the leader knows the fleet's heat: where `leads` is false, ask `leader`.
 
-    No key that is not listed costs more than `unreported_s` a second.
+    No key that is not listed costs more than `unreported_s` a second. A bucket is meant to take
+    `bucket_units_s` write units a second.
     """
 
     leads: bool
@@ -218,6 +239,7 @@ class HeatAnswer(msgspec.Struct, frozen=True):
     window: datetime | None
     window_s: float
     unreported_s: float
+    bucket_units_s: int
     keys: list[HotKeyLine]
 
 
@@ -242,6 +264,7 @@ class Chosen(msgspec.Struct, frozen=True):
 class KeyAnswer(msgspec.Struct, frozen=True):
     """`heat` is null for a key that is too cold to be reported, and where `leads` is false.
 
+    `bucket_units` went to each bucket through this server, since it started.
     `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
     """
 
@@ -257,6 +280,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     partitions: int
     epochs: list[EpochLine]
     table_refusal: str | None
+    bucket_units: list[int]
 
 
 class Pin(Strict, frozen=True):
@@ -338,6 +362,23 @@ class Ready(msgspec.Struct, frozen=True):
     ready: bool
     leads: bool
     version: int
+
+
+class RequestTotals(msgspec.Struct, frozen=True):
+    """`times` counts answers by the first bound they were within; the last is beyond all."""
+
+    kind: Literal["writes", "reads"]
+    answered: int
+    refused: int
+    failed: int
+    times: list[int]
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """Calls for data since this server started: totals, so that a missed look misses nothing."""
+
+    bounds_s: list[float]
+    kinds: list[RequestTotals]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

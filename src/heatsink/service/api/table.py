@@ -8,7 +8,7 @@ from heatsink.bulk.batch import Failure, Progress
 from heatsink.bulk.bulk import Bulk
 
 from . import shapes
-from .calls import bulk, conversations, counters, operations, system, timelines
+from .calls import bulk, conversations, counters, operations, recent, system, timelines
 from .routes import Route
 
 MESSAGES = "/v1/conversations/{key}/messages"
@@ -156,6 +156,14 @@ BULK = (
 OPERATIONS = (
     Route(
         "GET",
+        "/v1/timelines",
+        timelines.authors,
+        "Authors who are pulled, or were, and why.",
+        shapes.Authors,
+        query=shapes.LimitQuery,
+    ),
+    Route(
+        "GET",
         "/v1/heat",
         operations.heat,
         "The hottest keys of the whole fleet, with bounds on what is not known.",
@@ -221,10 +229,25 @@ SYSTEM = (
         "GET",
         "/v1/events",
         system.events,
-        "Server-Sent Events: status, heat, reads, partitions, batches, progress, decision.",
+        "Server-Sent Events: status, heat, requests, reads, partitions, batches, progress, "
+        "decision.",
         str,
         media_type="text/event-stream",
         stream=True,
+    ),
+    Route(
+        "GET",
+        "/v1/recent",
+        recent.recent,
+        "The last five minutes: heat, calls, the queue's partitions.",
+        recent.RecentAnswer,
+    ),
+    Route(
+        "GET",
+        "/v1/reads",
+        system.reads,
+        "What this server answered from what it keeps near.",
+        shapes.ReadActivity,
     ),
     Route(
         "GET",

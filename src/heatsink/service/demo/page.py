@@ -5,22 +5,19 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heatsink.errors import InvalidSetting
+from heatsink.service.dashboard.site import SafeHeaders, plotly_file
 
 from .stage import Stage
 from .traffic import SHAPES
@@ -29,39 +26,6 @@ HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]
 STATIC = Path(__file__).parent / "static"
 SHUTDOWN_S = 2
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
-
-
-class SafeHeaders:
-    """Every answer forbids inline scripts, other origins, and being framed."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
-
-
-def plotly_file() -> Path:
-    """Plotly's own script, out of its wheel; Python's part of it is never imported."""
-    found = find_spec("plotly")
-    if found is None or not found.submodule_search_locations:
-        raise InvalidSetting("the page needs plotly: pip install 'heatsink[server]'")
-    return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
 
 
 def make_app(stage: Stage) -> Starlette:

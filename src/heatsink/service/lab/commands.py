@@ -85,7 +85,7 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
 def _show(report: Report, out: Path | None, options: str) -> None:
     from rich.console import Console
 
-    from heatsink.service.demo.page import plotly_file
+    from heatsink.service.dashboard.site import plotly_file
 
     console = Console()
     console.print(f"\n[bold]{report.title}[/bold]")

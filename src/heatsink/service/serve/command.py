@@ -23,6 +23,7 @@ from heatsink.service.api.guard import Token, parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
 from heatsink.service.configuration import PORTS, config_option
+from heatsink.service.dashboard.site import make_pages
 from heatsink.service.listening import listen
 from heatsink.service.queue_options import SHAPE, settings_from
 from heatsink.service.worker import find_actions
@@ -88,6 +89,7 @@ OPTIONS = (
     click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
     click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
+    click.option("--dashboard/--no-dashboard", default=True, help="The live pages at /."),
     click.option(
         "--token",
         multiple=True,
@@ -151,16 +153,17 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
 
 @click.command("serve")
 @serve_options
-def serve_command(actions: str | None, log_json: bool, **options: Any) -> None:
-    """The whole system in one process, with an HTTP API: see http://127.0.0.1:8321/docs."""
+def serve_command(actions: str | None, log_json: bool, dashboard: bool, **options: Any) -> None:
+    """The whole system in one process: dashboard at http://127.0.0.1:8321, HTTP API at /docs."""
     set_up(log_json)
     table = find_actions(actions) if actions else Actions()
     settings = settings_of(options, table)
+    pages = make_pages() if dashboard else {}
     with ExitStack() as farewell:
         listeners = listen(settings.host, settings.port)
         for listener in listeners:
             farewell.callback(listener.close)
-        asyncio.run(serve(settings, listeners, table, SystemClock(), Random()))
+        asyncio.run(serve(settings, listeners, table, SystemClock(), Random(), pages))
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})

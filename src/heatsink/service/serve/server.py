@@ -23,6 +23,7 @@ from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Uuid7
 from heatsink.service.api.app import App
+from heatsink.service.api.calls.recent import Recent
 from heatsink.service.api.calls.system import make_feed
 from heatsink.service.api.guard import LOOPBACK_NAMES, Guard, Token
 from heatsink.service.api.limits import Limits
@@ -107,13 +108,17 @@ async def running_app(
     consumer: Consumer | None = None,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> AsyncIterator[App]:
-    metrics, feed = Metrics(hs), make_feed(hs, clock)
+    metrics = Metrics(hs)
+    feed, recent = make_feed(hs, clock, metrics), Recent(hs, metrics, clock)
     if consumer is not None:
         metrics.add(WorkCollector(consumer))
-    service = Service(hs, clock, settings.limits, settings.cache, feed, metrics)
+    service = Service(hs, clock, settings.limits, settings.cache, feed, metrics, recent.answer)
+    remembering = asyncio.ensure_future(recent.run())
     try:
         yield App(service, Guard(settings.tokens, settings.hosts), pages)
     finally:
+        remembering.cancel()
+        await asyncio.gather(remembering, return_exceptions=True)
         await feed.close()
 
 

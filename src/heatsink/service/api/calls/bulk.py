@@ -100,6 +100,9 @@ def line_of(batch: Batch) -> BatchLine:
         submitted=from_ms(batch.submitted_ms),
         ended=from_ms(batch.ended_ms) if batch.ended_ms else None,
         reason=batch.reason,
+        done=sum(end.done for end in batch.ends),
+        failed=sum(end.failed for end in batch.ends),
+        cancelled=sum(end.cancelled for end in batch.ends),
     )
 
 

@@ -24,6 +24,7 @@ from heatsink.service.api.shapes import (
     PartitionLine,
     Partitions,
     Pin,
+    ReadActivity,
     WorkerPin,
 )
 from heatsink.service.api.values import from_ms, to_key
@@ -43,6 +44,7 @@ def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
         window=None if hottest.start_s is None else from_ms(int(hottest.start_s * 1000)),
         window_s=hottest.window_s,
         unreported_s=hottest.unreported_s,
+        bucket_units_s=hs.rules.bucket_units_s,
         keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
     )
 
@@ -57,6 +59,10 @@ def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
         throttles_s=round(heat.throttles_s, 1),
         bound_s=round(heat.bound_s, 1),
     )
+
+
+def reads_of(hs: Heatsink) -> ReadActivity:
+    return ReadActivity(hs.reads.stats(), hs.page_stats())
 
 
 async def explain(call: Call[NoQuery, None]) -> Reply:
@@ -82,6 +88,7 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
             for epoch in found.epochs
         ],
         table_refusal=found.table_refusal,
+        bucket_units=list(found.bucket_units),
     )
 
 

@@ -8,6 +8,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
 from heatsink.service.api.feed import Feed
+from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.problems import Refusal
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.shapes import (
@@ -18,11 +19,12 @@ from heatsink.service.api.shapes import (
     Partitions,
     ReadActivity,
     Ready,
+    Requests,
     Underway,
 )
 
 from .bulk import line_of
-from .operations import heat_of, lines_of, partitions_of
+from .operations import heat_of, lines_of, partitions_of, reads_of
 
 SHOWN = 50
 FOLLOWED_MAX = 10
@@ -53,25 +55,36 @@ async def events(call: Call[NoQuery, None]) -> Response:
     return StreamingResponse(chunks, media_type="text/event-stream", headers=EVENT_HEADERS)
 
 
-def make_feed(hs: Heatsink, clock: Clock) -> Feed:
+async def reads(call: Call[NoQuery, None]) -> Reply:
+    return Reply(reads_of(call.service.hs))
+
+
+def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
     async def status() -> Status:
         return hs.status()
 
     async def heat() -> HeatAnswer:
         return heat_of(hs, SHOWN)
 
-    async def reads() -> ReadActivity:
-        return ReadActivity(hs.reads.stats(), hs.page_stats())
-
     async def partitions() -> Partitions:
         return await partitions_of(hs)
 
+    async def requests() -> Requests:
+        return metrics.totals()
+
+    async def kept() -> ReadActivity:
+        return reads_of(hs)
+
+    running: list[str] = []
+
     async def batches() -> Batches:
-        return Batches([line_of(batch) for batch in await hs.bulk.list(SHOWN)])
+        listed = await hs.bulk.list(SHOWN)
+        running[:] = [batch.id for batch in listed if not batch.is_final][:FOLLOWED_MAX]
+        return Batches([line_of(batch) for batch in listed])
 
     async def progress() -> Underway:
-        running = [b.id for b in await hs.bulk.list(SHOWN) if not b.is_final]
-        return Underway([await hs.bulk.status(id) for id in running[:FOLLOWED_MAX]])
+        """Of the batches that were just listed."""
+        return Underway([await hs.bulk.status(id) for id in running])
 
     async def decided(after: int) -> list[DecisionLine]:
         entries = await hs.decisions(min(max(version() - after, 1), MISSED_MAX))
@@ -84,7 +97,8 @@ def make_feed(hs: Heatsink, clock: Clock) -> Feed:
     looks = {
         "status": status,
         "heat": heat,
-        "reads": reads,
+        "requests": requests,
+        "reads": kept,
         "partitions": partitions,
         "batches": batches,
         "progress": progress,

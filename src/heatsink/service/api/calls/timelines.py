@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from heatsink.isolate.modes import AuthorMode
 from heatsink.isolate.timelines import Post
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.service import Service
 from heatsink.service.api.shapes import (
+    AuthorLine,
+    Authors,
     Follow,
     Followed,
     Home,
     HomePost,
     HomeQuery,
+    LimitQuery,
     NewMessage,
     NoQuery,
     Posted,
@@ -43,6 +47,16 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
         for post in page.posts
     ]
     return Reply(Home(posts, page.cursor))
+
+
+async def authors(call: Call[LimitQuery, None]) -> Reply:
+    decided = call.service.hs.timelines.authors()[: call.query.limit]
+    return Reply(Authors([_author(one) for one in decided]))
+
+
+def _author(one: AuthorMode) -> AuthorLine:
+    since = from_ms(one.since_ms) if one.since_ms else None
+    return AuthorLine(one.author, one.mode, since, one.reason)
 
 
 def _time_ms(service: Service, post: Post) -> int:

@@ -1,0 +1,1 @@
+"""The dashboard of `heatsink serve`: static files that follow the API's events."""

@@ -1,0 +1,113 @@
+// Draws with Plotly in the page's own colours.
+
+import { KEPT_S } from "/static/history.js";
+
+const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
+const NARROW = 420;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function layout({ xaxis = {}, yaxis = {}, ...more }) {
+  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), fixedrange: true };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colour("soft"), size: 12, family: getComputedStyle(document.body).fontFamily },
+    margin: { l: 46, r: 10, t: 26, b: 26 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    showlegend: false,
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: colour("card"), font: { color: colour("text") } },
+    ...more,
+    xaxis: { ...axis, showgrid: false, ticks: "outside", tickcolor: colour("line"), ...xaxis },
+    yaxis: { ...axis, rangemode: "tozero", separatethousands: true, nticks: 5, ...yaxis },
+  };
+}
+
+const STYLES = {
+  main: () => ({ line: { color: colour("accent"), width: 2 }, fill: "tozeroy", fillcolor: colour("accent-fill") }),
+  line: () => ({ line: { color: colour("accent"), width: 2 } }),
+  dotted: () => ({ line: { color: colour("accent"), width: 2, dash: "dot" } }),
+  soft: () => ({ line: { color: colour("soft"), width: 1.5 } }),
+  bad: () => ({ line: { color: colour("bad"), width: 1.5 } }),
+  steps: () => ({ ...STYLES.main(), line: { color: colour("accent"), width: 2, shape: "hv" } }),
+};
+
+const ticks = (element) => (element.clientWidth < NARROW ? 3 : 5);
+
+// Half a minute at least, so that a page that was just opened does not stretch its first seconds.
+function lately(samples, element) {
+  const end = samples.at(-1)?.at ?? new Date();
+  const first = samples[0]?.at ?? end;
+  const length_ms = Math.min(Math.max(end - first, 30_000), KEPT_S * 1000);
+  return {
+    type: "date", range: [new Date(end - length_ms), end], tickformat: "%H:%M:%S",
+    nticks: ticks(element),
+  };
+}
+
+// `lines`: { name, style, of(sample) }.
+export function overTime(element, samples, lines, yaxis = {}) {
+  const x = samples.map((one) => one.at);
+  const traces = lines.map(({ name, style, of }) => ({
+    name, x, y: samples.map(of), mode: "lines", hovertemplate: "%{y:,.3~g}", ...STYLES[style](),
+  }));
+  const highest = Math.max(0, ...traces.flatMap((trace) => trace.y.filter(Number.isFinite)));
+  const floor = highest > 0 ? {} : { range: [0, 1] };
+  Plotly.react(element, traces, layout({
+    showlegend: lines.length > 1, xaxis: lately(samples, element), yaxis: { ...floor, ...yaxis },
+  }), CONFIG);
+}
+
+export function steps(element, points, yaxis = {}) {
+  const trace = {
+    x: points.map((one) => one.at), y: points.map((one) => one.value),
+    mode: "lines", hovertemplate: "%{y}", ...STYLES.steps(),
+  };
+  const highest = Math.max(1, ...trace.y);
+  Plotly.react(element, [trace], layout({
+    margin: { l: 46, r: 10, t: 8, b: 26 },
+    xaxis: { type: "date", nticks: ticks(element), tickformat: "%H:%M:%S" },
+    yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", nticks: Math.min(5, highest + 2), ...yaxis },
+  }), CONFIG);
+}
+
+export function bars(element, names, values, limit) {
+  const trace = {
+    type: "bar", x: names, y: values,
+    marker: { color: colour("accent") }, hovertemplate: "%{y:,.0f}/s<extra></extra>",
+  };
+  const shown = names.filter((_, place) => place % Math.ceil(names.length / 12) === 0);
+  Plotly.react(element, [trace], layout({
+    margin: { l: 46, r: 10, t: 8, b: 26 },
+    bargap: 0.3,
+    xaxis: { type: "category", tickvals: shown, tickangle: 0, range: [-0.6, Math.max(names.length, 4) - 0.4] },
+    yaxis: { range: [0, Math.max(1.25 * limit, 1.1 * Math.max(0, ...values))] },
+    shapes: [{
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit,
+      line: { color: colour("limit"), width: 1.5, dash: "dash" },
+    }],
+    annotations: [{
+      xref: "paper", x: 1, y: limit, xanchor: "right", yanchor: "bottom", showarrow: false,
+      text: `meant to take ${limit.toLocaleString("en")}`, font: { color: colour("limit") },
+    }],
+  }), CONFIG);
+}
+
+// A row for each partition, time to the right, the more the stronger.
+export function heatmap(element, samples, of, unit) {
+  const rows = Math.max(0, ...samples.map((one) => of(one).length));
+  const z = Array.from({ length: rows }, (_, row) => samples.map((one) => of(one)[row] ?? 0));
+  const highest = Math.max(4, ...z.flat());
+  const trace = {
+    type: "heatmap", x: samples.map((one) => one.at), y: z.map((_, row) => row), z, zmin: 0, zmax: highest,
+    colorscale: [[0, colour("cold")], [1, colour("accent")]], xgap: 0, ygap: 1,
+    colorbar: { thickness: 8, outlinewidth: 0, nticks: 4, tickformat: ",d" },
+    hovertemplate: `partition %{y}: %{z:,} ${unit}<extra></extra>`,
+  };
+  Plotly.react(element, [trace], layout({
+    hovermode: "closest",
+    margin: { l: 30, r: 4, t: 8, b: 26 },
+    xaxis: lately(samples, element),
+    yaxis: { autorange: "reversed", showgrid: false, nticks: 8, rangemode: "normal", zeroline: false },
+  }), CONFIG);
+}

@@ -1,0 +1,183 @@
+// Bulk: batches and what to do with them, the queue's partitions, tenants.
+
+import { open, part, send } from "/static/api.js";
+import { heatmap } from "/static/charts.js";
+import { bar, button, card, chart, figures, fillBar, h, sureButton, table, wide, write } from "/static/elements.js";
+import { batches, latest, rateOf, series } from "/static/history.js";
+import { moment, NONE, number, seconds } from "/static/words.js";
+
+const FAILURES_SHOWN = 50;
+const ID_SHOWN = 12;
+const WHEN = {
+  pause: ["running", "open"],
+  resume: ["paused"],
+  cancel: ["running", "paused", "open"],
+  "retry-failed": ["failed"],
+};
+const NO_BATCHES = [
+  "No batches yet. Submit one: ",
+  h("code", {}, `curl --json '[1, 2, 3]' ${location.origin}/v1/bulk/ACTION`),
+  " or ",
+  h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
+];
+const NO_QUEUE = ["This server has no queue: start it with ", h("code", {}, "--queue URL"), "."];
+
+const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
+const settled = (one) => one.done + one.failed;
+const waits = (one) => one.runnable + one.limited + one.delayed;
+const isBad = (field) => (one) => one[field] > 0;
+const count = (name, of = (one) => one[name]) => ({ name, number: true, text: (one) => number(of(one)) });
+
+function showId(node, one) {
+  write(node, one.id.length > ID_SHOWN + 2 ? `${one.id.slice(0, ID_SHOWN)}…` : one.id);
+  node.title = one.id;
+}
+
+function showState(node, one) {
+  write(node, one.state);
+  node.className = `state ${one.state}`;
+  node.title = one.reason;
+}
+
+function showProgress(element, one) {
+  fillBar(element, one.items ? settled(one) / one.items : 1);
+}
+
+function batchTable(app, showFailures) {
+  return table([
+    { name: "batch", text: (one) => one.action, tight: true },
+    { name: "id", make: () => h("span", { class: "mono soft" }), update: showId, tight: true },
+    { name: "tenant", text: (one) => one.tenant },
+    { name: "state", make: () => h("span"), update: showState },
+    { name: "progress", make: bar, update: showProgress },
+    { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
+    { ...count("failed"), bad: isBad("failed") },
+    { name: "time left", number: true, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },
+    { name: "submitted", text: (one) => moment(one.submitted), tight: true },
+    { name: "", make: (id) => batchButtons(app, id, showFailures), update: allow },
+  ], (one) => one.id, NO_BATCHES);
+}
+
+function batchButtons(app, id, showFailures) {
+  const steer = (verb, said) => () => app.attempt(() => send("POST", `/v1/bulk/${part(id)}/${verb}`), said);
+  const named = (verb, made) => Object.assign(made, { verb });
+  return h("div", { class: "buttons" },
+    named("pause", button("Pause", steer("pause", "Paused: what runs may finish."))),
+    named("resume", button("Resume", steer("resume", "It goes on."))),
+    named("retry-failed", button("Retry failed", steer("retry-failed", "What failed runs once more."))),
+    named("failures", button("Failures", () => showFailures(id))),
+    named("cancel", sureButton("Cancel", "Really cancel?", steer("cancel", "Cancelled: what waits will not run."))));
+}
+
+function allow(buttons, one) {
+  for (const child of buttons.children) {
+    child.hidden = child.verb === "failures" ? one.failed === 0 : !WHEN[child.verb].includes(one.state);
+  }
+}
+
+function makeFailures(app) {
+  const title = h("h2");
+  const rows = table([
+    count("item", (one) => one.index),
+    { name: "what", make: () => h("code"), update: (node, one) => write(node, JSON.stringify(one.item).slice(0, 200)) },
+    { name: "why it failed", text: (one) => one.reason },
+    count("attempts"),
+  ], (one) => one.index, "Nothing failed for good.");
+  const close = button("Close", () => { element.hidden = true; });
+  const element = h("section", { class: "card wide", "aria-label": "Failures", hidden: true }, title, rows.element, close);
+  async function show(id) {
+    try {
+      const answer = await open(`/v1/bulk/${part(id)}/failures?limit=${FAILURES_SHOWN}`);
+      const lines = (await answer.text()).split("\n").filter(Boolean);
+      write(title, `The first failures of batch ${id}`);
+      rows.update(lines.map((line) => JSON.parse(line)));
+      element.hidden = false;
+      element.scrollIntoView({ block: "nearest" });
+    } catch (error) {
+      app.say(error.message, true);
+    }
+  }
+  return { element, show };
+}
+
+// The busy ones, and all of them for who wants to see that the others are idle.
+function makePartitions() {
+  const isBusy = (one) => one.target != null || one.pin || one.in_flight + waits(one) > 0;
+  const parts = table([
+    count("partition"),
+    count("workers"),
+    { name: "decided", text: (one) => (one.target == null ? NONE : `${number(one.target)}: ${one.reason}`) },
+    count("waiting", waits),
+    count("running", (one) => one.in_flight),
+    { name: "oldest", number: true, text: (one) => (one.oldest_s ? seconds(one.oldest_s) : NONE) },
+    count("done"),
+    { ...count("failed"), bad: isBad("failed") },
+  ], (one) => one.partition, NO_QUEUE);
+  const calm = h("p", { class: "empty" }, "All partitions are idle.");
+  let all = false;
+  const more = button("", () => { all = !all; });
+  const update = (lines) => {
+    const busy = lines.filter(isBusy);
+    parts.update(all ? lines : busy);
+    parts.element.hidden = lines.length > 0 && !all && busy.length === 0;
+    calm.hidden = !parts.element.hidden;
+    more.hidden = lines.length === busy.length;
+    write(more, all ? "Show busy partitions only" : `Show all ${lines.length} partitions`);
+  };
+  return { element: h("div", {}, parts.element, calm, more), update };
+}
+
+function makeTenants() {
+  const rows = table([
+    { name: "tenant", text: (one) => one.tenant },
+    count("batches"),
+    count("waiting"),
+    count("running"),
+    count("done"),
+    { ...count("failed"), bad: isBad("failed") },
+  ], (one) => one.tenant, "No tenants yet: they come with batches.", true);
+  const update = (all) => {
+    const lines = [...new Set(all.map((one) => one.tenant))].map((tenant) => {
+      const own = all.filter((one) => one.tenant === tenant);
+      const totals = ["waiting", "running", "done", "failed"].map((name) => [name, sum(own, (one) => one[name])]);
+      return { tenant, batches: own.length, ...Object.fromEntries(totals) };
+    });
+    rows.update(lines.sort((a, b) => b.waiting - a.waiting));
+  };
+  return { element: rows.element, update };
+}
+
+export function makeBulk(app) {
+  const lines = () => latest.partitions?.partitions ?? [];
+  const now = figures({
+    "items a second": () => number(rateOf("partitions", "done")),
+    "waiting": () => number(sum(lines(), waits)),
+    "running": () => number(sum(lines(), (one) => one.in_flight)),
+    "workers": () => number(sum(lines(), (one) => one.workers)),
+    "the oldest waits for": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s)) || null),
+  });
+  const failures = makeFailures(app);
+  const list = batchTable(app, failures.show);
+  const depth = chart("Items that wait in each partition over time");
+  const workers = chart("Workers in each partition over time");
+  const [parts, tenants] = [makePartitions(), makeTenants()];
+  const element = h("div", { class: "cards" },
+    wide("The queue now", now.element),
+    wide("Batches", list.element),
+    failures.element,
+    card("Waiting in each partition", depth),
+    card("Workers in each partition", workers),
+    wide("Tenants of these batches", tenants.element),
+    wide("Partitions", parts.element));
+  const update = () => {
+    now.update();
+    if (latest.batches) {
+      list.update(batches());
+      tenants.update(batches());
+    }
+    parts.update(lines());
+    heatmap(depth, series.partitions, (one) => one.waiting, "waiting");
+    heatmap(workers, series.partitions, (one) => one.workers, "workers");
+  };
+  return { title: "Bulk", element, update };
+}

@@ -1,0 +1,189 @@
+// Keys: the hottest, and of one key its buckets, why it has them, and a pin.
+
+import { get, part, send } from "/static/api.js";
+import { bars, steps } from "/static/charts.js";
+import { bar, button, chart, figures, fillBar, h, table, wide, write } from "/static/elements.js";
+import { latest } from "/static/history.js";
+import { count, isOwn, keyName, number, seconds } from "/static/words.js";
+
+const LOOK_MS = 1_000;
+const HOUR_MS = 3_600_000;
+const NO_KEYS = [
+  "No key is hot enough to be reported. Write to one: ",
+  h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/conversations/conv_1/messages`),
+];
+
+export function makeKeys(app) {
+  const chosen = makeDetail(app);
+  const choose = (key) => app.go(`/keys?key=${part(key)}`);
+  const hottest = table([
+    { name: "key", make: (key) => button(keyName(key), () => choose(key), "plain"), update() {} },
+    { name: "buckets", number: true, text: (one) => number(one.buckets) },
+    { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
+    { name: "in each bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
+    { name: "a bucket is full to", make: bar, update: showFull },
+    { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
+    { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
+  ], (one) => one.key, NO_KEYS);
+  const note = h("small");
+  const box = h("input", { name: "key", required: true, placeholder: "conv_abc123", autocomplete: "off" });
+  const form = h("form", { class: "line" }, h("label", { class: "grow" }, "Any other key", box),
+    h("button", { type: "submit", class: "quiet" }, "Explain"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    choose(box.value);
+  });
+  const list = wide("The hottest keys ", hottest.element, form);
+  list.querySelector("h2").append(note);
+  const element = h("div", { class: "cards" }, list, chosen.element);
+  let key = null;
+  return {
+    title: "Keys",
+    element,
+    open(query) {
+      key = query.get("key");
+      chosen.open(key);
+    },
+    update() {
+      const heat = latest.heat;
+      hottest.update(heat?.keys, key ?? "");
+      write(note, heat?.window ? `anything else costs at most ${number(heat.unreported_s)} a second` : "");
+      chosen.update();
+    },
+  };
+}
+
+function showFull(element, one) {
+  const full = one.write_units_s / one.buckets / latest.heat.bucket_units_s;
+  fillBar(element, full);
+  element.classList.toggle("full", full > 1);
+}
+
+function makeDetail(app) {
+  const state = { key: null, found: null, counts: [], asked_ms: 0 };
+  const title = h("h2");
+  const refusal = h("p", { class: "empty" });
+  const facts = figures({
+    "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by heat"],
+    "write units a second": () => [number(state.found?.heat?.write_units_s ?? 0), boundWords(state.found?.heat)],
+    "reading a page asks": () => count(state.found?.queries_per_page ?? 1, "bucket"),
+    "reads kept near": () => nearWords(state.found?.near),
+    "reading everything asks": () => count(state.found?.partitions ?? 1, "partition"),
+  });
+  const why = h("p");
+  const over = chart("Number of buckets over time", true);
+  const each = chart("Write units a second to each bucket", true);
+  const pin = makePin(app, state);
+  const body = h("div", {}, facts.element, h("h3", {}, "Why"), why, pin.element,
+    h("div", { class: "cards" },
+      h("div", {}, h("h3", {}, "Buckets over time"), over),
+      h("div", {}, h("h3", {}, "Write units a second to each bucket ", h("small", {}, "through this server")), each)));
+  const element = h("section", { class: "card wide", "aria-label": "The chosen key" }, title, refusal, body);
+
+  async function look() {
+    state.asked_ms = Date.now();
+    const asked = state.key;
+    try {
+      const found = await get(`/v1/keys/${part(asked)}`);
+      if (asked === state.key) {
+        note(state, found);
+      }
+    } catch (error) {
+      write(refusal, error.message);
+      refusal.hidden = false;
+    }
+  }
+
+  return {
+    element,
+    open(key) {
+      element.hidden = !key;
+      if (key !== state.key) {
+        Object.assign(state, { key, found: null, counts: [], asked_ms: 0 });
+      }
+    },
+    update() {
+      if (!state.key) return;
+      if (Date.now() - state.asked_ms > LOOK_MS) look();
+      write(title, keyName(state.key));
+      body.hidden = !state.found;
+      if (!state.found) return;
+      refusal.hidden = true;
+      facts.update();
+      write(why, whyWords(state.found));
+      pin.update();
+      steps(over, epochPoints(state.found.epochs));
+      bars(each, ...bucketRates(state), latest.heat?.bucket_units_s ?? 800);
+    },
+  };
+}
+
+function whyWords(found) {
+  const refusal = found.table_refusal ? ` More buckets do not help here: ${found.table_refusal}` : "";
+  return found.reason + refusal;
+}
+
+function nearWords(near) {
+  return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["no", "not read often enough"];
+}
+
+function boundWords(heat) {
+  if (!heat) return "below what is reported";
+  return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
+}
+
+function note(state, found) {
+  if (found.bucket_units.length !== state.found?.bucket_units.length) {
+    state.counts = [];
+  }
+  state.found = found;
+  state.counts = [...state.counts, { at_ms: performance.now(), units: found.bucket_units }].slice(-5);
+}
+
+function bucketRates(state) {
+  const { found, counts } = state;
+  if (found.buckets === 1) {
+    return [["one bucket"], [found.heat?.write_units_s ?? 0]];
+  }
+  const [first, last] = [counts[0], counts.at(-1)];
+  const elapsed_s = Math.max((last.at_ms - first.at_ms) / 1000, 0.001);
+  const rates = last.units.map((value, place) => Math.max(0, value - first.units[place]) / elapsed_s);
+  return [rates.map((_, place) => `#${place}`), rates];
+}
+
+// The last hour at most; what came before it is its first step.
+function epochPoints(epochs) {
+  const now = Date.now();
+  const starts = epochs.slice(1).map((one) => ({ at_ms: Date.parse(one.start), value: one.buckets }));
+  const recent = starts.filter((one) => one.at_ms > now - HOUR_MS);
+  const before = starts.filter((one) => one.at_ms <= now - HOUR_MS).at(-1)?.value ?? 1;
+  const begin_ms = recent.length ? Math.max(now - HOUR_MS, recent[0].at_ms - 20_000) : now - 60_000;
+  const points = [{ at_ms: begin_ms, value: before }, ...recent];
+  points.push({ at_ms: Math.max(now, points.at(-1).at_ms), value: points.at(-1).value });
+  return points.map(({ at_ms, value }) => ({ at: new Date(at_ms), value }));
+}
+
+function makePin(app, state) {
+  const buckets = h("input", { type: "number", name: "buckets", min: 1, max: 10_000, value: 4, required: true });
+  const reason = h("input", { name: "reason", required: true, maxlength: 500, placeholder: "launch at noon" });
+  const path = () => `/v1/keys/${part(state.key)}/pin`;
+  const takeBack = () => app.attempt(() => send("DELETE", path()), `${state.key} is unpinned: heat decides again.`);
+  const unpin = button("Unpin", takeBack);
+  const form = h("form", { class: "line" },
+    h("label", {}, "Buckets", buckets), h("label", { class: "grow" }, "Reason, for whoever asks later", reason),
+    h("div", { class: "buttons" }, h("button", { type: "submit" }, "Pin"), unpin));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const wish = { buckets: Number(buckets.value), reason: reason.value };
+    const said = `${state.key} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`;
+    app.attempt(() => send("PUT", path(), wish), said);
+  });
+  const element = h("div", {}, h("h3", {}, "Pin ", h("small", {}, "a fixed number of buckets, until it is taken back")), form);
+  return {
+    element,
+    update() {
+      element.hidden = isOwn(state.key);
+      unpin.hidden = !state.found.pin;
+    },
+  };
+}

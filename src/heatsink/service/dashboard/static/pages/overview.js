@@ -1,0 +1,98 @@
+// Overview: how hot it is, whether anybody is refused or waits, and what is hot, in words.
+
+import { overTime } from "/static/charts.js";
+import { bar, card, chart, figures, fillBar, h, keyed, table, wide, write } from "/static/elements.js";
+import { decided, latest, older, rateOf, requestsNow, series } from "/static/history.js";
+import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
+
+const SHOWN = 6;
+const FINAL = ["done", "failed", "cancelled", "aborted"];
+const last = (name) => series[name].at(-1) ?? {};
+const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
+
+function waitWords(kind) {
+  const { p50_s, p99_s } = requestsNow(kind);
+  return [seconds(p99_s), p99_s == null ? "no calls just now" : `half within ${seconds(p50_s)}`];
+}
+
+function callWords() {
+  const [writes, reads] = [requestsNow(0), requestsNow(1)];
+  const refused = writes.refused + reads.refused;
+  const rate_s = writes.rate_s == null ? null : writes.rate_s + reads.rate_s;
+  return [number(rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
+}
+
+function serverWords() {
+  const status = latest.status;
+  return [number(status?.servers), status ? (status.leads ? "this one leads" : "another one leads") : ""];
+}
+
+const makeFigures = () => figures({
+  "write units a second": () => [number(last("heat").units), `${number(last("heat").reads)} reads a second`],
+  "throttled a second": () => [number(last("heat").throttles), "refused by the store", last("heat").throttles > 0],
+  "keys spread": () => [number(latest.status?.spread_keys), `with ${number(latest.status?.extra_buckets)} extra buckets`],
+  "HTTP calls a second": callWords,
+  "99 % of writes within": () => waitWords(0),
+  "99 % of reads within": () => waitWords(1),
+  "bulk items a second": () => [number(rateOf("partitions", "done")), `${number(waiting())} waiting`],
+  "servers": serverWords,
+});
+
+function sentence(line) {
+  const link = line.key ? h("a", { href: `/keys?key=${encodeURIComponent(line.key)}`, "data-tab": true }) : null;
+  return h("p", {}, link, h("span"));
+}
+
+function saySentence(element, line) {
+  if (line.key) {
+    write(element.firstElementChild, keyName(line.key));
+  }
+  write(element.lastElementChild, line.text);
+  element.classList.toggle("bad", Boolean(line.bad));
+}
+
+function showProgress(element, one) {
+  fillBar(element, (one.accepted - one.waiting - one.running) / (one.accepted || 1));
+}
+
+export function makeOverview() {
+  const now = makeFigures();
+  const says = h("div", { class: "says", "aria-live": "off" });
+  const heat = chart("Write units, reads and throttles a second over the last minutes");
+  const wait = chart("How long HTTP writes and reads took over the last minutes");
+  const news = table([
+    { name: "when", text: (one) => moment(one.time), tight: true },
+    { name: "what", text: (one) => `${subject(one)}: ${target(one)}` },
+    { name: "why", text: (one) => one.reason },
+  ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
+  const batches = table([
+    { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
+    { name: "progress", make: bar, update: showProgress },
+    { name: "left", number: true, text: (one) => seconds(one.eta_s) },
+  ], (one) => one.id, "No batch is under way.");
+  const element = h("div", { class: "cards" },
+    wide("What is hot now", says),
+    wide("Now", now.element),
+    card("Heat of the hottest keys, a second", heat),
+    card("HTTP latency of this server", wait),
+    wide("Batches under way", batches.element),
+    wide("Latest decisions", news.element));
+  const update = () => {
+    keyed(says, hotNow(latest.heat), (line) => line.key ?? "", sentence, saySentence);
+    now.update();
+    overTime(heat, series.heat, [
+      { name: "write units", style: "main", of: (one) => one.units },
+      { name: "reads", style: "soft", of: (one) => one.reads },
+      { name: "throttled", style: "bad", of: (one) => one.throttles },
+    ]);
+    const ms = (value) => (value == null ? null : 1000 * value);
+    overTime(wait, series.requests, [
+      { name: "writes, 99 %", style: "line", of: (one) => ms(one.writes.p99_s) },
+      { name: "writes, half", style: "dotted", of: (one) => ms(one.writes.p50_s) },
+      { name: "reads, 99 %", style: "soft", of: (one) => ms(one.reads.p99_s) },
+    ], { ticksuffix: " ms" });
+    news.update(older.known && decided().slice(0, SHOWN));
+    batches.update(latest.progress?.progress.filter((one) => !FINAL.includes(one.state)).slice(0, SHOWN));
+  };
+  return { title: "Overview", element, update };
+}

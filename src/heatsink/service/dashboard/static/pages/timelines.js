@@ -1,0 +1,83 @@
+// Timelines: whose posts are pushed to homes, and whose readers pull them.
+
+import { get } from "/static/api.js";
+import { card, figures, h, table, wide } from "/static/elements.js";
+import { batches } from "/static/history.js";
+import { count, moment, number, seconds } from "/static/words.js";
+
+const LOOK_MS = 3_000;
+const FAN_OUT = "heatsink.fanout";
+const NO_PUSHES = [
+  "Nobody posted lately. Post: ",
+  h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/timelines/ada/posts`),
+];
+const NOBODY = { posts: 0, groups: 0, waiting: 0, eta_s: 0 };
+
+// Who was pushed lately and is not pulled by now.
+function pushersBut(pulled) {
+  const byAuthor = new Map();
+  const isPulled = (author) => pulled.some((one) => one.author === author);
+  for (const batch of batches().filter((one) => one.action === FAN_OUT && !isPulled(one.tenant))) {
+    const author = byAuthor.get(batch.tenant) ?? { ...NOBODY, author: batch.tenant, last: batch.submitted };
+    author.posts += 1;
+    author.groups += batch.items;
+    author.waiting += batch.waiting + batch.running;
+    author.eta_s = Math.max(author.eta_s, batch.eta_s ?? 0);
+    byAuthor.set(batch.tenant, author);
+  }
+  return [...byAuthor.values()];
+}
+
+const modeTable = (empty) => table([
+  { name: "author", text: (one) => one.author },
+  { name: "since", text: (one) => moment(one.since), tight: true },
+  { name: "why", text: (one) => one.reason },
+], (one) => one.author, empty);
+
+export function makeTimelines() {
+  const state = { authors: [], asked_ms: 0, refusal: "" };
+  const pulled = () => state.authors.filter((one) => one.mode === "pull");
+  const pushers = () => pushersBut(pulled());
+  const now = figures({
+    "pulled authors": () => [number(pulled().length), "read where their posts are"],
+    "pushed lately": () => [count(pushers().length, "author"), "of the newest batches"],
+    "posts under way": () => [number(pushers().filter((one) => one.waiting).length), "still being pushed"],
+  });
+  const refusal = h("p", { class: "empty" });
+  const celebrities = modeTable("No author is pulled: nobody has that many followers. All posts are pushed.");
+  const pushed = table([
+    { name: "author", text: (one) => one.author },
+    { name: "posts", number: true, text: (one) => number(one.posts) },
+    { name: "groups of followers", number: true, text: (one) => number(one.groups) },
+    { name: "left to push", number: true, text: (one) => number(one.waiting) },
+    { name: "time left", number: true, text: (one) => (one.waiting ? seconds(one.eta_s) : "all pushed") },
+    { name: "last post", text: (one) => moment(one.last), tight: true },
+  ], (one) => one.author, NO_PUSHES);
+  const back = modeTable("");
+  const again = wide("Pushed again ", back.element);
+  const element = h("div", { class: "cards" }, wide("Now", now.element, refusal),
+    card("Pulled ", celebrities.element), card("Pushed ", pushed.element), again);
+
+  async function look() {
+    state.asked_ms = Date.now();
+    try {
+      state.authors = (await get("/v1/timelines?limit=200")).authors;
+      state.refusal = "";
+    } catch (error) {
+      state.refusal = error.message;
+    }
+  }
+
+  const update = () => {
+    if (Date.now() - state.asked_ms > LOOK_MS) look();
+    now.update();
+    refusal.textContent = state.refusal;
+    refusal.hidden = !state.refusal;
+    celebrities.update(pulled());
+    pushed.update(pushers());
+    const before = state.authors.filter((one) => one.mode === "push");
+    again.hidden = before.length === 0;
+    back.update(before);
+  };
+  return { title: "Timelines", element, update };
+}

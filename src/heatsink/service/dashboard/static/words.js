@@ -1,0 +1,97 @@
+// Figures and names as people read them.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const FINE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+const HOT_SHOWN = 4;
+export const NONE = "–";
+export const number = (value) => (value == null ? NONE : (Math.abs(value) < 10 ? FINE : WHOLE).format(value));
+export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
+export const percent = (share) => (share == null ? NONE : `${FINE.format(100 * share)} %`);
+
+export function seconds(value) {
+  if (value == null) return NONE;
+  if (value < 0.0995) return `${FINE.format(1000 * value)} ms`;
+  if (value < 1) return `${WHOLE.format(1000 * value)} ms`;
+  if (value < 90) return `${FINE.format(value)} s`;
+  if (value < 5400) return `${WHOLE.format(value / 60)} min`;
+  if (value < 129_600) return `${FINE.format(value / 3600)} h`;
+  return `${FINE.format(value / 86_400)} days`;
+}
+
+export function moment(text) {
+  if (!text) return NONE;
+  const time = new Date(text);
+  const today = time.toDateString() === new Date().toDateString();
+  return today ? CLOCK.format(time) : `${DAY.format(time)} ${CLOCK.format(time)}`;
+}
+
+// Some keys are Heatsink's own: say what they are for.
+const OWN = {
+  "~posts/": "posts of ",
+  "~mode/": "author ",
+  "~workers/": "partition ",
+  "~followers/": "followers of ",
+  "~following/": "follows of ",
+  "~setting/": "setting ",
+};
+
+export function keyName(key) {
+  const prefix = Object.keys(OWN).find((start) => key.startsWith(start));
+  return prefix ? OWN[prefix] + key.slice(prefix.length) : key;
+}
+
+export const isOwn = (key) => key.startsWith("~");
+
+export function subject(decision) {
+  const [kind, ...rest] = decision.subject.split(":");
+  const name = rest.join(":");
+  return kind === "key" ? keyName(name) : `${kind} ${name}`;
+}
+
+export function target(decision) {
+  const { setting, value } = decision;
+  if (decision.subject.startsWith("key:~mode/")) {
+    return value === 2 ? "pulled" : "pushed";
+  }
+  if (decision.subject.startsWith("key:~workers/")) {
+    return value == null ? "workers unpinned" : `pinned to ${count(value, "worker")}`;
+  }
+  if (decision.subject.startsWith("key:~setting/")) {
+    return value == null ? "back to its default" : number(value);
+  }
+  if (setting === "pin") {
+    return value == null ? "unpinned" : `pinned to ${count(value, "bucket")}`;
+  }
+  if (value == null) return `${setting} taken back`;
+  return setting === "buckets" ? count(value, "bucket") : `${setting} ${number(value)}`;
+}
+
+// What is hot now: one sentence for each key that matters, and whether it is bad news.
+export function hotNow(heat) {
+  if (!heat) return [{ text: "Waiting for the first word from the server…" }];
+  if (!heat.leads) {
+    return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
+  }
+  if (!heat.window) return [{ text: "Waiting for the first window of heat…" }];
+  const room = heat.bucket_units_s;
+  const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.write_units_s > room / 2);
+  if (!hot.length) return [{ text: calmWords(heat.keys, room) }];
+  return hot.slice(0, HOT_SHOWN).map((one) => ({ key: one.key, text: heatWords(one, room), bad: one.throttles_s > 0 }));
+}
+
+function calmWords(keys, room) {
+  const nothing = `Nothing is hot: no key takes half of what one bucket is meant to take (${number(room)} write units/s).`;
+  const busiest = keys[0];
+  return busiest ? `${nothing} The busiest is ${keyName(busiest.key)} with ${number(busiest.write_units_s)}.` : nothing;
+}
+
+function heatWords(one, room) {
+  const each = number(one.write_units_s / one.buckets);
+  const where = one.buckets > 1 ? `spread over ${one.buckets} buckets, about ${each} in each` : "in one bucket";
+  const throttled = one.throttles_s > 0 ? ` It is throttled ${number(one.throttles_s)} times a second.` : "";
+  const takes = ` takes ${number(one.write_units_s)} write units/s, ${where}`;
+  return `${takes}; a bucket is meant to take ${number(room)}.${throttled}`;
+}

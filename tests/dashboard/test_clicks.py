@@ -1,0 +1,112 @@
+"""What an operator does on the dashboard, by real clicks and keys on a running server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.processes import serving
+
+from .conftest import SHOTS, SLOW_MS, Site, Visit
+from .traffic import PULLED, WARM, submit
+
+TOKEN = "a-long-enough-word"  # noqa: S105
+EMPTY = ("--store", "memory://")
+pytestmark = pytest.mark.timeout(180)
+expect.set_options(timeout=SLOW_MS)
+
+
+def row_of(page: Page, batch: str) -> Locator:
+    return page.locator("tr", has=page.locator(f"[title='{batch}']"))
+
+
+def test_a_key_is_pinned_with_a_reason_and_unpinned(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/keys")
+    page.get_by_role("button", name=WARM).click()
+    chosen = page.get_by_role("region", name="The chosen key")
+    chosen.get_by_label("Buckets", exact=True).fill("3")
+    chosen.get_by_label("Reason").fill("launch at noon")
+    chosen.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.get_by_text(f"{WARM} is pinned to 3 buckets")).to_be_visible()
+    expect(chosen.get_by_text("pinned to 3: launch at noon")).to_be_visible()
+    chosen.get_by_role("button", name="Unpin").click()
+    expect(chosen.get_by_text("decided by heat")).to_be_visible()
+    expect(chosen.get_by_role("button", name="Unpin")).to_be_hidden()
+
+
+def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> None:
+    batch = submit(site.url, "resize", "clicks", 5_000)
+    page = visit(f"{site.url}/bulk")
+    row = row_of(page, batch)
+    row.get_by_role("button", name="Pause").click()
+    expect(row.locator(".state")).to_have_text("paused")
+    row.get_by_role("button", name="Resume").click()
+    expect(row.locator(".state")).to_have_text("running")
+    row.get_by_role("button", name="Cancel").click()
+    expect(row.locator(".state")).to_have_text("running")  # it asks first
+    row.get_by_role("button", name="Really cancel?").click()
+    expect(row.locator(".state")).to_have_text("cancelled")
+
+
+def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/bulk")
+    row = row_of(page, site.mail)
+    row.get_by_role("button", name="Failures").click()
+    shown = page.get_by_role("region", name="Failures")
+    expect(shown.get_by_text(re.compile("no mailbox 57"))).to_be_visible()
+    shown.get_by_role("button", name="Close").click()
+    expect(shown).to_be_hidden()
+    row.get_by_role("button", name="Retry failed").click()
+    expect(page.get_by_text("What failed runs once more.")).to_be_visible()
+
+
+def test_decisions_can_be_searched(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/registry")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.get_by_label("Search decisions").fill(f"{PULLED} followers")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody tr").first).to_contain_text(f"author {PULLED}")
+    page.get_by_label("Search decisions").fill("no such thing")
+    expect(page.get_by_text("Nothing of what is loaded matches")).to_be_visible()
+
+
+def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) -> None:
+    page = visit(site.url)
+    page.locator(".brand").focus()
+    for name in ("Overview", "Keys", "Bulk"):
+        page.keyboard.press("Tab")
+        focused = page.locator("nav a:focus-visible")
+        expect(focused).to_have_text(name)
+        page.keyboard.press("Enter")
+        expect(page.locator("nav a[aria-current=page]")).to_have_text(name)
+    expect(page).to_have_url(f"{site.url}/bulk")
+    page.go_back()
+    expect(page).to_have_title("Keys · Heatsink")
+
+
+def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
+    tmp_path: Path, visit: Visit
+) -> None:
+    with serving(tmp_path, *EMPTY) as served:
+        page = visit(f"{served.url}/bulk", allow=True)
+        expect(page.get_by_text("No batches yet. Submit one:")).to_be_visible()
+        page.screenshot(path=SHOTS / "empty.png")
+        port = str(served.port)
+    expect(page.get_by_role("alert")).to_contain_text("Disconnected")
+    page.screenshot(path=SHOTS / "disconnected.png")
+    with serving(tmp_path, *EMPTY, "--port", port, "--token", f"read:{TOKEN}"):
+        box = page.get_by_label("Token", exact=True)
+        box.fill(TOKEN)
+        page.screenshot(path=SHOTS / "token.png")
+        page.get_by_role("button", name="Connect").click()
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        expect(page.get_by_role("alert")).to_be_hidden()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_label("Any other key").fill("conv_1")
+        page.get_by_role("button", name="Explain").click()
+        page.get_by_label("Reason").fill("may I?")
+        page.get_by_role("button", name="Pin", exact=True).click()
+        expect(page.get_by_text("Not done: this call needs the scope admin")).to_be_visible()

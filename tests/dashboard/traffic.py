@@ -1,0 +1,84 @@
+"""Real traffic on a served Heatsink: a hot conversation, reads, batches, timelines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+
+from heatsink import connect
+
+HOT, WARM = "conv_launch", "conv_team"
+BODY = "x" * 30_000  # thirty units a message: hot without wearing out the machine
+WRITERS = 5
+EVERY_S = 0.04
+PULLED = "grace"
+
+
+@contextmanager
+def traffic(url: str) -> Iterator[None]:
+    stop = Event()
+    writers = [Thread(target=_write, args=(url, stop)) for _ in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+def _write(url: str, stop: Event) -> None:
+    with httpx.Client(base_url=url, timeout=30) as api:
+        turn = 0
+        while not stop.wait(EVERY_S):
+            turn += 1
+            api.post(f"/v1/conversations/{HOT}/messages", json={"body": BODY})
+            if turn % 3 == 0:
+                api.get(f"/v1/conversations/{HOT}/messages", params={"limit": 1, "fresh_for": 0.5})
+                api.post(f"/v1/conversations/{WARM}/messages", json={"body": BODY[:5_000]})
+            if turn % 4 == 0:
+                api.get("/v1/timelines/reader1/home")
+            if turn % 5 == 0:
+                api.post("/v1/counters/likes:42", json={"amount": 1})
+
+
+def submit(url: str, action: str, tenant: str, items: int) -> str:
+    answer = httpx.post(
+        f"{url}/v1/bulk/{action}",
+        params={"tenant": tenant},
+        json=[{"to": number} for number in range(items)],
+        timeout=30,
+    )
+    answer.raise_for_status()
+    return str(answer.json()["id"])
+
+
+def tell_stories(url: str, data: Path) -> None:
+    """Timelines: two authors who are pushed, and one with more followers than a test can have."""
+    asyncio.run(_pull(data))
+    with httpx.Client(base_url=url, timeout=30) as api:
+        for author in ("ada", "linus", PULLED):
+            for reader in range(3):
+                api.post(f"/v1/timelines/reader{reader}/follows", json={"author": author})
+            api.post(f"/v1/timelines/{author}/posts", json={"body": "hello"}).raise_for_status()
+
+
+async def _pull(data: Path) -> None:
+    async with connect(f"sqlite:///{data}/heatsink.db", coordinate=False) as hs:
+        reason = "pinned: twelve million followers"
+        await hs.pin(f"~mode/{PULLED}", buckets=2, reason=reason)
+
+
+def until_spread(url: str) -> None:
+    for _ in range(200):
+        if httpx.get(f"{url}/v1/keys/{HOT}").json()["buckets"] > 1:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the hot key was never spread")
