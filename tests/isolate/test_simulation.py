@@ -33,7 +33,7 @@ def no_back_fill() -> AbstractContextManager[object]:
 
 
 def no_rebuild() -> AbstractContextManager[object]:
-    async def rebuild(self: Timelines, user: str, _: object) -> None:
+    async def rebuild(self: Timelines, user: str) -> None:
         await self._homes.fill(user, [], True)
 
     return patch.object(Timelines, "_rebuild", rebuild)
@@ -41,11 +41,11 @@ def no_rebuild() -> AbstractContextManager[object]:
 
 def unfollowed_stay() -> AbstractContextManager[object]:
     async def pushed(
-        self: Timelines, user: str, followed: frozenset[str], below: bytes | None, limit: int
+        self: Timelines, user: str, _: frozenset[str], below: bytes | None, limit: int
     ) -> list[HomeEntry]:
         page = await self._homes.page(user, below, limit)
         if page is None:
-            await self._rebuild(user, followed)
+            await self._rebuild(user)
             page = await self._homes.page(user, below, limit)
         return page or []
 

@@ -11,7 +11,9 @@ import pytest
 
 import heatsink
 from heatsink import Heatsink
+from heatsink.absorb.reads import Reads
 from heatsink.bulk import Actions
+from heatsink.client.queue.timelines import make_timelines
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED, wanted_mode
@@ -235,6 +237,29 @@ def test_homes_that_were_lost_are_made_anew() -> None:
             assert await bodies(timelines, "zoe") == [b"two", b"one"]
 
     run_on_virtual_time(work())
+
+
+def test_a_home_is_made_anew_with_whom_another_process_has_just_begun_to_follow() -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            post = await hs.timelines.post("ada", b"hello")
+            await hs.bulk.wait(post.batch)
+            assert await bodies(hs.timelines, "zoe") == []
+            await another_process(hs, clock).follow("zoe", "ada")
+            hs._queue.homes.lose_everything()  # type: ignore[union-attr]
+            await bodies(hs.timelines, "zoe")
+            await clock.sleep(6.0)
+            assert await bodies(hs.timelines, "zoe") == [b"hello"]
+
+    run_on_virtual_time(work())
+
+
+def another_process(hs: Heatsink, clock: SkewedClock) -> Timelines:
+    """The same stores, but what it keeps near is its own."""
+    assert hs._queue is not None
+    assert hs._registry is not None
+    reads, settings = Reads(clock=clock), TimelineSettings()
+    return make_timelines(hs.log, hs.counters, hs._registry, hs._queue, reads, settings, Random(2))
 
 
 @on_virtual_time

@@ -124,11 +124,12 @@ class Graph:
     async def following(self, user: str) -> frozenset[str]:
         key = FOLLOWING + user
         found: frozenset[str] = await self._cache.get(
-            key, lambda: self._load_following(user), fresh_for=FRESH_S, stale_for=STALE_S
+            key, lambda: self.load_following(user), fresh_for=FRESH_S, stale_for=STALE_S
         )
         return found
 
-    async def _load_following(self, user: str) -> frozenset[str]:
+    async def load_following(self, user: str) -> frozenset[str]:
+        """As the store has it now."""
         return frozenset([name async for name in self._current(FOLLOWING + user)])
 
     async def follower_count(self, author: str) -> int:

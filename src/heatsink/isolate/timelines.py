@@ -233,7 +233,7 @@ class Timelines:
         while len(found) < limit:
             page = await self._homes.page(user, below, limit)
             if page is None:
-                await self._rebuild(user, followed)
+                await self._rebuild(user)
                 page = await self._homes.page(user, below, limit) or []
             found += [entry for entry in page if entry.author in followed]
             if len(page) < limit:
@@ -241,8 +241,10 @@ class Timelines:
             below = page[-1].raw
         return found[:limit]
 
-    async def _rebuild(self, user: str, followed: frozenset[str]) -> None:
-        """From the authors' own logs, which hold everything."""
+    async def _rebuild(self, user: str) -> None:
+        """From the authors' own logs, which hold everything. Whom another process has just begun
+        to follow must not be left out: the home counts as whole then."""
+        followed = await self._graph.load_following(user)
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
         recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
