@@ -49,7 +49,10 @@ def unfollowed_stay() -> AbstractContextManager[object]:
             page = await self._homes.page(user, below, limit)
         return page or []
 
-    return patch.object(Timelines, "_pushed", pushed)
+    async def unfollow(self: Timelines, user: str, author: str) -> bool:
+        return await self._graph.unfollow(user, author)
+
+    return patch.multiple(Timelines, _pushed=pushed, unfollow=unfollow)
 
 
 @pytest.mark.timeout(240)

@@ -140,7 +140,7 @@ class Graph:
         return max(count, 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
-        """Every one; somebody who came and went may come twice."""
+        """Every one; who came and went, or clicked twice, may come twice."""
         return self._current(FOLLOWERS + author)
 
     async def _current(self, key: str) -> AsyncIterator[str]:
