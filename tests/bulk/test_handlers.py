@@ -14,6 +14,7 @@ from heatsink.bulk import Actions, Bulk, BulkSettings, Context, Fail, RateLimite
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.testing.virtual import VirtualLoop
 
 from .world import World, on_virtual_time
 
@@ -297,3 +298,21 @@ async def test_what_is_cancelled_with_its_whole_process_has_not_failed() -> None
     async with world.consumer("two", workers=2):
         assert (await world.bulk.wait(batch.id, 60.0)).done == 2
     assert attempts == [1, 1, 1, 1]
+
+
+@on_virtual_time
+async def test_what_a_handler_did_while_it_blocked_the_loop_counts_if_nobody_took_it_over() -> None:
+    world = World(1, deadline_s=600.0)
+    runs: list[int] = []
+
+    @world.action()
+    async def blocks(item: int, _: Context) -> None:
+        runs.append(item)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.block(3.0)
+
+    async with world.consumer(workers=1, lease_s=1.0):
+        batch = await world.bulk.submit("blocks", range(40))
+        progress = await world.bulk.wait(batch.id, 600.0)
+    assert (progress.done, sorted(runs)) == (40, list(range(40)))

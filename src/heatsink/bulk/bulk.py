@@ -81,6 +81,14 @@ class Bulk:
         """Connect now, to hear of trouble early. Else the first call does it."""
         await self._patience.open()
 
+    def close(self) -> None:
+        """Calls from now on, and those that wait, end with `Closed`."""
+        self._patience.is_closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._patience.is_closed
+
     async def submit(
         self,
         action: str,

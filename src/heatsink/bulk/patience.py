@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from heatsink.clock import Clock
-from heatsink.errors import Overloaded, Retryable
+from heatsink.errors import Closed, Overloaded, Retryable
 
 Result = TypeVar("Result")
 PAUSE_S = 0.05
@@ -38,6 +38,7 @@ class Patience:
         self._clock = clock
         self._rng = rng
         self._opening = opening
+        self.is_closed = False
 
     async def open(self) -> None:
         await self._opening()
@@ -45,7 +46,7 @@ class Patience:
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         give_up_s = self._clock.monotonic_s() + self._deadline_s
         pause_s = PAUSE_S
-        while True:
+        while not self.is_closed:
             try:
                 if not self._opening.is_open:
                     await self._opening()
@@ -58,3 +59,4 @@ class Patience:
                     ) from error
             await self._clock.sleep(wait_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
+        raise Closed("the client of this queue was closed: use it inside `async with`")

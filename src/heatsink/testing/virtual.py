@@ -40,6 +40,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._leaping.now_s
 
+    def block(self, seconds: float) -> None:
+        """As a handler does that computes or sleeps for so long without awaiting anything."""
+        self._leaping.now_s += seconds
+
 
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
     """Like `asyncio.run`, on virtual time. Threads and sockets do not work there."""

@@ -19,7 +19,7 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import LEGACY, QueueStores
 from heatsink.checks import check_kind, check_number, check_whole
 from heatsink.clock import Clock
-from heatsink.errors import HeatsinkError
+from heatsink.errors import Closed, HeatsinkError
 from heatsink.registry.soft import Targets
 
 from .chores import Housekeeping
@@ -84,6 +84,7 @@ class Consumer:
         self._pumps: dict[int, Pump] = {}
         self._tasks: dict[Pump, asyncio.Task[None]] = {}
         self._stopped = asyncio.Event()
+        self._is_cut_off = False
 
     @property
     def partitions(self) -> list[int]:
@@ -111,12 +112,14 @@ class Consumer:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._close()
+        if self._is_cut_off:
+            raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
         self._stopped.set()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
-        while True:
+        while not self._bulk.is_closed:
             try:
                 await work()
             except HeatsinkError as error:
@@ -126,6 +129,9 @@ class Consumer:
                 logger.exception("%s: a round failed and is made again", self.name)
                 await self._clock.sleep(TARGETS_S)
             await self._clock.sleep(pause_s)
+        if not self._stopped.is_set():
+            self._is_cut_off = True
+            self._stopped.set()
 
     # -- sharing the partitions ------------------------------------------------------------
 
@@ -228,9 +234,8 @@ class Consumer:
     async def _close(self) -> None:
         """Finish or give back what runs, then let others have the partitions at once."""
         pumps = list(self._tasks)
-        await asyncio.gather(
-            *(pump.stop(self._settings.grace_s) for pump in pumps), return_exceptions=True
-        )
+        grace_s = 0.0 if self._is_cut_off else self._settings.grace_s
+        await asyncio.gather(*(pump.stop(grace_s) for pump in pumps), return_exceptions=True)
         tasks = list(self._tasks.values())
         if tasks:
             await asyncio.wait(tasks, timeout=FAREWELL_S)  # the last outcomes are told

@@ -69,6 +69,7 @@ class Pump:
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
         self._together = 1  # items that a free worker takes, by what came last
+        self._beat_s = clock.monotonic_s()
         self._stopping = False
 
     def ring(self) -> None:
@@ -111,6 +112,8 @@ class Pump:
         want = self._want()
         if want <= 0 and not granted:
             return self._until_lanes(IDLE_S)
+        if not await self._keep_leases():
+            return PAUSE_S
         try:
             claimed = await self._claim(want, granted)
         except HeatsinkError as error:
@@ -156,6 +159,8 @@ class Pump:
     def _start(self, claimed: Claimed, start_by_s: float) -> None:
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
+        if self.is_empty:
+            self._beat_s = self._clock.monotonic_s()
         for held in self._ledger.take(claimed.slices):
             if held.slice.limited:
                 self.pool.put(held, start_by_s, first=True)
@@ -205,15 +210,21 @@ class Pump:
 
     async def _mind(self) -> None:
         """Keep leases and watch the clock."""
-        beat_s = self._clock.monotonic_s()
         while True:
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
-            now_s = self._clock.monotonic_s()
-            self._warn_if_blocked(now_s - slept_s - MIND_S)
+            self._warn_if_blocked(self._clock.monotonic_s() - slept_s - MIND_S)
             self.pool.check_times()
-            if now_s - beat_s >= self._lease_s / 3 and len(self._ledger):
-                beat_s = now_s if await self.flush(self._ledger.attempts) else beat_s
+            await self._keep_leases()
+
+    async def _keep_leases(self) -> bool:
+        """Before any claim: if we stood still, that would take what ended here for lost."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._beat_s < self._lease_s / 3 or not len(self._ledger):
+            return True
+        if is_told := await self.flush(self._ledger.attempts):
+            self._beat_s = now_s
+        return is_told
 
     def _warn_if_blocked(self, late_s: float) -> None:
         if late_s > self._lease_s / 3:

@@ -66,6 +66,8 @@ class Queue:
         await self.close()
 
     async def close(self) -> None:
+        """Whoever submits, waits or works meanwhile ends with `Closed`."""
+        self.bulk.close()
         await self.stores.close()
 
 

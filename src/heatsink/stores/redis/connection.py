@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, Unavailable
 
 from .address import Address
 from .tls import check_authority, distrust
@@ -75,6 +75,7 @@ class Connection:
         self._opening = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._is_closed = False
         self._failures = 0
         self._told: set[str] = set()  # reasons of this outage: each is logged once
         self._resume_s = float("-inf")
@@ -82,6 +83,8 @@ class Connection:
     async def run(self, *words: Word) -> Any:
         """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `InvalidSetting`."""
         async with self._turns:
+            if self._is_closed:
+                raise Closed(f"the connection to Redis at {self._address} was closed")
             if self._clock.monotonic_s() < self._resume_s:
                 raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
@@ -164,6 +167,7 @@ class Connection:
         return [self._address.node(node.host, node.port) for node in nodes]
 
     async def close(self) -> None:
+        self._is_closed = True
         driver, self._driver = self._driver, None
         await asyncio.gather(*self._calls, return_exceptions=True)
         if driver is not None:
