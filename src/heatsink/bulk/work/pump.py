@@ -112,7 +112,7 @@ class Pump:
         want = self._want()
         if want <= 0 and not granted:
             return self._until_lanes(IDLE_S)
-        if not await self._keep_leases():
+        if not await self._keep_leases(self._lease_s * 2 / 3):
             return PAUSE_S
         try:
             claimed = await self._claim(want, granted)
@@ -159,8 +159,6 @@ class Pump:
     def _start(self, claimed: Claimed, start_by_s: float) -> None:
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
-        if self.is_empty:
-            self._beat_s = self._clock.monotonic_s()
         for held in self._ledger.take(claimed.slices):
             if held.slice.limited:
                 self.pool.put(held, start_by_s, first=True)
@@ -215,12 +213,12 @@ class Pump:
             await self._clock.sleep(MIND_S)
             self._warn_if_blocked(self._clock.monotonic_s() - slept_s - MIND_S)
             self.pool.check_times()
-            await self._keep_leases()
+            await self._keep_leases(self._lease_s / 3)
 
-    async def _keep_leases(self) -> bool:
-        """Before any claim: if we stood still, that would take what ended here for lost."""
+    async def _keep_leases(self, age_s: float) -> bool:
+        """Also before a claim, if we stood still: that would take what ended here for lost."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._beat_s < self._lease_s / 3 or not len(self._ledger):
+        if now_s - self._beat_s < age_s or not len(self._ledger):
             return True
         if is_told := await self.flush(self._ledger.attempts):
             self._beat_s = now_s
