@@ -200,3 +200,10 @@ def test_panels_have_places_of_their_own() -> None:
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
     assert len(set(ids)) == len(ids)
     assert len(set(places)) == len(places)
+
+
+def test_the_page_says_what_to_do_about_every_alert() -> None:
+    page = (DEPLOY.parent / "docs" / "deploy.md").read_text()
+    groups = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"]}
+    assert set(re.findall(r"^\| (Heatsink\w+) \|", page, re.MULTILINE)) == alerts
