@@ -14,21 +14,19 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import httpx
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, FastAPI, Header, Query
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 import heatsink
-from heatsink import Heatsink, errors
+from heatsink import Heatsink
+from heatsink.contrib.starlette import answer_errors, client, lifespan
 
-RETRY_AFTER_S = 1
 room_messages = APIRouter(prefix="/rooms/{room}/messages", tags=["messages"])
 
 
@@ -49,11 +47,6 @@ class Page(BaseModel):
 
 class Posted(BaseModel):
     id: UUID
-
-
-def client(request: Request) -> Heatsink:
-    hs: Heatsink = request.state.hs
-    return hs
 
 
 Client = Annotated[Heatsink, Depends(client)]
@@ -82,28 +75,10 @@ async def get_messages(
     return Page(messages=messages, cursor=page.cursor)
 
 
-async def come_back(_: Request, error: Exception) -> JSONResponse:
-    """One key is too hot (429), or the store does not answer (503): the same call may succeed."""
-    hot = isinstance(error.__cause__, errors.Throttled)
-    headers = {"Retry-After": str(RETRY_AFTER_S)}
-    return JSONResponse({"detail": str(error)}, 429 if hot else 503, headers)
-
-
-async def refuse(status: int, _: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, status)
-
-
 def make_app(store: str, news: str | None = None, **settings: Any) -> FastAPI:
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Heatsink]]:
-        async with heatsink.connect(store, news=news, **settings) as hs:
-            yield {"hs": hs}
-
-    app = FastAPI(title="Chat on Heatsink", lifespan=lifespan)
+    app = FastAPI(title="Chat on Heatsink", lifespan=lifespan(store, news=news, **settings))
     app.include_router(room_messages)
-    app.add_exception_handler(errors.Retryable, come_back)
-    app.add_exception_handler(errors.InvalidInput, partial(refuse, 400))
-    app.add_exception_handler(errors.Conflict, partial(refuse, 409))
+    answer_errors(app)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Every error as problem+json (RFC 9457): the one place where errors meet HTTP."""
+"""Every error as problem+json (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from collections.abc import Container
 import msgspec
 
 from heatsink import errors
+from heatsink.contrib.starlette import RETRY_AFTER_S, RETRYABLE, STATUSES
 
 from .shapes import Problem
 
 MEDIA_TYPE = b"application/problem+json"
-RETRY_AFTER_S = 1
 DETAIL_MAX = 500
-STATUSES: dict[type[Exception], int] = {
-    errors.NotFound: 404,
-    errors.InvalidInput: 400,
-    errors.Conflict: 409,
-    errors.TokenExpired: 410,
-    errors.Throttled: 429,
-    errors.HeatsinkError: 503,
-}
 TITLES = {
     400: "Bad request",
     401: "A token is needed",
@@ -42,7 +34,6 @@ FIELDS: dict[type[Exception], str] = {
     errors.InvalidCursor: "cursor",
     errors.InvalidBody: "body",
 }
-RETRYABLE = (429, 503)
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
 _place = re.compile(r" - at `\$?\.?(.*)`$")
