@@ -18,12 +18,17 @@ from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client import connect
-from heatsink.client.queue import connect_queue
-from heatsink.errors import InvalidSetting
+from heatsink.client.queue import Queue, connect_queue
+from heatsink.clock import Clock, SystemClock
+from heatsink.errors import InvalidSetting, Retryable
 
 from .configuration import config_option
 from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
+
+logger = logging.getLogger("heatsink")
+PATIENCE_S = 10.0
+PAUSE_S = 0.5
 
 
 @click.command()
@@ -85,7 +90,9 @@ async def _run(
 ) -> None:
     async with AsyncExitStack() as stack:
         if store is None:
-            client = await stack.enter_async_context(connect_queue(queue, settings))
+            client = connect_queue(queue, settings)
+            await _wait_for(client, SystemClock())
+            await stack.enter_async_context(client)
             running = client.worker(table, **consumer)
         else:
             name = consumer.pop("name")
@@ -97,6 +104,19 @@ async def _run(
             stack.callback(_serve_metrics(running, metrics_port))
         click.echo(f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)")
         await running.run()
+
+
+async def _wait_for(queue: Queue, clock: Clock) -> None:
+    """A queue that restarts while a worker starts is worth a little patience."""
+    give_up_s = clock.monotonic_s() + PATIENCE_S
+    while clock.monotonic_s() < give_up_s:
+        try:
+            await queue.bulk.open()
+        except Retryable as error:
+            logger.warning("the queue is not there yet: %s", error)
+            await clock.sleep(PAUSE_S)
+        else:
+            return
 
 
 def _serve_metrics(consumer: Consumer, port: int) -> Callable[[], None]:
