@@ -157,11 +157,6 @@ async def recorded(queue: Queue) -> int:
     return sum(load.done + load.failed for load in loads)
 
 
-async def fenced(queue: Queue) -> int:
-    plan = await queue.bulk.plan()
-    return sum([(await queue.stores.queue.load(n)).fenced for n in range(plan.high_water)])
-
-
 def until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
     give_up_s = monotonic() + patience_s
     while not condition():
