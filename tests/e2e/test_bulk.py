@@ -19,7 +19,7 @@ from tests.servers import real
 from .bulk import Workers, client, recorded, running_workers, until
 
 pytestmark = pytest.mark.timeout(120)
-BUSY_S = 2.0  # what a machine with other work may add
+BUSY_S = 2.0  # not yet mended: what re-running takes beyond 2 × lease, also on a quiet machine
 LEASE_S = 2.0
 
 

@@ -31,7 +31,6 @@ from .webhook import webhook_action
 logger = logging.getLogger("heatsink")
 WORKERS = "workers"
 TIDY_S = 0.25
-IDLE_TIDY_S = 5.0
 TARGETS_S = 1.0
 BELL_S = 1.0
 FAREWELL_S = 2.0

@@ -43,9 +43,6 @@ class Held:
             self.setbacks.append(setback)
         return True
 
-    def is_running(self, offset: int) -> bool:
-        return self._marks[offset] == _RUNNING
-
     def mend(self) -> None:
         """What cannot be stored as it is must not keep the rest from being told."""
         self.setbacks = [_sound(setback) for setback in self.setbacks]
