@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+
+from heatsink.stores.embedded import free_port
 
 from .harness import Bench, Scale, Target, at_least, interleave, ratio_at_least
 
@@ -57,7 +58,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def contenders() -> list[Contender]:
-    ports = [_free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     ours = Contender("ours", [sys.executable, "-c", OURS, str(ports[0])], ports[0], 1.0)
     found = [ours]
     for name, package, command, port, share in (
@@ -70,12 +71,6 @@ def contenders() -> list[Contender]:
         else:
             print(f" ({name} is not there: {GET.format(name, package)})", file=sys.stderr)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Engine(msgspec.Struct, frozen=True):

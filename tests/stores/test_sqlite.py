@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from heatsink.errors import Closed, InvalidSetting, Unavailable, WrongIncarnatio
 from heatsink.spread.store import Ask, Row
 from heatsink.stores.sqlite import log as log_module
 from heatsink.stores.sqlite import sqlite_stores
-from heatsink.stores.sqlite.database import Database
-from heatsink.stores.sqlite.engine import Job
+from heatsink.stores.sqlite.database import SCHEMA, Database
+from heatsink.stores.sqlite.engine import Job, _check_owner, open_file
 from heatsink.stores.stores import Stores
 
 
@@ -203,3 +204,20 @@ async def test_a_file_put_in_its_place_is_noticed_before_a_write_is_lost(tmp_pat
         (tmp_path / "backup.db").rename(file)
         with pytest.raises(WrongIncarnation, match="reconnect"):
             await hs.log.append("k", b"nowhere")
+
+
+class Overtaken:
+    """A connection whose first question is answered just before another process makes the file."""
+
+    def __init__(self, file: Path) -> None:
+        self._own, self._file = sqlite3.connect(file), file
+
+    def execute(self, question: str) -> Any:
+        answer = self._own.execute(question).fetchone()
+        open_file(self._file, SCHEMA).close()
+        return SimpleNamespace(fetchone=lambda: answer)
+
+
+def test_a_file_that_another_process_makes_just_now_is_ours(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    _check_owner(Overtaken(file), file)  # type: ignore[arg-type]

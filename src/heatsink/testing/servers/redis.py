@@ -36,8 +36,10 @@ class RedisServer:
         acl: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         mode: Sequence[str] = (),
+        clustered: bool = False,
     ) -> None:
-        self.port = free_port()
+        self.port, self.bus_port = free_port(), free_port()
+        self._clustered = clustered
         self.password = password
         self._folder = TemporaryDirectory(prefix="heatsink-redis-")
         self._options = {**NO_DISK, **({"appendonly": "yes"} if append_only else {})}
@@ -72,12 +74,12 @@ class RedisServer:
         return self
 
     def _start_somewhere(self) -> None:
-        """On another port if somebody else was faster to take this one."""
+        """On other ports if somebody else was faster to take these."""
         find_server()
         for _ in range(START_ATTEMPTS - 1):
             with suppress(MissingServer):
                 return self.start()
-            self.port = free_port()
+            self.port, self.bus_port = free_port(), free_port()
         return self.start()
 
     def __exit__(
@@ -101,6 +103,8 @@ class RedisServer:
 
     def _configuration(self) -> str:
         lines = {"bind": HOST, "port": str(self.port), "dir": str(self.path), **self._options}
+        if self._clustered:
+            lines |= {"cluster-enabled": "yes", "cluster-port": str(self.bus_port)}
         if self._acl:
             (self.path / "users.acl").write_text("\n".join(self._acl) + "\n")
             lines["aclfile"] = str(self.path / "users.acl")

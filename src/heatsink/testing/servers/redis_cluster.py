@@ -7,7 +7,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from urllib.parse import quote
 
-from heatsink.stores.embedded import MissingServer, free_port
+from heatsink.stores.embedded import MissingServer
 
 from .redis import HOST, RedisServer
 
@@ -21,11 +21,7 @@ class RedisCluster:
     """`with RedisCluster() as cluster: …(cluster.url)`. It takes two seconds to be ready."""
 
     def __init__(self, acl: Sequence[str] = ()) -> None:
-        self._bus_ports = [free_port() for _ in range(MASTERS)]
-        self.masters = [
-            RedisServer(acl=acl, options={"cluster-enabled": "yes", "cluster-port": str(port)})
-            for port in self._bus_ports
-        ]
+        self.masters = [RedisServer(acl=acl, clustered=True) for _ in range(MASTERS)]
 
     @property
     def url(self) -> str:
@@ -66,8 +62,9 @@ class RedisCluster:
             master.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
 
     def _introduce(self) -> None:
-        for master, bus_port in zip(self.masters[1:], self._bus_ports[1:], strict=True):
-            self.masters[0].command("CLUSTER", "MEET", HOST, str(master.port), str(bus_port))
+        for master in self.masters[1:]:
+            ports = str(master.port), str(master.bus_port)
+            self.masters[0].command("CLUSTER", "MEET", HOST, *ports)
 
     def _wait_until_ready(self) -> None:
         deadline_s = monotonic() + READY_S
