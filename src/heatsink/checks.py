@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from math import inf
+from typing import Any
 
 from .errors import InvalidSetting
 
@@ -43,6 +45,18 @@ def check_text(name: str, value: object, length_max: int) -> str:
 def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidSetting(f"{name} must be a {kind.__name__}, not {shown(value)}")
+
+
+async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Any iterable, as it comes."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    elif isinstance(items, Iterable) and not isinstance(items, str | bytes | dict):
+        for item in items:
+            yield item
+    else:
+        raise InvalidSetting(f"{name} must be an iterable of {name}, not {shown(items)}")
 
 
 def _is_unicode(text: str) -> bool:

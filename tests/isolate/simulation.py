@@ -48,7 +48,7 @@ class World:
     def __post_init__(self) -> None:
         self.stores = memory_stores(self.clock)
         self.queue = MemoryQueueServer(self.clock)
-        self.homes = MemoryHomes()
+        self.homes = MemoryHomes(self.clock)
 
     def start_node(self, number: int) -> None:
         node = Process(f"node-{number}", self.rng, (0.001, 0.01))

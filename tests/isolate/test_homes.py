@@ -19,7 +19,7 @@ from tests.servers import real
 @pytest.fixture(params=["memory", "server", "cluster"])
 async def homes(request: pytest.FixtureRequest) -> AsyncIterator[HomeStore]:
     if request.param == "memory":
-        yield MemoryHomes()
+        yield MemoryHomes(SystemClock())
         return
     with real(RedisServer if request.param == "server" else RedisCluster) as server:
         opened = RedisHomes(server.url, f"test-{uuid4().hex}", SystemClock(), Random(1))  # type: ignore[attr-defined]

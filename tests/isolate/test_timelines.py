@@ -16,7 +16,7 @@ from heatsink.bulk import Actions
 from heatsink.client.queue.timelines import make_timelines
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
-from heatsink.isolate.policy import PULLED, PUSHED, wanted_mode
+from heatsink.isolate.policy import PULLED, PUSHED
 from heatsink.isolate.store import HOME_MAX
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
@@ -117,7 +117,9 @@ async def test_the_threshold_is_changed_for_all_while_they_run(
     await timelines.post("ada", b"one")
     await clock.sleep(2.0)
     assert (await timelines.post("ada", b"two")).mode == PULLED
-    assert await timelines.explain("ada") == "pull: 5 followers, 4 or more are pulled (5 now)"
+    reason = "followers: 5, 4 or more are pulled"
+    now = "0 posts/s × 5 followers = 0 writes/s"
+    assert await timelines.explain("ada") == f"pull: {reason} (now {now})"
 
 
 @on_virtual_time
@@ -313,15 +315,3 @@ def test_a_long_name_that_fits_is_pushed_and_pulled(name: str) -> None:
             assert await bodies(timelines, "zoe") == [b"pulled", b"pushed"]
 
     run_on_virtual_time(work())
-
-
-def test_the_mode_has_room_between_push_and_pull() -> None:
-    assert wanted_mode(9_999, PUSHED, 10_000) is None
-    assert wanted_mode(10_000, PUSHED, 10_000) == (
-        PULLED,
-        "10,000 followers, 10,000 or more are pulled",
-    )
-    assert wanted_mode(8_000, PULLED, 10_000) is None
-    change = wanted_mode(7_999, PULLED, 10_000)
-    assert change is not None
-    assert change[0] == PUSHED

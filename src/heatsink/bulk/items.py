@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
 
-from heatsink.checks import shown
 from heatsink.errors import InvalidBody, InvalidSetting
 
 ITEM_BYTES_MAX = 256 * 1024
@@ -72,15 +70,3 @@ class Chunker:
         first, bodies = self.count - len(self._bodies), self._bodies
         self._bodies, self._bytes = [], 0
         return len(bodies), packed(first, bodies)
-
-
-async def each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Any iterable, as it comes."""
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    elif isinstance(items, Iterable) and not isinstance(items, str | bytes | dict):
-        for item in items:
-            yield item
-    else:
-        raise InvalidSetting(f"items must be an iterable of items, not {shown(items)}")

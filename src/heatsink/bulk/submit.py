@@ -19,12 +19,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from heatsink.checks import each
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError, Overloaded
 
 from . import changes
 from .batch import Batch, PartPlace
-from .items import CHUNK_ITEMS_MAX, Chunker, each
+from .items import CHUNK_ITEMS_MAX, Chunker
 from .patience import Patience
 from .placement import less_loaded
 from .store import BatchStore, Chunk, Part, PartitionLoad, QueueStores
@@ -82,7 +83,7 @@ class Submission:
 
     async def _stage_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         chunker, block = Chunker(), [(0, b"")][:0]
-        async for item in each(items):
+        async for item in each("items", items):
             if full := chunker.add(item):
                 block.append(full)
                 if len(block) == BLOCK_CHUNKS:

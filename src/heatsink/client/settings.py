@@ -12,7 +12,7 @@ from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.checks import check_kind, check_number, check_text
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Uuid7
-from heatsink.isolate.timelines import TimelineSettings
+from heatsink.isolate.settings import TimelineSettings
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules

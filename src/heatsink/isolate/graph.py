@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import blake2b
+from random import Random
 
 import msgspec
 
 from heatsink.errors import Conflict, TokenExpired
-from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
+from heatsink.ids import COUNTER_BITS, TAIL_BITS
 
 from .store import Cache, Counts, PostLog
 
 FOLLOWERS, FOLLOWING = "~followers/", "~following/"
 PAGE = 500
+STRETCHES = 4
 FRESH_S, STALE_S = 1.0, 5.0
 
 
@@ -43,14 +46,15 @@ class Graph:
         log: PostLog,
         counts: Counts,
         cache: Cache,
-        scheme: IdScheme,
         mint: Callable[[], bytes],
+        rng: Random,
     ) -> None:
         self._log = log
         self._counts = counts
         self._cache = cache
-        self._scheme = scheme
+        self._scheme = log.scheme
         self._mint = mint
+        self._rng = rng
 
     async def follow(self, user: str, author: str) -> bool:
         return await self._change(user, author, True)
@@ -142,6 +146,20 @@ class Graph:
     def followers(self, author: str) -> AsyncIterator[str]:
         """Every one; who came and went, or clicked twice, may come twice."""
         return self._current(FOLLOWERS + author)
+
+    async def some_followers(self, author: str, count: int) -> list[str]:
+        """The newest, and as many from before each of some moments by chance."""
+        key, each = FOLLOWERS + author, count // STRETCHES
+        newest = await self._log.page(key, limit=each)
+        pages = [newest]
+        if newest.cursor:
+            oldest = await self._log.page(key, limit=1, order="oldest")
+            span_ms = [self._scheme.time_ms(page.entries[0].raw) for page in (oldest, newest)]
+            for _ in range(STRETCHES - 1):
+                at = datetime.fromtimestamp(self._rng.uniform(*span_ms) / 1000, UTC)
+                pages.append(await self._log.page(key, limit=each, before=at))
+        events = [_decode(entry.body) for page in pages for entry in page.entries]
+        return sorted({event.name for event in events if event.is_in})
 
     async def _current(self, key: str) -> AsyncIterator[str]:
         """Newest first, so that only those who left need to be remembered."""

@@ -15,6 +15,7 @@ from heatsink.registry.registry import Registry
 from .policy import PULLED, PUSHED
 
 PREFIX = "~mode/"
+PINNED = "pinned: "
 THRESHOLD = f"{SETTING}timelines.threshold"
 BUCKETS = {PUSHED: 1, PULLED: 2}
 
@@ -46,6 +47,10 @@ class Modes:
     def reason(self, author: str) -> str:
         pin = self._registry.view.pins.get(PREFIX + author)
         return pin.reason if pin else "few followers"
+
+    def since_ms(self, author: str) -> int:
+        """The time of the first post that the newest mode holds for; 0 if it always did."""
+        return self._registry.view.layout(PREFIX + author).epochs[-1].start_ms
 
     def wanted(self, author: str) -> str | None:
         """What was decided last; it takes effect a moment later."""

@@ -8,6 +8,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from heatsink.ids import IdScheme
+
+POSTS = "~posts/"
 HOME_MAX = 800
 HOME_SLOTS = 64
 
@@ -33,6 +36,9 @@ class HomeStore(Protocol):
 
     async def drop(self, user: str, author: str) -> None:
         """Remove an author's entries; the home counts as whole no longer, so others may fill it."""
+
+    async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
+        """How long ago each home was last read, or made; None if there is none."""
 
 
 class Stored(Protocol):
@@ -60,6 +66,9 @@ class StoredPage(Protocol):
 
 class PostLog(Protocol):
     """Logs by key, as `heatsink.spread.log.Log` has them."""
+
+    @property
+    def scheme(self) -> IdScheme: ...
 
     async def append(self, key: str, body: bytes, *, id: Any = None) -> Stored: ...
 

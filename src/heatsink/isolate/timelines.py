@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
-import msgspec
-
-from heatsink.checks import check_text, check_whole
+from heatsink.checks import check_text, check_whole, each, shown
 from heatsink.errors import InvalidCursor, InvalidSetting
-from heatsink.ids import IdScheme
 from heatsink.keys import escape
 
+from .choice import Choice
 from .graph import Graph
-from .modes import AuthorMode, Modes
-from .policy import PULLED, PUSHED, wanted_mode
+from .modes import PINNED, AuthorMode, Modes
+from .policy import PULLED, PUSHED
+from .settings import FOLLOWERS_MAX, TimelineSettings
 from .store import (
     HOME_MAX,
     HOME_SLOTS,
+    POSTS,
     Cache,
     FanOut,
     HomeEntry,
@@ -29,25 +29,14 @@ from .store import (
     slot_of,
 )
 
-POSTS = "~posts/"
 NAME_MAX = 256
 NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
-FOLLOWERS_MAX = 10**9
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
 BACK_FILL = 100
+FOLLOW_TOGETHER = 100
+Result = TypeVar("Result")
 SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
-
-
-class TimelineSettings(msgspec.Struct, frozen=True):
-    """`threshold` followers make an author pulled; posts of theirs are cached for `fresh_for`."""
-
-    threshold: int = 10_000
-    fresh_for: float = 0.5
-    stale_for: float = 5.0
-
-    def __post_init__(self) -> None:
-        check_whole("threshold", self.threshold, 1, FOLLOWERS_MAX)
 
 
 @dataclass(frozen=True)
@@ -74,18 +63,19 @@ class Timelines:
         graph: Graph,
         homes: HomeStore,
         modes: Modes,
+        choice: Choice,
         cache: Cache,
         fan_out: FanOut,
-        scheme: IdScheme,
         settings: TimelineSettings,
     ) -> None:
         self._log = log
         self._graph = graph
         self._homes = homes
         self._modes = modes
+        self._choice = choice
         self._cache = cache
         self._fan_out = fan_out
-        self._scheme = scheme
+        self._scheme = log.scheme
         self._settings = settings
 
     # -- following -------------------------------------------------------------------------
@@ -93,9 +83,31 @@ class Timelines:
     async def follow(self, user: str, author: str) -> bool:
         """Whether it is new. The author's recent posts are in `user`'s home then."""
         _check_pair(user, author)
-        is_new = await self._graph.follow(user, author)
-        await self._homes.fill(user, await self._recent_pushed(author, BACK_FILL), False)
-        return is_new
+        return bool(await self._follow_together([(user, author)]))
+
+    async def follow_many(
+        self, pairs: Iterable[tuple[str, str]] | AsyncIterable[tuple[str, str]]
+    ) -> int:
+        """How many are new. `pairs` are (user, author), for example a graph to bring along.
+
+        After an error some have followed; to begin again from the first pair is safe.
+        """
+        new, some = 0, []
+        async for pair in each("pairs", pairs):
+            some.append(_pair(pair))
+            if len(some) == FOLLOW_TOGETHER:
+                new += await self._follow_together(some)
+                some = []
+        return new + await self._follow_together(some)
+
+    async def _follow_together(self, pairs: list[tuple[str, str]]) -> int:
+        """The posts to fill homes with are read after the last of them follows: none is missed."""
+        are_new = await _all(self._graph.follow(*pair) for pair in pairs)
+        authors = sorted({author for _, author in pairs})
+        recent = await _all(self._recent_pushed(author, BACK_FILL) for author in authors)
+        entries = dict(zip(authors, recent, strict=True))
+        await _all(self._homes.fill(user, entries[author], False) for user, author in pairs)
+        return sum(are_new)
 
     async def unfollow(self, user: str, author: str) -> bool:
         """Whether it is new. What the author's posts have displaced comes back."""
@@ -122,7 +134,7 @@ class Timelines:
         Posting again with the same id is the same post.
         """
         _check_name("author", author)
-        await self._choose_mode(author)
+        await self._choice.renew(author)
         stored = await self._log.append(POSTS + author, body, id=id)
         self._cache.forget(POSTS + author)
         mode = self._modes.at(author, self._scheme.time_ms(stored.raw))
@@ -144,7 +156,7 @@ class Timelines:
         _check_name("author", author)
         if mode not in (PUSHED, PULLED):
             raise InvalidSetting(f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}")
-        await self._modes.change(author, mode, f"pinned: {check_text('reason', reason, 400)}")
+        await self._modes.change(author, mode, f"{PINNED}{check_text('reason', reason, 400)}")
 
     async def set_threshold(self, followers: int, *, reason: str) -> None:
         """Authors with so many followers are pulled from now on, in every process."""
@@ -152,23 +164,13 @@ class Timelines:
         await self._modes.set_threshold(followers, check_text("reason", reason, 400))
 
     async def unpin(self, author: str) -> None:
-        """Let the number of followers decide again."""
+        """Let the policy decide again."""
         mode = self._modes.now(_check_name("author", author))
-        await self._modes.change(author, mode, "unpinned: the number of followers decides")
+        await self._modes.change(author, mode, "unpinned: followers and cost decide")
 
     async def explain(self, author: str) -> str:
-        """Why an author's posts are pushed or pulled."""
-        followers = await self.followers(author)
-        return f"{self._modes.now(author)}: {self._modes.reason(author)} ({followers:,} now)"
-
-    async def _choose_mode(self, author: str) -> None:
-        if self._modes.reason(author).startswith("pinned: "):
-            return
-        followers = await self._graph.follower_count(author)
-        mode = self._modes.wanted(author) or PUSHED
-        threshold = self._modes.threshold(self._settings.threshold)
-        if change := wanted_mode(followers, mode, threshold):
-            await self._modes.change(author, *change)
+        """Why an author's posts are pushed or pulled, and what pushing them costs now."""
+        return await self._choice.explain(_check_name("author", author))
 
     async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
         """Followers in groups that one call can serve."""
@@ -309,6 +311,15 @@ class Timelines:
         return Post(id, entry.author, body, self._mode_of(entry))
 
 
+async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
+    """All of them end, also when one fails: nothing goes on behind the caller's back."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return cast("list[Result]", done)
+
+
 def _post_key(author: str, raw: bytes) -> str:
     return f"~post/{raw.hex()}/{author}"
 
@@ -326,3 +337,11 @@ def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
         raise InvalidSetting("author must be somebody else than user")
+
+
+def _pair(pair: object) -> tuple[str, str]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InvalidSetting(f"pairs must be pairs (user, author), not {shown(pair)}")
+    user, author = pair
+    _check_pair(user, author)
+    return user, author

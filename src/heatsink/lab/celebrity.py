@@ -40,7 +40,7 @@ class SlowHomes(MemoryHomes):
     """Homes whose writes take time and are counted."""
 
     def __init__(self, clock: SkewedClock) -> None:
-        super().__init__()
+        super().__init__(clock)
         self.writes = 0
         self._clock = clock
 

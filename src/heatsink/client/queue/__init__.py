@@ -101,7 +101,7 @@ def _open_stores(
         raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        return MemoryQueueServer(clock).stores(), MemoryHomes()
+        return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue

@@ -8,11 +8,14 @@ from random import Random
 from typing import Any
 
 from heatsink.ids import Minter
+from heatsink.isolate.choice import Choice
+from heatsink.isolate.cost import CostMeter
 from heatsink.isolate.fanout import FAN_OUT, PRIORITY
 from heatsink.isolate.graph import Graph
 from heatsink.isolate.modes import Modes
+from heatsink.isolate.settings import TimelineSettings
 from heatsink.isolate.store import Cache, FanOut
-from heatsink.isolate.timelines import Timelines, TimelineSettings
+from heatsink.isolate.timelines import Timelines
 from heatsink.registry.registry import Registry
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
@@ -34,16 +37,10 @@ def make_timelines(
     def mint() -> bytes:
         return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]
 
-    return Timelines(
-        log,
-        Graph(log, counters, cache, log.scheme, mint),
-        queue.homes,
-        Modes(registry),
-        cache,
-        _through(queue),
-        log.scheme,
-        settings,
-    )
+    graph, modes, homes = Graph(log, counters, cache, mint, rng), Modes(registry), queue.homes
+    meter = CostMeter(log, graph, homes, cache, registry.now_ms)
+    choice = Choice(graph, modes, meter, settings, registry.now_ms)
+    return Timelines(log, graph, homes, modes, choice, cache, _through(queue), settings)
 
 
 def _through(queue: Queue) -> FanOut:

@@ -6,6 +6,7 @@ that the home is whole: a home that was lost and then pushed to does not have it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.resources import files
@@ -56,6 +57,11 @@ class RedisHomes:
 
     async def drop(self, user: str, author: str) -> None:
         await self._run(self._drop, self._root(user) + _handle(user), author.encode())
+
+    async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
+        keys = [self._root(user) + _handle(user) for user in users]
+        left_ms = await asyncio.gather(*(self._connection.run("PTTL", key) for key in keys))
+        return [KEEP_S - int(ms) / 1000 if ms >= 0 else None for ms in left_ms]
 
     async def _run(self, script: str, key: str, *words: Word) -> list[bytes] | None:
         found: list[bytes] | None = await self._connection.run("EVAL", script, 1, key, *words)

@@ -1,4 +1,5 @@
--- push: how many a home holds, seconds to keep it, number of members, members, homes
+-- push: how many a home holds, seconds to keep it, number of members, members, homes.
+-- Only a look renews the time to live: it tells when that was.
 local most, keep_s, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local words = {}
 for i = 4, 3 + count do
@@ -9,6 +10,6 @@ for i = 4 + count, #ARGV do
   local home = KEYS[1] .. ARGV[i]
   redis.call('ZADD', home, unpack(words))
   redis.call('ZREMRANGEBYRANK', home, 0, -(most + 2))
-  redis.call('EXPIRE', home, keep_s)
+  if redis.call('TTL', home) < 0 then redis.call('EXPIRE', home, keep_s) end
 end
 return {}
