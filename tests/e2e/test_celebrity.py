@@ -1,0 +1,17 @@
+"""Followers by the hundred and workers that are killed: every home has every post, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .celebrity import Sizes, play
+
+
+@pytest.mark.timeout(120)
+async def test_flips_by_followers_and_killed_workers_lose_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    sizes = Sizes((5, 50, 100, 400), threshold=100, sample=100, steps=6, kills=1, workers=1)
+    await play(tmp_path, sizes)
