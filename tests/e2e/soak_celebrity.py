@@ -15,7 +15,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
     parser.add_argument("--followers", type=int, default=1_000_000, help="of the largest author")
     largest = parser.parse_args().followers
-    sizes = Sizes((*(size for size in Sizes().followers if size < largest), largest))
+    usual = Sizes()
+    followers = (*(size for size in usual.followers if size < largest), largest)
+    falls = tuple(min(size, largest) for size in usual.falls)
+    sizes = Sizes(followers, falls=falls)
     with TemporaryDirectory() as folder:
         asyncio.run(play(Path(folder), sizes, partial(print, flush=True)))
 

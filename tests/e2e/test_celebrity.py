@@ -9,9 +9,17 @@ import pytest
 from .celebrity import Sizes, play
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_flips_by_followers_and_killed_workers_lose_and_double_nothing(
     tmp_path: Path,
 ) -> None:
-    sizes = Sizes((5, 50, 100, 400), threshold=100, sample=100, steps=6, kills=1, workers=1)
+    sizes = Sizes(
+        followers=(5, 50, 100, 400, 1_000),
+        threshold=100,
+        falls=(100, 400),
+        sample=100,
+        steps=5,
+        kills=1,
+        workers=1,
+    )
     await play(tmp_path, sizes)

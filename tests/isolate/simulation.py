@@ -15,6 +15,7 @@ from heatsink.client.queue import Queue
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
 from heatsink.isolate import TimelineSettings
+from heatsink.isolate.modes import PREFIX
 from heatsink.isolate.policy import PULLED, PUSHED
 from heatsink.spread.backoff import Retries
 from heatsink.stores.memory import memory_stores
@@ -24,7 +25,12 @@ from heatsink.testing import SkewedClock, linked_stores, run_on_virtual_time
 from heatsink.testing.faults import _Linked
 from tests.bulk.process import Process
 
-AUTHORS = ["ada", "bob", "cyd"]
+AUTHORS = ["ada", "bob", "cyd", "dan"]
+PINNED = "cyd"  # all others go by followers and cost
+THRESHOLD = 5
+BY_FOLLOWERS = TimelineSettings(THRESHOLD)
+BY_COST_TOO = TimelineSettings(THRESHOLD, costly_writes_s=0.1, costly_ratio=1.0)
+BURST = 12
 USERS = [f"user-{number}" for number in range(8)]
 STEPS = 60
 SETTLE_S = 60.0
@@ -35,8 +41,22 @@ class Violation(AssertionError):
 
 
 @dataclass
+class Flips:
+    """Changes of mode that the policy made, by the rule that its reason names."""
+
+    to_pull: int = 0
+    to_push: int = 0
+    by_cost: int = 0
+
+    def __add__(self, other: Flips) -> Flips:
+        pull, push = self.to_pull + other.to_pull, self.to_push + other.to_push
+        return Flips(pull, push, self.by_cost + other.by_cost)
+
+
+@dataclass
 class World:
     rng: Random
+    settings: TimelineSettings = BY_FOLLOWERS
     clock: SkewedClock = field(default_factory=SkewedClock)
     nodes: list[Process] = field(default_factory=list)
     clients: dict[str, Heatsink] = field(default_factory=dict)
@@ -58,7 +78,7 @@ class World:
     async def _live(self, node: Process) -> None:
         settings = Settings(
             retries=Retries(first_s=0.05, longest_s=0.5, deadline_s=4.0),
-            timelines=TimelineSettings(threshold=5),
+            timelines=self.settings,
             lease_s=1.5,
             name=node.name,
         )
@@ -108,15 +128,21 @@ class World:
     async def step(self) -> None:
         author, user = self.rng.choice(AUTHORS), self.rng.choice(USERS)
         choice = self.rng.random()
-        if choice < 0.45:
+        if choice < 0.38:
             await self._post(author)
-        elif choice < 0.75:
+        elif choice < 0.45:
+            await asyncio.gather(*(self._post(author) for _ in range(BURST)))
+        elif choice < 0.63:
             await self._follow(user, author, self.rng.random() < 0.7)
+        elif choice < 0.75:
+            await self._crowd(author)
         elif choice < 0.8 and self.acknowledged[author]:
             await self._delete(author, self.rng.choice(self.acknowledged[author]))
-        elif choice < 0.90:
+        elif choice < 0.88:
             mode = self.rng.choice([PUSHED, PULLED])
-            await self.attempt(lambda hs: hs.timelines.pin(author, mode, reason="a flip"))
+            await self.attempt(lambda hs: hs.timelines.pin(PINNED, mode, reason="a flip"))
+        elif choice < 0.9:
+            await self.attempt(lambda hs: hs.timelines.unpin(PINNED))
         elif choice < 0.94:
             await self._look(user)
         elif choice < 0.98:
@@ -142,6 +168,16 @@ class World:
         else:
             self.unsure.add((user, author))
         await self._look(user)
+
+    async def _crowd(self, author: str) -> None:
+        """Many come, or most leave, while the author posts: across the threshold, either way."""
+        comes = not self.wished.get((USERS[0], author))
+        for user in USERS[: -1 if comes else THRESHOLD]:
+            await self._follow(user, author, comes)
+            if self.rng.random() < 0.3:
+                await self._post(author)
+        await self.clock.sleep(2.0)
+        await self._post(author)
 
     async def _look(self, user: str) -> None:
         """A home that was made from the authors' logs hides what was not pushed to it."""
@@ -185,6 +221,16 @@ class World:
             if shown := self.deleted & set(ids):
                 raise Violation(f"{user}: {len(shown)} deleted posts are shown")
 
+    async def flips(self) -> Flips:
+        """As the registry has them: what was decided, whether it took effect or not."""
+        found = Flips()
+        for entry in await self.clients[max(self.clients)].decisions(200):
+            for decision in entry.bucket_decisions:
+                if decision.key.startswith(PREFIX) and PINNED not in decision.key:
+                    pulls, by_cost = decision.value == 2, "cost: " in decision.reason
+                    found += Flips(pulls and not by_cost, not pulls and not by_cost, by_cost)
+        return found
+
     async def _home(self, user: str) -> list[Any]:
         client = self.clients[max(self.clients)]
         found: list[Any] = []
@@ -197,9 +243,9 @@ class World:
                 return found
 
 
-def simulate(seed: int) -> None:
-    async def run() -> None:
-        world = World(Random(seed))
+def simulate(seed: int) -> Flips:
+    async def run() -> Flips:
+        world = World(Random(seed), BY_COST_TOO if seed % 2 else BY_FOLLOWERS)
         for number in range(3):
             world.start_node(number)
         await world.clock.sleep(5.0)
@@ -209,7 +255,9 @@ def simulate(seed: int) -> None:
             await world.clock.sleep(world.rng.uniform(0.0, 1.0))
         await world.settle()
         await world.check()
+        flips = await world.flips()
         for node in world.nodes:
             node.kill()
+        return flips
 
-    run_on_virtual_time(run())
+    return run_on_virtual_time(run())

@@ -261,7 +261,16 @@ def another_process(hs: Heatsink, clock: SkewedClock) -> Timelines:
     assert hs._queue is not None
     assert hs._registry is not None
     reads, settings = Reads(clock=clock), TimelineSettings()
-    return make_timelines(hs.log, hs.counters, hs._registry, hs._queue, reads, settings, Random(2))
+    return make_timelines(
+        hs.log,
+        hs.counters,
+        hs._registry,
+        hs._queue,
+        reads,
+        settings,
+        Random(2),
+        hs._backoff,
+    )
 
 
 @on_virtual_time

@@ -196,9 +196,15 @@ class Heatsink:
         """Who follows whom, and what they see."""
         queue = self._the_queue()
         if self._timelines is None:
-            settings = self._settings.timelines
             self._timelines = make_timelines(
-                self.log, self.counters, self._registry, queue, self.reads, settings, self._rng
+                self.log,
+                self.counters,
+                self._registry,
+                queue,
+                self.reads,
+                self._settings.timelines,
+                self._rng,
+                self._backoff,
             )
         return self._timelines
 

@@ -17,10 +17,12 @@ from heatsink.isolate.settings import TimelineSettings
 from heatsink.isolate.store import Cache, FanOut
 from heatsink.isolate.timelines import Timelines
 from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 
 from . import Queue
+from .homes import PatientHomes
 
 
 def make_timelines(
@@ -31,13 +33,15 @@ def make_timelines(
     cache: Cache,
     settings: TimelineSettings,
     rng: Random,
+    backoff: Backoff,
 ) -> Timelines:
     minter = Minter(log.scheme, rng)
 
     def mint() -> bytes:
         return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]
 
-    graph, modes, homes = Graph(log, counters, cache, mint, rng), Modes(registry), queue.homes
+    graph, modes = Graph(log, counters, cache, mint, rng), Modes(registry)
+    homes = PatientHomes(queue.homes, backoff)
     meter = CostMeter(log, graph, homes, cache, registry.now_ms)
     choice = Choice(graph, modes, meter, settings, registry.now_ms)
     return Timelines(log, graph, homes, modes, choice, cache, _through(queue), settings)
