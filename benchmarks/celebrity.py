@@ -1,7 +1,8 @@
 """One post, by how many follow its author: pushed into every home, or pulled when one is read.
 
-The homes are in a real Redis. A post of an author with 1,000,000 followers is pulled; what always
-pushing it would take is what pushing takes here per follower, times a million.
+The homes are in a real Redis. Every follow of the large author is written, then her posts are
+pulled, by the number of her followers. What always pushing them would take is computed: what
+pushing is seen to take for an author below the threshold, per follower, times her followers.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from time import perf_counter
 import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import Actions, BulkSettings
-from heatsink.isolate.graph import FOLLOWERS
 from heatsink.isolate.policy import PULLED
 from heatsink.testing.servers import RedisServer
 
 from .harness import Bench, Scale, at_most, ratio_at_most
 
-CELEBRITY = 1_000_000
-SETTLED_S = 2.0
+BODY = b"x" * 200
+READS_MAX = 100
+LARGE, SMALL = "with many", "with few"
 
 
 @asynccontextmanager
@@ -35,42 +36,90 @@ async def a_network(url: str) -> AsyncIterator[Heatsink]:
         await running
 
 
-async def push_s(hs: Heatsink, author: str, last: str) -> float:
-    """From the call to the moment the last follower sees it."""
+def info(server: RedisServer, section: str, field: str) -> int:
+    """A figure that Redis has of itself."""
+    for line in server.command("INFO", section).splitlines():
+        if line.startswith(field):
+            return int(line.removeprefix(field).split(",")[0])
+    return 0
+
+
+def homes_written(server: RedisServer) -> int:
+    """A push cuts each home that it writes; its batch adds two to that, for the index."""
+    return info(server, "commandstats", "cmdstat_zremrangebyrank:calls=")
+
+
+async def import_s(hs: Heatsink, author: str, followers: int) -> float:
     began_s = perf_counter()
-    post = await hs.timelines.post(author, b"x" * 200)
+    await hs.timelines.follow_many((f"fan-{n}", author) for n in range(followers))
+    return perf_counter() - began_s
+
+
+async def push_s(hs: Heatsink, follower: str) -> float:
+    """From the call to the moment the last follower has it."""
+    began_s = perf_counter()
+    post = await hs.timelines.post(SMALL, BODY)
     await hs.bulk.wait(post.batch)
-    page = await hs.timelines.home(last, limit=1)
-    assert page.posts[0].id == post.id
+    await home_s(hs, follower)
     return perf_counter() - began_s
 
 
-async def pull_s(hs: Heatsink, author: str, follower: str) -> float:
+async def home_s(hs: Heatsink, user: str) -> float:
     began_s = perf_counter()
-    post = await hs.timelines.post(author, b"x" * 200)
-    page = await hs.timelines.home(follower, limit=1)
-    assert post.mode == PULLED
-    assert page.posts[0].id == post.id
+    await hs.timelines.home(user, limit=10)
     return perf_counter() - began_s
+
+
+async def pull(hs: Heatsink, follower: str) -> tuple[float, int]:
+    """From the call to the moment a home shows it, and how many reads that took."""
+    began_s = perf_counter()
+    post = await hs.timelines.post(LARGE, BODY)
+    assert post.mode == PULLED
+    for reads in range(1, READS_MAX):
+        page = await hs.timelines.home(follower, limit=10)
+        if any(seen.id == post.id for seen in page.posts):
+            return perf_counter() - began_s, reads
+    raise AssertionError(f"not seen in {READS_MAX} reads")
+
+
+async def until_pulled(hs: Heatsink) -> None:
+    mode = ""
+    while mode != PULLED:
+        await asyncio.sleep(0.1)
+        mode = (await hs.timelines.post(LARGE, BODY)).mode
 
 
 async def run(bench: Bench, scale: Scale) -> None:
-    followers, rounds = scale(1_000, 9_000), scale(3, 15)
+    many, few, rounds = scale(20_000, 1_000_000), scale(1_000, 9_000), scale(3, 15)
+    follower = "fan-7"
     with RedisServer() as server:
         async with a_network(server.url) as hs:
-            for number in range(followers):
-                await hs.timelines.follow(f"fan-{number}", "pushed")
-            last = f"fan-{followers - 1}"
-            await hs.timelines.follow(last, "pulled")
-            await hs.counters.add(FOLLOWERS + "pulled", CELEBRITY - 1)
-            await hs.timelines.pin("pulled", PULLED, reason="a million followers")
-            await asyncio.sleep(SETTLED_S)
-            await hs.timelines.home(last)
-            pushed, pulled = [], []
+            empty = info(server, "memory", "used_memory:")
+            bench.add("a follow, imported", "µs", [await import_s(hs, LARGE, many) / many])
+            graph = info(server, "memory", "used_memory:") - empty
+            await import_s(hs, SMALL, few)
+            await until_pulled(hs)
+            before = info(server, "memory", "used_memory:")
+            await push_s(hs, follower)
+            home = (info(server, "memory", "used_memory:") - before) / few
+            pushed, pulled, reads, homes = [], [], [], []
+            push_writes, pull_writes = [], []
             for _ in range(rounds):
-                pushed.append(await push_s(hs, "pushed", last) / followers * CELEBRITY)
-                pulled.append(await pull_s(hs, "pulled", last))
-    metric = f"post by an author of {CELEBRITY:,} to the home of a follower"
-    other = ("always push, extrapolated", pushed)
-    bench.add(metric, "ms", pulled, ratio_at_most(0.01), other)
-    bench.add("homes written a post, pulled", "writes", [1.0], at_most(1), ("push", [CELEBRITY]))
+                start = homes_written(server)
+                pushed.append(await push_s(hs, follower) / few * many)
+                middle = homes_written(server)
+                seen_s, looks = await pull(hs, follower)
+                push_writes.append((middle - start) / few * many)
+                pull_writes.append(float(homes_written(server) - middle))
+                pulled.append(seen_s)
+                reads.append(float(looks))
+                homes.append(await home_s(hs, follower))
+    whose = f"by an author of {many:,}"
+    other = ("always push, computed", pushed)
+    bench.add(f"post {whose} to a home that shows it", "ms", pulled, ratio_at_most(0.01), other)
+    bench.add(f"home reads until a post {whose} is seen", "reads", reads, at_most(1))
+    bench.add("a home read", "ms", homes)
+    other = ("always push, computed", push_writes)
+    bench.add(f"homes written for a post {whose}", "writes", pull_writes, at_most(0), other)
+    other = ("always push, computed", [home * many / 1e6])
+    bench.add(f"Redis, {many:,} follows written", "MB", [graph / 1e6], other=other)
