@@ -82,9 +82,10 @@ class Workers:
         (folder / "myapp.py").write_text(APP)
         (folder / "journal").touch()
 
-    def start(self, workers: int = 4) -> Process:
+    def start(self, *more: str, workers: int = 4) -> Process:
         options = ["--queue", self.redis.url, "--lease", str(self.lease_s)]
         command = [*HEATSINK, "worker", "myapp:actions", *options, "--workers", str(workers)]
+        command += more
         log = self.folder / f"worker-{len(self._logs)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)

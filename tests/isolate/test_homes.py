@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from random import Random
 from uuid import uuid4
@@ -35,12 +36,12 @@ async def test_a_home_is_whole_only_after_it_was_built(homes: HomeStore) -> None
     assert await homes.page("zoe", None, 10) is None
     await homes.push(["zoe"], entry(1))
     assert await homes.page("zoe", None, 10) is None
-    await homes.fill("zoe", [], built=True)
+    await homes.fill(["zoe"], [], built=True)
     assert await homes.page("zoe", None, 10) == [entry(1)]
 
 
 async def test_pages_go_on_below_the_last_and_show_a_post_once(homes: HomeStore) -> None:
-    await homes.fill("zoe", [entry(n) for n in range(5)], built=True)
+    await homes.fill(["zoe"], [entry(n) for n in range(5)], built=True)
     await homes.push(["zoe"], entry(3))
     first = await homes.page("zoe", None, 3)
     assert first == [entry(4), entry(3), entry(2)]
@@ -49,16 +50,15 @@ async def test_pages_go_on_below_the_last_and_show_a_post_once(homes: HomeStore)
 
 async def test_a_push_reaches_every_user_of_the_group_and_nobody_else(homes: HomeStore) -> None:
     group = [name for name in (f"user-{n}" for n in range(2_000)) if slot_of(name) == 7]
-    for user in [*group, "other"]:
-        await homes.fill(user, [], built=True)
+    await homes.fill([*group, "other"], [], built=True)
     await homes.push(group, entry(9, "größe"))
     assert [await homes.page(user, None, 5) for user in group] == [[entry(9, "größe")]] * len(group)
     assert await homes.page("other", None, 5) == []
 
 
 async def test_a_home_keeps_the_newest(homes: HomeStore) -> None:
-    await homes.fill("zoe", [entry(n) for n in range(500)], built=True)
-    await homes.fill("zoe", [entry(n) for n in range(500, HOME_MAX + 50)], built=False)
+    await homes.fill(["zoe"], [entry(n) for n in range(500)], built=True)
+    await homes.fill(["zoe"], [entry(n) for n in range(500, HOME_MAX + 50)], built=False)
     page = await homes.page("zoe", None, HOME_MAX + 50)
     assert page is not None
     assert len(page) == HOME_MAX
@@ -69,8 +69,21 @@ async def test_a_home_keeps_the_newest(homes: HomeStore) -> None:
 async def test_a_dropped_author_leaves_and_the_home_is_whole_no_longer(homes: HomeStore) -> None:
     await homes.drop("zoe", "ada")
     others = [entry(n, "größe") for n in (2, 4)]
-    await homes.fill("zoe", [entry(1), entry(3, "ad"), entry(3), *others], built=True)
+    await homes.fill(["zoe"], [entry(1), entry(3, "ad"), entry(3), *others], built=True)
     await homes.drop("zoe", "ada")
     assert await homes.page("zoe", None, 10) is None
-    await homes.fill("zoe", [], built=True)
+    await homes.fill(["zoe"], [], built=True)
     assert await homes.page("zoe", None, 10) == [entry(4, "größe"), entry(3, "ad"), others[0]]
+
+
+async def test_only_a_look_counts_as_one(homes: HomeStore) -> None:
+    assert await homes.looked_at_s(["zoe", "yan"]) == [None, None]
+    for user in ("zoe", "yan"):
+        await homes.fill([user], [], built=True)
+    await asyncio.sleep(0.05)
+    await homes.push(["zoe", "yan"], entry(1))
+    await homes.page("zoe", None, 1)
+    looked, pushed = await homes.looked_at_s(["zoe", "yan"])
+    assert looked is not None
+    assert pushed is not None
+    assert pushed - looked > 0.04

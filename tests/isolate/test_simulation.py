@@ -47,7 +47,7 @@ def no_back_fill() -> AbstractContextManager[object]:
 
 def no_rebuild() -> AbstractContextManager[object]:
     async def rebuild(self: Timelines, user: str) -> None:
-        await self._homes.fill(user, [], True)
+        await self._homes.fill([user], [], True)
 
     return patch.object(Timelines, "_rebuild", rebuild)
 

@@ -92,3 +92,17 @@ def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
     assert pulled.writes == 10 * celebrity.FRIENDS
     assert max(pulled.celebrity_s) < 0.01
     assert max(pushed.celebrity_s) > 0.1
+
+
+def test_in_an_event_each_rule_finds_its_author() -> None:
+    pushed, both = (
+        {cost.author: cost for cost in celebrity.event(rules, 1_200, seed=1)}
+        for rules in ("always pushed", "followers and cost decide")
+    )
+    assert [cost.mode for cost in pushed.values()] == ["push"] * 3
+    assert pushed["commentator"].writes > 75 * celebrity.LISTENERS
+    assert [cost.mode for cost in both.values()] == ["push", "pull", "pull"]
+    assert both["celebrity"].explained.startswith("pull: followers: 1,200")
+    assert both["commentator"].explained.startswith("pull: cost: ")
+    assert both["commentator"].writes == both["celebrity"].writes == 0
+    assert both["somebody"].writes == both["somebody"].posts * celebrity.FRIENDS

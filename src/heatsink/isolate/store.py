@@ -31,8 +31,8 @@ class HomeStore(Protocol):
     async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
         """The newest first. None if the home was never built, or was lost."""
 
-    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
-        """Add entries; with `built`, the home counts as whole from now on."""
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        """Add entries to each home; with `built`, it counts as whole from now on."""
 
     async def drop(self, user: str, author: str) -> None:
         """Remove an author's entries; the home counts as whole no longer, so others may fill it."""

@@ -34,7 +34,7 @@ NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
 BACK_FILL = 100
-FOLLOW_TOGETHER = 100
+FOLLOW_TOGETHER = 500
 Result = TypeVar("Result")
 SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
 
@@ -105,8 +105,9 @@ class Timelines:
         are_new = await _all(self._graph.follow(*pair) for pair in pairs)
         authors = sorted({author for _, author in pairs})
         recent = await _all(self._recent_pushed(author, BACK_FILL) for author in authors)
-        entries = dict(zip(authors, recent, strict=True))
-        await _all(self._homes.fill(user, entries[author], False) for user, author in pairs)
+        for author, entries in zip(authors, recent, strict=True):
+            users = [user for user, followed in pairs if followed == author]
+            await self._homes.fill(users, entries, False)
         return sum(are_new)
 
     async def unfollow(self, user: str, author: str) -> bool:
@@ -250,7 +251,7 @@ class Timelines:
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
         recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in followed))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
-        await self._homes.fill(user, entries, True)
+        await self._homes.fill([user], entries, True)
 
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
         entries = await self._load_posts(author, None, limit)

@@ -1,53 +1,44 @@
-"""A celebrity among friends: what always pushing costs everybody, and what pulling saves."""
+"""A celebrity and a commentator among friends: what pushing costs, and what pulling saves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from random import Random
+from typing import NamedTuple
 
 import msgspec
 
-from heatsink.bulk import Actions, BulkSettings
-from heatsink.client.heatsink import Heatsink
-from heatsink.client.queue import Queue
-from heatsink.client.settings import Settings
-from heatsink.isolate import TimelineSettings
-from heatsink.isolate.store import HomeEntry
-from heatsink.stores.memory import memory_stores
-from heatsink.stores.memory.homes import MemoryHomes
-from heatsink.stores.memory.queue import MemoryQueueServer
-from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.isolate import Timelines, TimelineSettings
+from heatsink.testing import run_on_virtual_time
 
+from .network import WORKERS, WRITE_S, Network
 from .report import Cell, Chart, Figure, Report, Series, Table
 
 FANS = 10_000
 FRIENDS = 20
 POSTS = 10
-WRITE_S = 0.001
 THRESHOLD = 1_000
-WORKERS = 4
-CASES = {"always pushed": 10**9, f"pulled from {THRESHOLD:,} followers on": THRESHOLD}
+NEVER = 10**9
+CASES = {"always pushed": NEVER, f"pulled from {THRESHOLD:,} followers on": THRESHOLD}
+LISTENERS = 500
+COMMENT_S = 1 / 3  # between two posts of the commentator
+LOOK_S = 60.0  # between two looks of one listener
+SETTLED_S = 15.0
+EVENT_S = 30.0
+RULES = {
+    "always pushed": TimelineSettings(threshold=NEVER, costly_writes_s=NEVER),
+    "followers decide": TimelineSettings(threshold=THRESHOLD, costly_writes_s=NEVER),
+    "followers and cost decide": TimelineSettings(threshold=THRESHOLD),
+}
 STORY = f"""\
 A celebrity and somebody with {FRIENDS} friends post at the same time. Writing one home takes
 {WRITE_S * 1000:.0f} ms of a worker, and there are {WORKERS}.
 
 Pushed, a celebrity's post is a write for every fan, and takes its time. Pulled, it is one write,
-and every fan sees it with the next look at home. The friend's posts are pushed in both cases."""
+and every fan sees it with the next look at home. The friend's posts are pushed in both cases.
 
-
-class SlowHomes(MemoryHomes):
-    """Homes whose writes take time and are counted."""
-
-    def __init__(self, clock: SkewedClock) -> None:
-        super().__init__(clock)
-        self.writes = 0
-        self._clock = clock
-
-    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
-        self.writes += len(users)
-        await self._clock.sleep(WRITE_S * len(users))
-        await super().push(users, entry)
+A commentator has {LISTENERS} listeners, too few for the threshold, and posts three times a second
+while each of them looks once a minute. Nobody reads most of what is pushed there: by cost, it is
+pulled."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -57,92 +48,146 @@ class Run(msgspec.Struct, frozen=True):
     friend_s: list[float]
 
 
-class Network:
-    def __init__(self, threshold: int, seed: int) -> None:
-        self.clock = SkewedClock()
-        self.homes = SlowHomes(self.clock)
-        queue, rng = MemoryQueueServer(self.clock).stores(), Random(seed)
-        settings = Settings(timelines=TimelineSettings(threshold=threshold))
-        bulk = BulkSettings(partitions=1)
-        self.client = Heatsink(
-            memory_stores(self.clock),
-            settings,
-            self.clock,
-            rng,
-            lambda: Queue(queue, self.homes, bulk, self.clock, rng),
-        )
+async def play(case: str, fans: int, seed: int) -> Run:
+    """Two who post once a minute, at the same time."""
+    network = Network(TimelineSettings(threshold=CASES[case]), seed)
+    celebrity_s, friend_s = [], []
+    async with network.at_work() as timelines:
+        await gather_followers(timelines, fans)
+        await timelines.post("celebrity", b"I am here")
+        await network.clock.sleep(120.0)
+        network.homes.writes.clear()
+        for _ in range(POSTS):
+            both = await asyncio.gather(
+                network.until_seen("fan-0", "celebrity"), network.until_seen("friend-0", "somebody")
+            )
+            celebrity_s.append(both[0])
+            friend_s.append(both[1])
+            await network.clock.sleep(60.0)
+    return Run(case, network.homes.writes.total(), celebrity_s, friend_s)
 
-    async def until_seen(self, user: str, author: str) -> float:
-        """From posting to the moment that the user's home shows it."""
-        timelines, began_s = self.client.timelines, self.clock.monotonic_s()
-        post = await timelines.post(author, b"hello")
-        while not any(p.id == post.id for p in (await timelines.home(user, limit=20)).posts):
-            await self.clock.sleep(0.05)
-        return self.clock.monotonic_s() - began_s
 
-    async def play(self, case: str, fans: int) -> Run:
-        async with self.client as hs:
-            worker = hs.worker(Actions(), workers=WORKERS, workers_max=WORKERS)
-            running = asyncio.ensure_future(worker.run())
-            for number in range(fans):
-                await hs.timelines.follow(f"fan-{number}", "celebrity")
-            for number in range(FRIENDS):
-                await hs.timelines.follow(f"friend-{number}", "somebody")
-            await hs.timelines.post("celebrity", b"I am here")
-            await self.clock.sleep(120.0)
-            self.homes.writes = 0
-            celebrity_s, friend_s = [], []
-            for _ in range(POSTS):
-                both = await asyncio.gather(
-                    self.until_seen("fan-0", "celebrity"), self.until_seen("friend-0", "somebody")
-                )
-                celebrity_s.append(both[0])
-                friend_s.append(both[1])
-                await self.clock.sleep(60.0)
-            worker.stop()
-            await running
-        return Run(case, self.homes.writes, celebrity_s, friend_s)
+async def gather_followers(timelines: Timelines, fans: int) -> None:
+    await timelines.follow_many((f"fan-{number}", "celebrity") for number in range(fans))
+    await timelines.follow_many((f"friend-{number}", "somebody") for number in range(FRIENDS))
 
 
 def one_run(case: str, fans: int, seed: int) -> Run:
-    async def play() -> Run:
-        return await Network(CASES[case], seed).play(case, fans)
+    return run_on_virtual_time(play(case, fans, seed))
+
+
+# -- an event, with an author for each rule ------------------------------------------------
+
+
+class AuthorCost(NamedTuple):
+    """An author during the event. `explained` is why they are pushed or pulled."""
+
+    rules: str
+    author: str
+    posts: int
+    writes: int
+    explained: str
+
+    @property
+    def mode(self) -> str:
+        return self.explained.partition(":")[0]
+
+
+class Event:
+    """All three post, listeners look; then what that costs is counted."""
+
+    def __init__(self, rules: str, seed: int) -> None:
+        self.rules = rules
+        self.network = Network(RULES[rules], seed)
+        self.posts = {"somebody": 0, "celebrity": 0, "commentator": 0}
+
+    async def play(self, fans: int) -> list[AuthorCost]:
+        clock, writes = self.network.clock, self.network.homes.writes
+        async with self.network.at_work() as timelines:
+            await gather_followers(timelines, fans)
+            names = [f"listener-{number}" for number in range(LISTENERS)]
+            await timelines.follow_many((name, "commentator") for name in names)
+            going_on = [
+                asyncio.ensure_future(self.look(timelines, names)),
+                asyncio.ensure_future(self.post(timelines, "somebody", 10.0)),
+                asyncio.ensure_future(self.post(timelines, "celebrity", 10.0)),
+                asyncio.ensure_future(self.post(timelines, "commentator", COMMENT_S)),
+            ]
+            await clock.sleep(SETTLED_S)
+            writes.clear()
+            before = dict(self.posts)
+            await clock.sleep(EVENT_S)
+            costs = [
+                AuthorCost(
+                    self.rules,
+                    author,
+                    self.posts[author] - before[author],
+                    writes[author],
+                    await timelines.explain(author),
+                )
+                for author in self.posts
+            ]
+            for task in going_on:
+                task.cancel()
+            await asyncio.gather(*going_on, return_exceptions=True)
+        return costs
+
+    async def post(self, timelines: Timelines, author: str, every_s: float) -> None:
+        while True:
+            await timelines.post(author, b"hello")
+            self.posts[author] += 1
+            await self.network.clock.sleep(every_s)
+
+    async def look(self, timelines: Timelines, names: list[str]) -> None:
+        while True:
+            for name in names:
+                await timelines.home(name, limit=20)
+                await self.network.clock.sleep(LOOK_S / len(names))
+
+
+def event(rules: str, fans: int, seed: int) -> list[AuthorCost]:
+    async def play() -> list[AuthorCost]:
+        return await Event(rules, seed).play(fans)
 
     return run_on_virtual_time(play())
 
 
+# -- the report ----------------------------------------------------------------------------
+
+
 def experiment(fans: int = FANS, seed: int = 1) -> Report:
     runs = [one_run(case, fans, seed) for case in CASES]
-    pushed, pulled = runs
+    costs = [cost for rules in RULES for cost in event(rules, fans, seed)]
     return Report(
         name="celebrity",
         title=f"A celebrity with {fans:,} fans",
         story=STORY,
-        figures=[
-            Figure("homes written, always pushed", f"{pushed.writes:,}", f"{POSTS} posts each"),
-            Figure("homes written, pulled", f"{pulled.writes:,}", "the friend's only"),
-            Figure(
-                "a fan sees it after",
-                f"{max(pulled.celebrity_s):.2f} s",
-                f"{max(pushed.celebrity_s):.2f} s if pushed",
-            ),
-        ],
-        tables=[_table(runs)],
+        figures=_figures(runs, costs),
+        tables=[_table(runs), _cost_table(costs)],
         charts=[
-            Chart(
-                "From post to home: the celebrity's fan",
-                "seconds",
-                [_line(run, run.celebrity_s, colour) for colour, run in enumerate(runs)],
-                x_title="posts",
-            ),
-            Chart(
-                "From post to home: somebody's friend",
-                "seconds",
-                [_line(run, run.friend_s, colour) for colour, run in enumerate(runs)],
-                x_title="posts",
-            ),
+            _chart("From post to home: the celebrity's fan", [run.celebrity_s for run in runs]),
+            _chart("From post to home: somebody's friend", [run.friend_s for run in runs]),
         ],
     )
+
+
+def _figures(runs: list[Run], costs: list[AuthorCost]) -> list[Figure]:
+    pushed, pulled = runs
+    of_commentator = [cost.writes for cost in costs if cost.author == "commentator"]
+    return [
+        Figure("homes written, always pushed", f"{pushed.writes:,}", f"{POSTS} posts each"),
+        Figure("homes written, pulled", f"{pulled.writes:,}", "the friend's only"),
+        Figure(
+            "a fan sees it after",
+            f"{max(pulled.celebrity_s):.2f} s",
+            f"{max(pushed.celebrity_s):.2f} s if pushed",
+        ),
+        Figure(
+            "homes written for a commentator",
+            f"{of_commentator[-1]:,}",
+            f"{of_commentator[0]:,} in {EVENT_S:.0f} s if pushed",
+        ),
+    ]
 
 
 def _table(runs: list[Run]) -> Table:
@@ -160,6 +205,24 @@ def _table(runs: list[Run]) -> Table:
     return Table(f"{POSTS} posts of each", columns, rows)
 
 
-def _line(run: Run, seconds: list[float], colour: int) -> Series:
+def _cost_table(costs: list[AuthorCost]) -> Table:
+    rows: list[list[Cell]] = [
+        [cost.rules, cost.author, cost.mode, cost.posts, cost.writes, cost.explained]
+        for cost in costs
+    ]
+    columns = ["rules", "author", "mode", "posts", "homes written", "why"]
+    note = "Reads are what 64 followers' homes tell of the time since about the last post."
+    return Table(f"Cost by mode: {EVENT_S:.0f} s of an event", columns, rows, note)
+
+
+def _chart(title: str, seconds: list[list[float]]) -> Chart:
+    lines = [
+        _line(case, one, colour)
+        for colour, (case, one) in enumerate(zip(CASES, seconds, strict=True))
+    ]
+    return Chart(title, "seconds", lines, x_title="posts")
+
+
+def _line(case: str, seconds: list[float], colour: int) -> Series:
     places = [float(number) for number in range(1, len(seconds) + 1)]
-    return Series(run.case, places, [round(s, 3) for s in seconds], colour=colour)
+    return Series(case, places, [round(s, 3) for s in seconds], colour=colour)

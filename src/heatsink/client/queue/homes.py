@@ -24,8 +24,8 @@ class PatientHomes:
     async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
         return await self._call(lambda: self._homes.page(user, below, limit))
 
-    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
-        await self._call(lambda: self._homes.fill(user, entries, built))
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        await self._call(lambda: self._homes.fill(users, entries, built))
 
     async def drop(self, user: str, author: str) -> None:
         await self._call(lambda: self._homes.drop(user, author))

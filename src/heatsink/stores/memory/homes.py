@@ -16,8 +16,7 @@ class MemoryHomes:
         self._built: set[str] = set()
 
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
-        for user in users:
-            await self.fill(user, [entry], built=False)
+        await self.fill(users, [entry], built=False)
 
     async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
         if user not in self._built:
@@ -26,12 +25,15 @@ class MemoryHomes:
         entries = sorted(self._homes.get(user, ()), reverse=True)
         return [e for e in entries if below is None or e.raw < below][:limit]
 
-    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
-        home = self._homes.setdefault(user, set()) | set(entries)
-        self._homes[user] = set(sorted(home, reverse=True)[:HOME_MAX])
-        self._looked_s.setdefault(user, self._clock.monotonic_s())
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        for user in users:
+            home = self._homes.setdefault(user, set())
+            home.update(entries)
+            if len(home) > HOME_MAX:
+                self._homes[user] = set(sorted(home, reverse=True)[:HOME_MAX])
+            self._looked_s.setdefault(user, self._clock.monotonic_s())
         if built:
-            self._built.add(user)
+            self._built.update(users)
 
     async def drop(self, user: str, author: str) -> None:
         self._homes[user] = {e for e in self._homes.get(user, ()) if e.author != author}

@@ -143,9 +143,12 @@ class Connection:
         if reason not in self._told:
             self._told.add(reason)
             logger.warning("Redis at %s is out of reach (%s)", self._address, reason)
+        now_s = self._clock.monotonic_s()
+        if now_s < self._resume_s:
+            return  # calls that were under way together count once
         longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
         self._failures = min(self._failures + 1, 10)
-        self._resume_s = self._clock.monotonic_s() + longest_s * self._rng.uniform(0.5, 1.0)
+        self._resume_s = now_s + longest_s * self._rng.uniform(0.5, 1.0)
 
     def _succeed(self) -> None:
         if self._failures:

@@ -35,20 +35,18 @@ class RedisHomes:
         return f"/{self._stage}/homes/{{home_{slot_of(user)}}}/"
 
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        await self.fill(users, [entry], built=False)
+
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        members = [_member(entry) for entry in entries] + [BUILT] * built
+        if not members:
+            return
         by_root: dict[str, list[str]] = {}
         for user in users:
             by_root.setdefault(self._root(user), []).append(_handle(user))
         for root, handles in by_root.items():
-            await self._add(root, handles, [_member(entry)])
-
-    async def fill(self, user: str, entries: Sequence[HomeEntry], built: bool) -> None:
-        members = [_member(entry) for entry in entries] + [BUILT] * built
-        if members:
-            await self._add(self._root(user), [_handle(user)], members)
-
-    async def _add(self, root: str, handles: list[str], members: list[bytes]) -> None:
-        words: list[Word] = [HOME_MAX, KEEP_S, len(members), *members, *handles]
-        await self._run(self._push, root, *words)
+            words: list[Word] = [HOME_MAX, KEEP_S, len(members), *members, *handles]
+            await self._run(self._push, root, *words)
 
     async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
         top = b"(" + (BUILT if below is None else below)
