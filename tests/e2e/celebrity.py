@@ -39,8 +39,8 @@ class Sizes(msgspec.Struct, frozen=True):
     followers: tuple[int, ...] = (10, 1_000, 10_000, 100_000, 1_000_000)
     threshold: int = 10_000
     falls: tuple[int, ...] = (10_000, 100_000)
-    sample: int = 10_000
-    steps: int = 12  # posts of each author while the number of followers grows tenfold
+    sample: int = 1_000
+    steps: int = 6  # posts of each author while the number of followers grows tenfold
     kills: int = 6  # of all workers, while the graph is imported
     workers: int = 2
 

@@ -18,6 +18,7 @@ from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED
 from heatsink.isolate.store import HOME_MAX
+from heatsink.isolate.timelines import FOLLOW_TOGETHER
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
@@ -159,6 +160,36 @@ async def test_who_follows_late_sees_what_was_posted_before(
     assert not await timelines.follow("zoe", "ada")
     assert await bodies(timelines, "zoe") == [b"early"]
     assert await timelines.followers("ada") == 1
+
+
+@on_virtual_time
+async def test_an_import_brings_every_follow_and_the_posts_along(
+    timelines: Timelines, clock: SkewedClock
+) -> None:
+    posts = [(await timelines.post(author, author.encode())).body for author in ("ada", "bob")]
+    await timelines.follow("fan-3", "bob")
+    fans = [f"fan-{number}" for number in range(FOLLOW_TOGETHER)]
+
+    async def graph() -> AsyncIterator[tuple[str, str]]:
+        for fan in fans:
+            for author in ("ada", "bob"):
+                yield fan, author
+
+    assert await timelines.follow_many(graph()) == 2 * len(fans) - 1
+    assert await timelines.follow_many([(fan, "ada") for fan in fans]) == 0
+    assert await timelines.followers("ada") == await timelines.followers("bob") == len(fans)
+    await clock.sleep(1.0)
+    for fan in (fans[0], fans[3], fans[-1]):
+        assert await bodies(timelines, fan) == posts[::-1]
+
+
+@on_virtual_time
+async def test_an_import_refuses_what_is_no_pair(timelines: Timelines, clock: SkewedClock) -> None:
+    assert clock.now_s() > 0
+    for pairs in ("text", 7, ["ab"], [("zoe",)], [("zoe", "zoe")], [("zoe", 5)]):
+        with pytest.raises(InvalidSetting, match=r"pairs|author"):
+            await timelines.follow_many(pairs)  # type: ignore[arg-type]
+    assert await timelines.following("zoe") == []
 
 
 @on_virtual_time
