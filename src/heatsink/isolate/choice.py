@@ -32,16 +32,13 @@ class Choice:
         limits, followers = self._limits(), await self._graph.follower_count(author)
         cost = Cost(0.0, followers)
         if followers < limits.threshold:  # else the number alone decides
-            cost = await self._cost(author, followers)
+            cost = await self._meter.cost(author, followers, limits.costly_writes_s)
         if change := wanted_mode(self._author(author, cost), limits):
             await self._modes.change(author, *change)
 
     async def explain(self, author: str) -> str:
-        cost = await self._cost(author, await self._graph.follower_count(author))
+        cost = await self._meter.cost(author, await self._graph.follower_count(author))
         return f"{self._modes.now(author)}: {self._modes.reason(author)} (now {cost})"
-
-    async def _cost(self, author: str, followers: int) -> Cost:
-        return await self._meter.cost(author, followers, self._settings.costly_writes_s)
 
     def _author(self, name: str, cost: Cost) -> Author:
         modes = self._modes

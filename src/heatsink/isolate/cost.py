@@ -36,12 +36,12 @@ class CostMeter:
         self._cache = cache
         self._now_ms = now_ms
 
-    async def cost(self, author: str, followers: int, costly_writes_s: float) -> Cost:
-        """Reads are looked at only if the writes may be too many."""
+    async def cost(self, author: str, followers: int, costly_writes_s: float = 0.0) -> Cost:
+        """What may matter of it: where writes are too few to be costly, nobody looks at reads."""
         if followers * POSTS_S_MAX < costly_writes_s:
             return Cost(0.0, followers)
         cost = Cost(await self.posts_s(author), followers)
-        if cost.writes_s < costly_writes_s * COST_SLACK:
+        if cost.writes_s <= costly_writes_s * COST_SLACK:
             return cost
         one_s: float | None = await self._cache.get(
             f"~reads/{author}",

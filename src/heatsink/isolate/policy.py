@@ -32,7 +32,8 @@ class Cost(NamedTuple):
         return self.writes_s >= writes_s and self.writes_s >= ratio * (self.reads_s or 0.0)
 
     def __str__(self) -> str:
-        posts = f"{self.posts_s:.2g} posts/s × {self.followers:,} followers"
+        rate = f"{self.posts_s:,.0f}" if self.posts_s >= 10 else f"{self.posts_s:.2g}"
+        posts = f"{rate} posts/s × {self.followers:,} followers"
         reads = "" if self.reads_s is None else f" against {self.reads_s:,.0f} reads/s"
         return f"{posts} = {self.writes_s:,.0f} writes/s{reads}"
 
