@@ -44,9 +44,9 @@ class RedisHomes:
         by_root: dict[str, list[str]] = {}
         for user in users:
             by_root.setdefault(self._root(user), []).append(_handle(user))
-        for root, handles in by_root.items():
-            words: list[Word] = [HOME_MAX, KEEP_S, len(members), *members, *handles]
-            await self._run(self._push, root, *words)
+        words: list[Word] = [HOME_MAX, KEEP_S, len(members), *members]
+        calls = (self._run(self._push, root, *words, *handles) for root, handles in by_root.items())
+        await asyncio.gather(*calls)
 
     async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
         top = b"(" + (BUILT if below is None else below)
