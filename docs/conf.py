@@ -35,6 +35,7 @@ html_css_files = ["heatsink.css"]
 html_favicon = "../src/heatsink/service/dashboard/static/icon.svg"
 html_logo = "../src/heatsink/service/dashboard/static/icon.svg"
 html_copy_source = False
+html_show_copyright = False
 html_show_sourcelink = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#b3400f", "color-brand-content": "#b3400f"},

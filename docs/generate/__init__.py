@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -25,7 +25,7 @@ class Generated(SphinxDirective):
     required_arguments = 1
     final_argument_whitespace = True
 
-    def run(self) -> list[nodes.Node]:
+    def run(self) -> list[Any]:
         maker, *arguments = self.arguments[0].split()
         text = MAKERS[maker](*arguments)
         return self.parse_text_to_nodes(text, allow_section_headings=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 
 import click
 
@@ -34,7 +35,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     rows = [_row(path, option, context) for option in options if not option.hidden]
     return paragraphs(
         f"## {' '.join(path)}",
-        command.help or "",
+        cleandoc(command.help or ""),
         f"```text\n{' '.join(path)} {usage}\n```",
         table(["flag", "default", "", "variable"], rows) if rows else "",
     )

@@ -49,7 +49,7 @@ def _call_section(method: str, path: str, operation: Schema) -> str:
     }
     refusals = [code(status) for status in operation["responses"] if status not in answers]
     rows = [
-        ["takes", ", ".join(f"{_type(part['schema'])} as {code(kind)}" for kind, part in takes.items())],
+        ["takes", _content(takes)],
         ["answers", ", ".join(f"{code(s)} {_content(content)}" for s, content in answers.items())],
         ["refuses", ", ".join(refusals)],
         ["scope", _scope(operation)],
@@ -58,7 +58,7 @@ def _call_section(method: str, path: str, operation: Schema) -> str:
         f"### {method} {path}",
         operation["summary"],
         table(["", ""], [row for row in rows if row[1]]),
-        table(["parameter", "in", "type", ""], parameters) if parameters else "",
+        table(["parameter", "in", "type", "default", ""], parameters) if parameters else "",
     )
 
 
@@ -74,8 +74,9 @@ def _content(content: Schema) -> str:
 
 def _parameter(parameter: Schema) -> list[str]:
     schema = parameter["schema"]
+    default = code(str(schema["default"])) if "default" in schema else ""
     text = parameter.get("description", "")
-    return [code(parameter["name"]), parameter["in"], _type(schema), text]
+    return [code(parameter["name"]), parameter["in"], _type(schema), default, text]
 
 
 def _type_section(name: str, schema: Schema) -> str:

@@ -95,8 +95,8 @@ def _lines(chart: Chart, y: Axis) -> Iterator[str]:
         yield _text(x.place(tick), HEIGHT - BOTTOM + 18, f"{tick:,g}", "middle")
     for series in chart.series:
         points = [
-            (x.place(float(at)), y.place(value))
-            for at, value in zip(series.x, series.y, strict=True)
+            (x.place(at), y.place(value))
+            for at, value in zip(map(float, series.x), series.y, strict=True)
         ]
         yield _dots(series, points) if chart.kind == "dots" else _line(series, points)
 

@@ -132,7 +132,8 @@ class Crowd:
     async def play(self) -> Run:
         async with self._client as hs:
             async with asyncio.TaskGroup() as writes:
-                for self._now, count in zip(self.seconds, self._plan, strict=True):
+                for second, count in zip(self.seconds, self._plan, strict=True):
+                    self._now = second
                     await self._offer(hs, writes, count)
             return Run(self.case, self.seconds, await _count(hs))
 

@@ -105,5 +105,7 @@ async def test_each_role_hears_and_says_what_is_forgotten(
 async def test_no_role_can_do_more(role: tuple[str, str], words: tuple[str, ...]) -> None:
     with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
         async with logged_in(server, role) as connection:
-            with pytest.raises(Refused, match=r"may not: see the ACL lines in docs/how-to/redis\.md"):
+            with pytest.raises(
+                Refused, match=r"may not: see the ACL lines in docs/how-to/redis\.md"
+            ):
                 await connection.run(*words)
