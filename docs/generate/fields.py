@@ -14,13 +14,18 @@ from .markdown import code, paragraphs, table
 
 
 def markdown(name: str) -> str:
-    kind = resolve_name(name)
+    kind = settings_object(name)
     texts = field_texts(kind)
     rows = [
         [code(field.name), code(_default(field)), texts.get(field.name, "")]
         for field in msgspec.structs.fields(kind)
     ]
     return paragraphs(inspect.getdoc(kind) or "", table(["field", "default", ""], rows))
+
+
+def settings_object(name: str) -> type[msgspec.Struct]:
+    kind: type[msgspec.Struct] = resolve_name(name)
+    return kind
 
 
 def field_texts(kind: type) -> dict[str, str]:
