@@ -22,7 +22,6 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 default_role = "code"  # our docstrings say `code` as Markdown does
 python_maximum_signature_line_length = 90
 add_module_names = False

@@ -13,14 +13,15 @@ from . import commands, errors, fields, http_api, metrics
 MAKERS: dict[str, Callable[..., str]] = {
     "commands": commands.markdown,
     "errors": errors.markdown,
-    "fields": fields.markdown,
     "http-api": http_api.markdown,
     "metrics": metrics.markdown,
+    "record": fields.record,
+    "settings": fields.settings,
 }
 
 
 class Generated(SphinxDirective):
-    """`{generated} fields heatsink.BucketRules`: a maker, and what it is to be made of."""
+    """`{generated} settings heatsink.BucketRules`: a maker, and what it is to be made of."""
 
     required_arguments = 1
     final_argument_whitespace = True

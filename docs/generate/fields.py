@@ -1,8 +1,9 @@
-"""A settings object: its fields with defaults, and what is said below each in the source."""
+"""Records and settings: their fields, and what is said below each in the source."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from pkgutil import resolve_name
 from textwrap import dedent
@@ -12,20 +13,27 @@ import msgspec
 
 from .markdown import code, paragraphs, table
 
+WRITTEN_OUT = (bool, int, float, str, tuple, list, dict, type(None))
 
-def markdown(name: str) -> str:
-    kind = settings_object(name)
-    texts = field_texts(kind)
+
+def settings(name: str) -> str:
+    """What one may give, with what holds if one does not."""
+    kind, texts = resolve_name(name), field_texts(resolve_name(name))
     rows = [
-        [code(field.name), code(_default(field)), texts.get(field.name, "")]
-        for field in msgspec.structs.fields(kind)
+        [code(field), code(default), texts.get(field, "")]
+        for field, default in defaults(kind).items()
     ]
     return paragraphs(inspect.getdoc(kind) or "", table(["field", "default", ""], rows))
 
 
-def settings_object(name: str) -> type[msgspec.Struct]:
-    kind: type[msgspec.Struct] = resolve_name(name)
-    return kind
+def record(name: str) -> str:
+    """What one gets: names and types."""
+    kind, texts = resolve_name(name), field_texts(resolve_name(name))
+    rows = [
+        [code(field), code(annotation), texts.get(field, "")]
+        for field, annotation in kind.__annotations__.items()
+    ]
+    return table(["field", "type", ""], rows)
 
 
 def field_texts(kind: type) -> dict[str, str]:
@@ -43,10 +51,15 @@ def field_texts(kind: type) -> dict[str, str]:
     }
 
 
-def _default(field: msgspec.structs.FieldInfo) -> str:
-    if field.required:
-        return ""
+def defaults(kind: Any) -> dict[str, str]:
+    """Of the fields that may be left out."""
+    if dataclasses.is_dataclass(kind):
+        plain = {field.name: field.default for field in dataclasses.fields(kind)}
+        return {name: repr(x) for name, x in plain.items() if x is not dataclasses.MISSING}
+    return {field.name: _shown(field) for field in msgspec.structs.fields(kind)}
+
+
+def _shown(field: msgspec.structs.FieldInfo) -> str:
     factory: Any = field.default_factory
     value = field.default if factory is msgspec.NODEFAULT else factory()
-    plain = value is None or isinstance(value, bool | int | float | str | tuple | list | dict)
-    return repr(value) if plain else f"{type(value).__name__}()"
+    return repr(value) if isinstance(value, WRITTEN_OUT) else f"{type(value).__name__}()"
