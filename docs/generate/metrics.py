@@ -27,11 +27,13 @@ def markdown() -> str:
 
 async def _families() -> Families:
     async with connect("memory://") as hs:
-        queue = QueueCollector(lambda: None)
+        queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
+        server = OfServer(hs)
+        server.add(work)
         return {
             "coordinator": _collected(OfCoordinator(hs.status, queue)),
-            "serve": _collected(OfServer(hs)),
-            "worker": list(WorkCollector(hs.worker(Actions())).collect()),
+            "serve": _collected(server),
+            "worker": list(work.collect()),
         }
 
 
