@@ -174,6 +174,7 @@ class Actions:
         return register
 
     def get(self, name: str) -> Action | None:
+        """The action of that name, if there is one."""
         return self._actions.get(name)
 
     def and_also(self, action: Action) -> Actions:

@@ -25,6 +25,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def per_s(self) -> float:
+        """The same as a number of starts a second."""
         return self.count / self.period_s
 
     def __str__(self) -> str:
@@ -88,6 +89,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
+        """Whether it has ended."""
         return self.state in FINAL
 
     @property
@@ -121,6 +123,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
+        """Whether it has ended."""
         return self.state in FINAL
 
 
