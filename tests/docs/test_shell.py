@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ import pytest
 from heatsink.service.cli import main
 from heatsink.stores.embedded import free_port
 
+from .pages import PAGES as EVERY_PAGE
 from .pages import TUTORIAL, Block, blocks, name_of, with_blocks
 from .shell import PORTS, run
 
@@ -35,6 +37,15 @@ def command_lines(block: Block) -> list[list[str]]:
     """Those of `heatsink`, without comments and what Bash does with them."""
     found = re.findall(r"^heatsink [^#\n]*", block.text.replace("\\\n", " "), re.MULTILINE)
     return [shlex.split(line.rstrip("& "))[1:] for line in found]
+
+
+def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the first words name, as far as they do, and the other words."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
+        name, *words = words
+        command = command.commands[name]
+    return command, words
 
 
 def parse(arguments: list[str]) -> None:
@@ -74,6 +85,25 @@ def test_the_command_lines_are_ones_the_program_takes(
     for block in shell_blocks(page):
         for arguments in command_lines(block):
             parse(arguments)
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_commands_and_flags_in_the_text_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for line in re.findall(r"`heatsink ([a-z][^`]*)`", text):
+        command, words = find_command(line.split())
+        known = {flag for parameter in command.params for flag in parameter.opts}
+        used = {word.partition("=")[0] for word in words if re.match(r"--\w", word)}
+        assert used <= known | {"--help"}, line
+
+
+@pytest.mark.parametrize("page", with_blocks("toml"), ids=name_of)
+def test_settings_in_files_are_ones_the_command_takes(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "toml":
+            for name, values in tomllib.loads(block.text).items():
+                known = {parameter.name for parameter in main.commands[name].params}
+                assert {each.replace("-", "_") for each in values} <= known
 
 
 def test_a_wrong_flag_would_be_found() -> None:
