@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pkgutil import resolve_name
 import pytest
 from docs.generate import commands, errors, fields, http_api, metrics
 from docs.generate.pictures import FOLDER
+from playwright.sync_api import Request, ViewportSize, sync_playwright
 
 from heatsink import errors as our_errors
 from heatsink.service.api.table import ROUTES
@@ -18,6 +20,14 @@ from heatsink.service.cli import main
 
 from .pages import DOCS, PAGES, ROOT
 
+PHONE: ViewportSize = {"width": 390, "height": 844}
+LOOKED_AT = (
+    "index",
+    "tutorial/hot-conversation",
+    "concepts/hot-partitions",
+    "reference/python",
+    "comparison",
+)
 FETCHED = re.compile(r"""<(?:script|img|link|iframe)[^>]*(?:src|href)=["'](https?:)?//""")
 STYLED = re.compile(r"""(@import|url\()\s*["']?(https?:)?//""")
 SETTINGS = DOCS / "reference" / "settings.md"
@@ -37,6 +47,30 @@ def test_the_site_has_every_page_and_fetches_nothing_from_outside(tmp_path: Path
     for style in tmp_path.rglob("*.css"):
         assert not STYLED.search(style.read_text()), style
     assert "HEATSINK_COORDINATOR_STORE" in (tmp_path / "reference" / "commands.html").read_text()
+    if chromium := shutil.which("chromium"):
+        look_on_a_phone(tmp_path, chromium)
+
+
+def look_on_a_phone(site: Path, chromium: str) -> None:
+    """Nothing is wider than the screen, nothing goes wrong, and no request leaves the folder."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport=PHONE)
+        faults: list[str] = []
+        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        page.on(
+            "request", lambda request: faults.append(request.url) if is_outside(request) else None
+        )
+        for name in LOOKED_AT:
+            page.goto((site / f"{name}.html").as_uri())
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= PHONE["width"], name
+        browser.close()
+    assert faults == []
+
+
+def is_outside(request: Request) -> bool:
+    return not request.url.startswith(("file:", "data:"))
 
 
 def test_every_command_and_flag_is_in_the_reference() -> None:
