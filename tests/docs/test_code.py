@@ -22,6 +22,7 @@ def run_python(arguments: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(180)  # machines may be busy
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     code = "\n".join(block.text for block in blocks(page) if block.language == "python") + "\n"
