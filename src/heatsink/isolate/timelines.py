@@ -52,11 +52,15 @@ class Post:
 
 @dataclass(frozen=True)
 class HomePage:
+    """Posts, the newest first. `cursor` goes on where they end; None after the last page."""
+
     posts: list[Post]
     cursor: str | None
 
 
 class Timelines:
+    """`hs.timelines`: who follows whom, and what they see."""
+
     def __init__(
         self,
         log: PostLog,
@@ -118,9 +122,11 @@ class Timelines:
         return is_new
 
     async def followers(self, author: str) -> int:
+        """How many follow an author."""
         return await self._graph.follower_count(_check_name("author", author))
 
     async def following(self, user: str) -> list[str]:
+        """Whom a user follows, in the order of their names."""
         return sorted(await self._graph.following(_check_name("user", user)))
 
     def authors(self) -> list[AuthorMode]:
