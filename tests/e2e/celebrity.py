@@ -31,6 +31,7 @@ from .bulk import Process, Workers, running_workers
 
 LEASE_S = 2.0
 AT_ONCE = 50
+NO_COST = 1e12  # only the number of followers decides
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -228,7 +229,7 @@ async def a_network(
         real(RedisServer) as redis,
         running_workers(redis, folder, LEASE_S) as workers,
     ):
-        timelines = TimelineSettings(threshold=sizes.threshold)
+        timelines = TimelineSettings(threshold=sizes.threshold, costly_writes_s=NO_COST)
         async with heatsink.connect(
             "memory://",
             queue=redis.url,
