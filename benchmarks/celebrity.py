@@ -15,6 +15,7 @@ from time import perf_counter
 import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import Actions, BulkSettings
+from heatsink.isolate import TimelineSettings
 from heatsink.isolate.policy import PULLED
 from heatsink.testing.servers import RedisServer
 
@@ -28,7 +29,10 @@ LARGE, SMALL = "with many", "with few"
 @asynccontextmanager
 async def a_network(url: str) -> AsyncIterator[Heatsink]:
     settings = BulkSettings(durability="relaxed", partitions=4)
-    async with heatsink.connect("memory://", queue=url, bulk=settings) as hs:
+    by_followers = TimelineSettings(costly_writes_s=1e12)  # else both are pulled, by cost
+    async with heatsink.connect(
+        "memory://", queue=url, bulk=settings, timelines=by_followers
+    ) as hs:
         worker = hs.worker(Actions(), workers=8)
         running = asyncio.create_task(worker.run())
         yield hs
