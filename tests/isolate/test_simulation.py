@@ -17,11 +17,12 @@ from .simulation import PINNED, Flips, Violation, simulate
 SEEDS_FOR_BUGS = 15
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("first", range(0, 8, 4))
 def test_every_home_shows_every_post_once_in_order(first: int) -> None:
     flips = sum(map(simulate, range(first, first + 4)), Flips())
-    assert flips.to_pull > 1
-    assert flips.to_push > 1
+    assert flips.to_pull > 0
+    assert flips.to_push > 0
     assert flips.by_cost > 0
 
 
