@@ -38,7 +38,7 @@ class Flight(Landing):
         self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.waiting: set[asyncio.Future[None]] = set()
+        self.waiting: dict[asyncio.Future[None], None] = {}  # woken in order
 
     def land(self) -> None:
         self.has_landed = True
@@ -56,7 +56,7 @@ class Coalescer:
         self._now = clock.monotonic_s
         self._patience_s = patience_s
         self._flights: dict[str, Flight] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def flying(self, key: str, since_s: float) -> Flight | None:
         """The key's flight, if it began at `since_s` or later and in this event loop."""
@@ -71,18 +71,18 @@ class Coalescer:
         flight.task = flight.loop.create_task(_called(load))
         flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
         self._flights[key] = flight
-        self._tasks.add(flight.task)
+        self._tasks[flight.task] = None
         flight.task.add_done_callback(lambda task: self._ended(key, flight, task))
         return flight
 
     async def wait(self, key: str, flight: Flight) -> Any:
         flight.readers += 1
         waiter = flight.loop.create_future()
-        flight.waiting.add(waiter)
+        flight.waiting[waiter] = None
         try:
             await waiter
         finally:
-            flight.waiting.discard(waiter)
+            del flight.waiting[waiter]
             if not (flight.has_landed or flight.waiting or flight.is_wanted):
                 self._abandon(key, flight)
         return flight.outcome()
@@ -100,7 +100,7 @@ class Coalescer:
         flight.task.cancel()
 
     def _ended(self, key: str, flight: Flight, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             error: BaseException | None = Unavailable(f"the load of {key!r} was cancelled: retry")
         else:

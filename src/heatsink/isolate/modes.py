@@ -7,6 +7,7 @@ everybody agree on it, and a flip neither loses a post nor shows it twice.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from heatsink.registry.decision import PIN, SETTING, for_key
@@ -30,8 +31,16 @@ class AuthorMode(NamedTuple):
 
 
 class Modes:
-    def __init__(self, registry: Registry) -> None:
+    """`reach` renews the registry's view until it knows all epochs up to a time."""
+
+    def __init__(self, registry: Registry, reach: Callable[[int], Awaitable[None]]) -> None:
         self._registry = registry
+        self._reach = reach
+
+    async def know_until(self, time_ms: int) -> None:
+        """Make `at` exact up to this time."""
+        if time_ms >= self._registry.view.horizon_ms:
+            await self._reach(time_ms)
 
     def now(self, author: str) -> str:
         """What is in force for the newest posts, as far as this process knows."""

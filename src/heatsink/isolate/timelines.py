@@ -255,19 +255,18 @@ class Timelines:
         to follow must not be left out: the home counts as whole then."""
         followed = await self._graph.load_following(user)
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
-        recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in followed))
+        recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in sorted(followed)))
         entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
         await self._homes.fill([user], entries, True)
 
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
-        entries = await self._load_posts(author, None, limit)
-        return [entry for entry in entries if self._mode_of(entry) == PUSHED]
+        return await self._in_mode(PUSHED, await self._load_posts(author, None, limit))
 
     async def _pulled(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
         found: list[HomeEntry] = []
         for _ in range(SCAN_PAGES):
             entries = await self._author_page(author, below, limit)
-            found += [entry for entry in entries if self._mode_of(entry) == PULLED]
+            found += await self._in_mode(PULLED, entries)
             if len(found) >= limit or len(entries) < limit:
                 break
             below = entries[-1].raw
@@ -291,6 +290,12 @@ class Timelines:
         before = None if below is None else self._scheme.value(below)
         page = await self._log.page(POSTS + author, limit=limit, before=before)
         return [HomeEntry(entry.raw, author) for entry in page.entries]
+
+    async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
+        """Others may have posted under a mode that this process has not heard of yet."""
+        if newest_first:
+            await self._modes.know_until(self._scheme.time_ms(newest_first[0].raw))
+        return [entry for entry in newest_first if self._mode_of(entry) == mode]
 
     def _mode_of(self, entry: HomeEntry) -> str:
         return self._modes.at(entry.author, self._scheme.time_ms(entry.raw))

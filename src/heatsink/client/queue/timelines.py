@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -40,7 +41,11 @@ def make_timelines(
     def mint() -> bytes:
         return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]
 
-    graph, modes = Graph(log, counters, cache, mint, rng), Modes(registry)
+    async def reach(time_ms: int) -> None:
+        deadline_s = backoff.deadline_s()
+        await backoff.call(partial(registry.reach, time_ms, deadline_s), "", deadline_s)
+
+    graph, modes = Graph(log, counters, cache, mint, rng), Modes(registry, reach)
     homes = PatientHomes(queue.homes, backoff)
     meter = CostMeter(log, graph, homes, cache, registry.now_ms)
     choice = Choice(graph, modes, meter, settings, registry.now_ms)
