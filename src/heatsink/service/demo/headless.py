@@ -21,7 +21,7 @@ from .world import open_world
 
 EVERY_S = 1.0
 PIPE_WIDTH = 120
-CELL_WIDTH_MIN = 7
+CELL_WIDTH_MIN = 9
 MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
 Write = Callable[[str], None]
 

@@ -19,10 +19,11 @@ EVERY_S = 0.5
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """What there is to see, and the act that is or was last played."""
+    """What there is to see, the act that is or was last played, and those that follow at once."""
 
     acts: list[About]
     playing: str
+    played: list[str]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -133,9 +134,8 @@ class Stage:
 
     def _hello(self) -> bytes:
         playing = self._latest.act.name if self._latest else self._opening.name
-        return msgspec.json.encode(
-            Told("", Hello([act.about(self._plan) for act in ACTS], playing))
-        )
+        acts = [act.about(self._plan) for act in ACTS]
+        return msgspec.json.encode(Told("", Hello(acts, playing, list(self._runs))))
 
     def end(self) -> None:
         """Break off the run and tell every viewer that nothing follows."""

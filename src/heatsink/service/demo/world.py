@@ -34,7 +34,7 @@ from .traffic import READS_A_WRITE, Plan
 
 FILL = 0.8  # of a partition's limit is what Heatsink plans with
 COOL_DOWN_S = 5.0  # minutes in production; a demo has no minutes
-WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=5.0)
+WORKERS = WorkerRules(base=2, workers_max=64, drain_s=12.0, hold_s=5.0)
 GRACE_S = 1.0
 MakeStores = Callable[[str], Stores]
 
@@ -112,7 +112,7 @@ async def world_of(
 @asynccontextmanager
 async def open_world(plan: Plan, clock: Clock, rng: Random) -> AsyncIterator[World]:
     """SQLite files and a private Valkey, in a folder that is gone afterwards."""
-    with TemporaryDirectory(prefix="heatsink-demo-") as name:
+    with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
 
         def make_stores(name: str) -> Stores:

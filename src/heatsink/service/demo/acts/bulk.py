@@ -19,29 +19,31 @@ from heatsink.service.demo.traffic import Plan
 from heatsink.service.demo.world import WORKERS, World
 
 LARGE, SMALL = "tag-conversation", "send-reminder"
-TOGETHER, CALL_S = 100, 0.2
+TOGETHER, CALL_S = 500, 0.3
 SMALL_ITEMS, SMALL_CALL_S = 20, 0.05
 SMALL_EVERY_S = 3.0
 POLL_S = 0.25
+PATIENCE_S = 90.0  # a slow machine does what it can in this time
 REST_S = 9.0  # for the workers to be sent home
 
 
 WORDS = """\
-One customer submits {items:,} items, another twenty: in one line the twenty would wait until all the
-others are through.
+One customer submits {items:,} items, another twenty: in one line the twenty would wait until
+all the others are through.
 
-Heatsink's queue is split into partitions, gives each customer a fair share of every worker's time,
-and accepts a batch only when it is safely on disk.
+Heatsink's queue is split into partitions, gives each customer a fair share of every worker's
+time, and accepts a batch only when it is safely on disk.
 
-A control loop looks at the backlog once a second and sends as many workers as it takes to drain it
-in {drain:g} s, as long as more workers get more done.
+A control loop looks at the backlog once a second and sends as many workers as it takes to drain
+it in {drain:g} s, as long as more workers get more done.
 
-Look at the dots: each is a small batch, and its height is how long it took beside the large one.
-Above them, the workers follow the backlog up and down.
+Look at the dots: each is a small batch, and its height is how long it took beside the large
+one. Above them, the workers follow the backlog up and down.
 
-hs.bulk.submit() and hs.worker() on a private Valkey that was started for this demo and keeps its log
-on disk. An action here is a pause: {call:g} s for {together} items of the large batch, {small:g} s
-for one of the small; everything else is real. The small ones are put into partitions of the large."""
+hs.bulk.submit() and hs.worker() on a private Valkey that was started for this demo and keeps
+its log on disk. An action here is a pause: {call:g} s for {together} items of the large batch,
+{small:g} s for one of the small; everything else is real. The small ones are put into
+partitions of the large."""
 
 
 class SmallNow(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ class Job:
         self.batch: Batch | None = None
         self.progress: Progress | None = None
         self.leg = "the items are submitted, as a stream"
+        self.patience_s = PATIENCE_S / plan.speed
         self.accepted_s = self.ended_s = 0.0
         self._hs = world.hs
         self._clock: Clock = world.clock
@@ -163,21 +166,26 @@ class Job:
             for name, (came_s, ahead) in self._submitted.items()
         ]
 
+    @property
+    def is_done(self) -> bool:
+        return self.progress is not None and self.progress.is_final
+
     async def until_done(self) -> None:
         """Small batches come for as long as the large one runs."""
         next_s = self.second + 1.0
-        while self.progress is None or not self.progress.is_final:
+        while not self.is_done and self.second < self.patience_s:
             await self._clock.sleep(POLL_S)
             if self.second >= next_s:
                 await self.submit_small()
                 next_s += SMALL_EVERY_S
         self.ended_s = self.second
-        self.leg = "done: the workers are sent home"
+        self.leg = "done: the workers are sent home" if self.is_done else "the rest is called off"
 
     async def call_off(self) -> None:
         """Whoever steps on leaves no work behind."""
-        if self.batch is not None and not (self.progress and self.progress.is_final):
+        if self.batch is not None and not self.is_done:
             await self._hs.bulk.cancel(self.batch.id)
+            await self._hs.bulk.wait(self.batch.id)
 
 
 class BulkAct:
@@ -186,7 +194,7 @@ class BulkAct:
     def about(self, plan: Plan) -> About:
         return about(
             self.name,
-            f"{_amount(plan)} items beside twenty",
+            f"{_amount(plan)} items",
             WORDS.format(
                 items=plan.items,
                 drain=WORKERS.drain_s,
@@ -227,7 +235,7 @@ def narrate(now: BulkNow) -> str:
         return "Nothing runs yet: a batch is accepted whole or not at all."
     workers = sum(now.workers)
     if now.done >= now.items:
-        return f"All {now.items:,} are done. {workers} workers are left."
+        return f"All {now.items:,} are done. {workers} workers are left of those who came."
     return (
         f"{now.items - now.done:,} items to go, {now.done_s:,} a second with {workers} workers. "
         + _of_small(now.small)
@@ -243,28 +251,37 @@ def judge(job: Job) -> Verdict:
     progress, small = job.progress, job.small()
     assert progress is not None
     took = [one.took_s for one in small if one.took_s is not None]
-    slowest, running_s = max(took, default=0.0), job.ended_s - job.accepted_s
-    in_line_s = job.ended_s - small[0].second if small else 0.0
-    whole = progress.done == job.items and len(took) == len(small)
+    whole = progress.done + progress.cancelled == job.items and len(took) == len(small)
+    in_line = _in_line(job, small, progress.done == job.items)
     return Verdict(
-        f"{progress.done:,} items in {running_s:.0f} s; of the {len(small)} small batches beside "
-        f"them the slowest took {slowest:.1f} s, against {in_line_s:.0f} s in one line.",
+        f"{progress.done:,} items in {job.ended_s - job.accepted_s:.0f} s; of {len(small)} small "
+        f"batches beside them the slowest took {max(took, default=0.0):.1f} s, against {in_line} "
+        "in one line.",
         whole,
         [
-            Finding(
-                whole,
-                f"All {job.items:,} items were accepted in {job.accepted_s:.1f} s, on disk; "
-                f"{progress.done:,} are recorded as done, each once, and {progress.failed:,} as "
-                "failed.",
-            ),
+            Finding(whole, _count(job, progress)),
             Finding(
                 None,
-                f"{len(took)} small batches took {_spread(took)}. In one line the first of them "
-                f"would have waited for the {small[0].ahead if small else 0:,} items before it: "
-                f"{in_line_s:.0f} s.",
+                f"The small batches took {_spread(took)}. In one line the first of them would have "
+                f"waited for the {small[0].ahead if small else 0:,} items before it: {in_line}.",
             ),
         ],
     )
+
+
+def _in_line(job: Job, small: list[SmallNow], is_done: bool) -> str:
+    """How long the first small one would have waited behind the large."""
+    waited_s = job.ended_s - small[0].second if small else 0.0
+    return f"{waited_s:.0f} s" if is_done else f"more than {waited_s:.0f} s"
+
+
+def _count(job: Job, progress: Progress) -> str:
+    accepted = f"All {job.items:,} items were accepted in {job.accepted_s:.1f} s, on disk; "
+    done = f"{progress.done:,} are recorded as done, each once, and {progress.failed:,} as failed"
+    if not progress.cancelled:
+        return f"{accepted}{done}."
+    cut = f"after {job.patience_s:.0f} s the other {progress.cancelled:,} were called off"
+    return f"{accepted}{done}; {cut}."
 
 
 def _spread(took: list[float]) -> str:

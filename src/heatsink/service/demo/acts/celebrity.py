@@ -31,14 +31,14 @@ followers that is fifty writes, with ten million, ten million.
 Heatsink counts followers and changes an author from pushed to pulled at a threshold, here
 {threshold:,}: from then on a post is written once, and homes fetch it when they are read.
 
-Grace posts once a second while the crowd comes in; beside her the same posts, to the same followers,
-always pushed.
+Grace posts once a second while the crowd comes in; beside her the same posts, to the same
+followers, always pushed.
 
-Look at the bars: each pair is one post, and its height is how many homes were written for it. Past
-the threshold the blue bars end.
+Look at the bars: each pair is one post, and its height is how many homes were written for it.
+Past the threshold the blue bars end.
 
-hs.timelines with a threshold of {threshold:,} (outside a demo it is 10,000) on SQLite and a private
-Valkey; pushes are bulk actions of its queue. The other author is pinned to push."""
+hs.timelines with a threshold of {threshold:,} (outside a demo it is 10,000) on SQLite and a
+private Valkey; pushes are bulk actions of its queue. The other author is pinned to push."""
 
 
 class PostNow(msgspec.Struct, frozen=True):
@@ -52,6 +52,7 @@ class PostNow(msgspec.Struct, frozen=True):
 
 class CelebrityNow(Snapshot, frozen=True, tag="snapshot"):
     followers: int
+    threshold: int
     mode: str
     posts: list[PostNow]
     says: str
@@ -187,7 +188,7 @@ def _look(fame: Fame, pacer: Pacer, traffic: Traffic, threshold: int) -> Celebri
     mode = posts[-1].mode if posts else PUSHED
     leg = traffic.leg_at(pacer.second)[0].name
     says = narrate(fame.followers, mode, threshold)
-    return CelebrityNow(round(pacer.second, 2), leg, fame.followers, mode, posts, says)
+    return CelebrityNow(round(pacer.second, 2), leg, fame.followers, threshold, mode, posts, says)
 
 
 def narrate(followers: int, mode: str, threshold: int) -> str:

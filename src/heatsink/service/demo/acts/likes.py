@@ -20,8 +20,8 @@ QUIET, PEAK = 1 / 16, 3 / 4  # of the plan's peak
 
 
 WORDS = """\
-The likes of a video are one number, one number is one row, and one row lives in one partition, which
-takes {limit:,} writes a second here.
+The likes of a video are one number, one number is one row, and one row lives in one partition,
+which takes {limit:,} writes a second here.
 
 Past that, likes are refused; an app tries again a few times and gives up, and the number on the
 screen falls behind what people did.
@@ -29,11 +29,11 @@ screen falls behind what people did.
 Heatsink keeps the number in several shards while it is hot and adds them up for readers: every
 acknowledged like counts once, however often it was sent.
 
-Look at the gap between what was liked and what is counted. Below, each bar is a shard of the same
-counter: with Heatsink all stay under the dashed limit.
+Look at the gap between what was liked and what is counted. Below, each bar is a shard of the
+same counter: with Heatsink all stay under the dashed limit.
 
-hs.counters.add() and .value(), beside the same kind of store used with one key. Both numbers are
-read from the stores twice a second while the likes come in."""
+hs.counters.add() and .value(), beside the same kind of store used with one key. Both numbers
+are read from the stores twice a second while the likes come in."""
 
 
 class LikesNow(Snapshot, frozen=True, tag="snapshot"):
@@ -150,6 +150,8 @@ async def _look(duel: Duel, plain: PlainCounter, heatsink: SpreadCounter, limit:
 
 def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
     likes_s, shards = heatsink.rates.offered_s, heatsink.spread.buckets
+    if not likes_s:
+        return "All likes are in. What was refused and is tried again comes a little later."
     if plain.rates.throttled_s and likes_s > limit:
         return (
             f"{likes_s:,} likes a second. The one row takes {limit:,} and refuses the rest; "

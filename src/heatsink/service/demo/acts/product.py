@@ -29,20 +29,21 @@ NEWEST = Ask(None, None, 1, newest_first=True)
 
 
 WORDS = """\
-A page that everybody looks at is one row, and spreading it would not help: what wears the database
-out is the reading.
+A page that everybody looks at is one row, and spreading it would not help: what wears the
+database out is the reading.
 
-The page has {kb} KB, which is three read units, and a partition gives {units:,} units a second: so
-{views:,} views, and from there on errors.
+The page has {kb} KB, which is three read units, and a partition gives {units:,} units a second:
+so {views:,} views, and from there on errors.
 
-With hs.reads all who ask at the same time share one load, and what was loaded is kept for {fresh:g}
-s; when the price changes it is forgotten at once.
+With hs.reads all who ask at the same time share one load, and what was loaded is kept for
+{fresh:g} s; when the price changes it is forgotten at once.
 
-Look at the loads a second that reach each database while the views climb: one line hits the limit,
-the other stays on the floor.
+Look at the loads a second that reach each database while the views climb: one line hits the
+limit, the other stays on the floor.
 
-hs.reads.get(key, load, fresh_for={fresh:g}, stale_for={stale:g}) in front of the same kind of SQLite
-file. The price changes every {every:g} s, and no view may show one that was replaced before it asked."""
+hs.reads.get(key, load, fresh_for={fresh:g}, stale_for={stale:g}) in front of the same kind of
+SQLite file. The price changes every {every:g} s, and no view may show one that was replaced
+before it asked."""
 
 
 class Outcome(msgspec.Struct):
@@ -218,6 +219,8 @@ async def _look(duel: Duel, limit: int) -> ProductNow:
 
 def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
     views_s, loads = heatsink.rates.offered_s, loads_s(heatsink)
+    if not views_s:
+        return "Nobody looks any more. Some of those refused still try again."
     if plain.rates.throttled_s and views_s > limit:
         return (
             f"{views_s:,} views a second. Plain, the database can load {limit:,} of them and "

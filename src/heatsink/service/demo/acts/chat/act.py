@@ -14,21 +14,21 @@ from .narration import Narration, narrate
 from .verdict import ChatVerdict, Recovery, reach_verdict, read_back
 
 WORDS = """\
-A database keeps its rows in partitions, and all rows of one key, such as one conversation, live in
-the same partition.
+A database keeps its rows in partitions, and all rows of one key, such as one conversation, live
+in the same partition.
 
-A partition takes only so much, here {limit:,} writes a second: when one conversation gets more, the
-rest is refused (throttled), however idle all other partitions are. That is a hot partition.
+A partition takes only so much, here {limit:,} writes a second: when one conversation gets more,
+the rest is refused (throttled), however idle all other partitions are. That is a hot partition.
 
-Below, the very same messages go to a plain store and to Heatsink, which sees the heat coming and
-spreads the conversation over more partitions.
+Below, the very same messages go to a plain store and to Heatsink, which sees the heat coming
+and spreads the conversation over more partitions.
 
-Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply before
-the dashed limit is reached, and go again when it is calm.
+Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply
+before the dashed limit is reached, and go again when it is calm.
 
 Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
-times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five calm
-seconds before it takes partitions back; outside a demo it waits five minutes."""
+times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
+calm seconds before it takes partitions back; outside a demo it waits five minutes."""
 REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 
