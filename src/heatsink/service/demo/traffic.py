@@ -127,7 +127,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def items(self) -> int:
         """Of the large bulk action."""
-        return 1_000_000 // (10 if self.brief else 1)
+        return 1_000_000 // self.speed
 
     @property
     def threshold(self) -> int:

@@ -34,7 +34,7 @@ from .traffic import READS_A_WRITE, Plan
 
 FILL = 0.8  # of a partition's limit is what Heatsink plans with
 COOL_DOWN_S = 5.0  # minutes in production; a demo has no minutes
-WORKERS = WorkerRules(base=2, workers_max=64, drain_s=12.0, hold_s=5.0)
+WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
 GRACE_S = 1.0
 MakeStores = Callable[[str], Stores]
 

@@ -19,8 +19,8 @@ from heatsink.service.demo.traffic import Plan
 from heatsink.service.demo.world import WORKERS, World
 
 LARGE, SMALL = "tag-conversation", "send-reminder"
-TOGETHER, CALL_S = 500, 0.3
-SMALL_ITEMS, SMALL_CALL_S = 20, 0.05
+TOGETHER, CALL_S = 200, 0.2
+SMALL_ITEMS, SMALL_CALL_S = 20, 0.1
 SMALL_EVERY_S = 3.0
 POLL_S = 0.25
 PATIENCE_S = 90.0  # a slow machine does what it can in this time
@@ -42,7 +42,7 @@ one. Above them, the workers follow the backlog up and down.
 
 hs.bulk.submit() and hs.worker() on a private Valkey that was started for this demo and keeps
 its log on disk. An action here is a pause: {call:g} s for {together} items of the large batch,
-{small:g} s for one of the small; everything else is real. The small ones are put into
+{small:g} s for the twenty of a small one; everything else is real. The small ones are put into
 partitions of the large."""
 
 
@@ -109,12 +109,13 @@ class Job:
             await self._clock.sleep(CALL_S)
             self.ran += len(items)
 
-        @actions.action(SMALL)
-        async def remind(_: object, context: Context) -> None:
+        @actions.action(SMALL, together=SMALL_ITEMS)
+        async def remind(_: list[object], contexts: list[Context]) -> None:
             await self._clock.sleep(SMALL_CALL_S)
-            self._left[context.batch] -= 1
-            if not self._left[context.batch]:
-                self._ended[context.batch] = self.second
+            for context in contexts:
+                self._left[context.batch] -= 1
+                if not self._left[context.batch]:
+                    self._ended[context.batch] = self.second
 
         return actions
 

@@ -233,15 +233,17 @@ def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
 
 def judge(plain: Meter, heatsink: Meter, outcome: Outcome) -> Verdict:
     loads, plain_loads = heatsink.taken.total(), plain.taken.total()
+    served = _served(heatsink.totals)
+    right = not outcome.outdated and outcome.oldest_s <= STALE_S
     return Verdict(
         f"{heatsink.totals.offered:,} views took {loads:,} loads with hs.reads against "
         f"{plain_loads:,} without; throttled {heatsink.totals.throttled:,} against "
         f"{plain.totals.throttled:,}.",
-        _served(heatsink.totals) and not outcome.outdated,
+        served and right,
         [
-            Finding(_served(heatsink.totals), _serving(heatsink.totals)),
+            Finding(served, _serving(heatsink.totals)),
             Finding(
-                not outcome.outdated and outcome.oldest_s <= STALE_S,
+                right,
                 f"No view showed a price that was replaced before it asked (found: "
                 f"{outcome.outdated:,}); the oldest page shown had been loaded "
                 f"{outcome.oldest_s:.2f} s before (allowed: {STALE_S:g} s).",
