@@ -82,6 +82,7 @@ def _demo_on_page(plan: Plan, act_name: str, port: int) -> None:
 
     async def run() -> None:
         async with open_world(plan, SystemClock(), Random()) as world:
+            await world.hs.bulk.open()  # starting its server would hold up an act under way
             url = f"http://{host}:{actual_port}{PATH}"
             click.echo(f"Open {url} to watch. The first act starts with the first look.")
             click.echo("Ctrl-C stops the demo.")

@@ -19,7 +19,7 @@ EVERY_S = 0.5
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """What there is to see, the act that is or was last played, and those that follow at once."""
+    """What there is to see, the act played last, and those that need not be played to be seen."""
 
     acts: list[About]
     playing: str
@@ -59,6 +59,7 @@ class Told(msgspec.Struct, frozen=True):
 class Run:
     act: Act
     events: list[bytes] = field(default_factory=list)
+    is_broken: bool = False
     task: asyncio.Task[None] | None = None
 
     @property
@@ -94,6 +95,7 @@ class Stage:
         if before is not None and before.task is not None and not before.task.done():
             before.task.cancel()
             await asyncio.wait([before.task])
+            before.is_broken = True
             self._tell(before, Broken())
 
         def tell(event: Snapshot) -> None:
@@ -135,7 +137,8 @@ class Stage:
     def _hello(self) -> bytes:
         playing = self._latest.act.name if self._latest else self._opening.name
         acts = [act.about(self._plan) for act in ACTS]
-        return msgspec.json.encode(Told("", Hello(acts, playing, list(self._runs))))
+        played = [name for name, run in self._runs.items() if not run.is_broken]
+        return msgspec.json.encode(Told("", Hello(acts, playing, played)))
 
     def end(self) -> None:
         """Break off the run and tell every viewer that nothing follows."""

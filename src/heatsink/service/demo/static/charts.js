@@ -40,7 +40,7 @@ export function partitions(element, names, heat, limit, top = 0) {
     type: "bar", name, x: names, y: names.map((key) => known.get(key)?.[field] ?? 0),
     marker: { color: colour(fill) }, hovertemplate: "%{y:,}/s",
   });
-  const labelled = names.filter((_, place) => place % Math.ceil(names.length / 13) === 0);
+  const labelled = names.filter((_, place) => place % Math.ceil(names.length / (1.5 * ticks(element))) === 0);
   const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
   Plotly.react(element, [bar("taken", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
     barmode: "stack",

@@ -182,8 +182,8 @@ function showCourse(run) {
   const now = run.snapshots.at(-1);
   const next = acts[place() + 1];
   find("previous").disabled = place() <= 0;
-  find("next").disabled = !next;
-  write(find("next"), next ? `Next: ${next.title} →` : "That was the last act");
+  find("next").disabled = false;
+  write(find("next"), next ? `Next: ${next.title} →` : "On to the dashboard →");
   for (const button of find("replays").children) {
     button.disabled = isPlaying(shown);
   }
@@ -215,7 +215,7 @@ function showVerdict(verdict) {
 }
 
 find("previous").addEventListener("click", () => step(-1));
-find("next").addEventListener("click", () => step(1));
+find("next").addEventListener("click", () => (place() + 1 < acts.length ? step(1) : location.assign(DASHBOARD[shown][0])));
 addEventListener("keydown", pressed);
 addEventListener("popstate", () => {
   const wanted = location.hash.slice(1) || acts[0]?.name;

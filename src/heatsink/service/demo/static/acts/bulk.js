@@ -10,13 +10,13 @@ const total = (list) => list.reduce((sum, one) => sum + one, 0);
 export function make() {
   let now = null;
   const ended = () => (now?.small ?? []).filter((one) => one.took_s != null);
-  const left = () => (now?.done_s ? seconds((now.items - now.done) / now.done_s) : "–");
+  const inLine = () => (now?.done_s ? `in one line: ${seconds((now.items - now.done) / now.done_s)} from now` : "");
   const top = summary({
     done: () => [number(now?.done ?? 0), `of ${number(now?.items)}`],
     "items a second": () => number(now?.done_s ?? 0),
     workers: () => [number(total(now?.workers ?? [])), `in ${number(now?.workers.length ?? 0)} partitions`],
     "small batches": () => [number(ended().length), "twenty items each"],
-    "the last one took": () => [seconds(ended().at(-1)?.took_s), `in one line: ${left()} from now`],
+    "the last one took": () => [seconds(ended().at(-1)?.took_s), inLine()],
   });
   const whole = bar();
   whole.setAttribute("aria-label", "How much of the large batch is done");
