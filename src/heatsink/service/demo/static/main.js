@@ -167,12 +167,12 @@ function draw() {
 
 function showSteps() {
   const make = (act) => h("li", {}, h("button", { type: "button", class: "quiet", onclick: () => go(act.name) },
-    h("span", { class: "mark", "aria-hidden": "true" }), h("span", {}, `${acts.indexOf(act) + 1}`), h("span", { class: "name" }, act.title)));
+    h("span", {}, `${acts.indexOf(act) + 1}`), h("span", { class: "name" }, act.title), h("span", { class: "mark", "aria-hidden": "true" })));
   keyed(find("steps"), acts, (act) => act.name, make, (item, act) => {
     const state = isPlaying(act.name) ? "playing" : runs[act.name]?.over ? "done" : "";
     const button = item.firstElementChild;
     item.dataset.state = state;
-    write(button.firstElementChild, MARKS[state]);
+    write(button.lastElementChild, MARKS[state]);
     button.setAttribute("aria-label", [`Act ${acts.indexOf(act) + 1}: ${act.title}`, state].filter(Boolean).join(", "));
     act.name === shown ? button.setAttribute("aria-current", "step") : button.removeAttribute("aria-current");
   });
