@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from functools import cache
@@ -287,8 +291,7 @@ async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
                 try:
                     yield stage, client
                 finally:
-                    server.end_streams()
-                    server.should_exit = True
+                    server.end()
                     await running
                     await stage.close()
 
@@ -457,6 +460,25 @@ def test_a_busy_port_names_the_way_out() -> None:
         result = CliRunner().invoke(main, ["demo", "--port", str(port)])
     assert result.exit_code == 1
     assert result.stderr == f"heatsink: port {port} is in use: choose another with --port\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_page_ends_by_a_signal_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = [sys.executable, "-m", "heatsink.service", "demo", "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        with httpx.stream("GET", f"{url}/events") as answer:
+            lines = answer.iter_lines()
+            assert '"hello"' in next(lines)
+            assert len(list(tmp_path.iterdir())) == 1
+            process.send_signal(number)
+            assert '"stop"' in "".join(lines)
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from signal import SIGINT
 from typing import Any
 
 import click
@@ -80,12 +81,13 @@ def _demo_on_page(plan: Plan, act_name: str, port: int) -> None:
     (listener,) = listen(HOST, port)
     host, actual_port = listener.getsockname()
 
-    async def run() -> None:
+    async def run() -> int | None:
         async with open_world(plan, SystemClock(), Random()) as world:
             await world.hs.bulk.open()  # starting its server would hold up an act under way
             url = f"http://{host}:{actual_port}{PATH}"
             click.echo(f"Open {url} to watch. The first act starts with the first look.")
             click.echo("Ctrl-C stops the demo.")
-            await serve(world, Stage(world, plan, opening), listener)
+            return await serve(world, Stage(world, plan, opening), listener)
 
-    asyncio.run(run())
+    if asyncio.run(run()) == SIGINT:
+        raise KeyboardInterrupt

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -76,7 +78,10 @@ async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Server(uvicorn.Server):
-    """Ends the viewers' streams before it waits for their connections to close."""
+    """Ends the viewers' streams before it waits for their connections to close.
+
+    Signals are handled here: uvicorn raises them again at its end, and nothing would be cleaned up.
+    """
 
     def __init__(self, app: App, stage: Stage) -> None:
         super().__init__(
@@ -88,22 +93,32 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=SHUTDOWN_S,
             )
         )
+        self.ended_by: int | None = None
         self._app = app
         self._stage = stage
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.end_streams()
-        super().handle_exit(sig, frame)
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.end, number)
+        yield
 
-    def end_streams(self) -> None:
+    def end(self, number: int | None = None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.ended_by = number
         self._stage.end()
         self._app.end_streams()
 
 
-async def serve(world: World, stage: Stage, listener: socket.socket) -> None:
+async def serve(world: World, stage: Stage, listener: socket.socket) -> int | None:
+    """Until a signal says stop; which one."""
     settings = ServeSettings(data=Path())
     async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
+        server = Server(app, stage)
         try:
-            await Server(app, stage).serve(sockets=[listener])
+            await server.serve(sockets=[listener])
         finally:
             await stage.close()
+        return server.ended_by
