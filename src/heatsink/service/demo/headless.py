@@ -14,7 +14,6 @@ from heatsink.clock import Clock
 from .act import Act, Snapshot, Verdict, Watcher
 from .acts import ACTS
 from .acts.chat import rows as chat_rows
-from .acts.chat.act import ChatNow
 from .acts.chat.verdict import ChatVerdict
 from .traffic import Plan
 from .world import open_world
@@ -47,9 +46,6 @@ class Rows:
         self._has_head = False
 
     def add(self, now: Snapshot) -> None:
-        if isinstance(now, ChatNow):
-            self._chat.add(now)
-            return
         cells = now.cells()
         widths = [max(len(name), CELL_WIDTH_MIN) + 2 for name in cells]
         if not self._has_head:
@@ -61,16 +57,17 @@ class Rows:
         shown = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells.values())
         self._say(f"{now.second:4.0f}" + "".join(map(str.rjust, shown, widths)))
 
-    @property
-    def _chat(self) -> chat_rows.Rows:
-        """The first act has two lanes and decisions to tell."""
-        if not hasattr(self, "_chat_rows"):
-            self._chat_rows = chat_rows.Rows(self._console)
-            self._chat_rows.head()
-        return self._chat_rows
-
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _rows(act: Act, console: Console) -> Callable[[Snapshot], None]:
+    """The first act has two lanes and decisions to tell."""
+    if act is not ACTS[0]:
+        return Rows(console).add
+    rows = chat_rows.Rows(console)
+    rows.head()
+    return rows.add
 
 
 def _end(console: Console, verdict: Verdict) -> None:
@@ -94,7 +91,7 @@ async def run_as_table(
         console.print(Text(title, style="bold"))
         console.print("\n".join(about.sentences), highlight=False)
         console.print()
-        verdict = await perform(act, plan, clock, rng, Watcher(Rows(console).add, EVERY_S))
+        verdict = await perform(act, plan, clock, rng, Watcher(_rows(act, console), EVERY_S))
         _end(console, verdict)
         console.print()
         kept = kept and verdict.kept_everything

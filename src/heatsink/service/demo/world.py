@@ -90,11 +90,12 @@ def settings_of(plan: Plan) -> Settings:
 async def world_of(
     make_stores: MakeStores, make_queue: Callable[[], Queue], plan: Plan, clock: Clock, rng: Random
 ) -> AsyncIterator[World]:
-    tap = Tap()
     limit = PartitionLimit(writes_s=plan.limit, reads_s=READS_A_WRITE * plan.limit)
 
     def limited(name: str, tap: Tap) -> Stores:
         return metered(throttled(make_stores(name), limit, clock), tap)
+
+    tap = Tap()
 
     def queue() -> Queue:
         made = make_queue()
@@ -112,11 +113,10 @@ async def world_of(
 @asynccontextmanager
 async def open_world(plan: Plan, clock: Clock, rng: Random) -> AsyncIterator[World]:
     """SQLite files and a private Valkey, in a folder that is gone afterwards."""
-    with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as folder:
 
         def make_stores(name: str) -> Stores:
-            return sqlite_stores(folder / f"{name}.db", clock)
+            return sqlite_stores(Path(folder) / f"{name}.db", clock)
 
         def make_queue() -> Queue:
             bulk = settings_of(plan).bulk

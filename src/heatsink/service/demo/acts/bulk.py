@@ -25,8 +25,6 @@ SMALL_EVERY_S = 3.0
 POLL_S = 0.25
 PATIENCE_S = 90.0  # a slow machine does what it can in this time
 REST_S = 9.0  # for the workers to be sent home
-
-
 WORDS = """\
 One customer submits {items:,} items, another twenty: in one line the twenty would wait until
 all the others are through.
@@ -81,7 +79,6 @@ class Job:
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.items = plan.items
-        self.ran = 0
         self.batch: Batch | None = None
         self.progress: Progress | None = None
         self.leg = "the items are submitted, as a stream"
@@ -101,21 +98,23 @@ class Job:
         return self._clock.monotonic_s() - self._began_s
 
     def actions(self) -> Actions:
-        """A call that takes its time, for a hundred items or for one."""
+        """Calls that take their time, for many items at once.
+
+        What another run left behind is done too, and not counted.
+        """
         actions = Actions()
 
         @actions.action(LARGE, together=TOGETHER)
-        async def tag(items: list[object], _: list[Context]) -> None:
+        async def tag(_: list[object], __: list[Context]) -> None:
             await self._clock.sleep(CALL_S)
-            self.ran += len(items)
 
         @actions.action(SMALL, together=SMALL_ITEMS)
         async def remind(_: list[object], contexts: list[Context]) -> None:
             await self._clock.sleep(SMALL_CALL_S)
-            for context in contexts:
-                self._left[context.batch] -= 1
-                if not self._left[context.batch]:
-                    self._ended[context.batch] = self.second
+            for batch in (context.batch for context in contexts):
+                self._left[batch] = self._left.get(batch, 0) - 1
+                if self._left[batch] == 0:
+                    self._ended[batch] = self.second
 
         return actions
 
@@ -147,11 +146,9 @@ class Job:
         second, (seen_s, seen) = self.second, self._seen
         done_s = round((done - seen) / max(second - seen_s, 0.001))
         self._seen = second, done
-        now = BulkNow(
-            round(second, 2), self.leg, self.items, done, done_s, self._workers(workers),
-            self.small(), "",
-        )  # fmt: skip
-        return msgspec.structs.replace(now, says=narrate(now))
+        team, small = self._workers(workers), self.small()
+        says = narrate(self.items, done, done_s, sum(team), small)
+        return BulkNow(round(second, 2), self.leg, self.items, done, done_s, team, small, says)
 
     def _workers(self, consumer: Consumer) -> list[int]:
         parts = self.batch.parts if self.batch else ()
@@ -181,6 +178,10 @@ class Job:
                 next_s += SMALL_EVERY_S
         self.ended_s = self.second
         self.leg = "done: the workers are sent home" if self.is_done else "the rest is called off"
+
+    async def until_small_ones_are_done(self) -> None:
+        for name in self._submitted.keys() - self._ended.keys():
+            await self._hs.bulk.wait(name)
 
     async def call_off(self) -> None:
         """Whoever steps on leaves no work behind."""
@@ -221,6 +222,7 @@ class BulkAct:
                 await job.until_done()
             finally:
                 await job.call_off()
+            await job.until_small_ones_are_done()
             await world.clock.sleep(REST_S / plan.speed)
             watching.cancel()
             watcher.tell(await look())
@@ -231,16 +233,13 @@ def _amount(plan: Plan) -> str:
     return "A million" if plan.items == 1_000_000 else f"{plan.items:,}"
 
 
-def narrate(now: BulkNow) -> str:
-    if not now.workers:
+def narrate(items: int, done: int, done_s: int, workers: int, small: list[SmallNow]) -> str:
+    if not workers:
         return "Nothing runs yet: a batch is accepted whole or not at all."
-    workers = sum(now.workers)
-    if now.done >= now.items:
-        return f"All {now.items:,} are done. {workers} workers are left of those who came."
-    return (
-        f"{now.items - now.done:,} items to go, {now.done_s:,} a second with {workers} workers. "
-        + _of_small(now.small)
-    )
+    if done >= items:
+        return f"All {items:,} are done. {workers} workers are left of those who came."
+    pace = f"{items - done:,} items to go, {done_s:,} a second with {workers} workers."
+    return f"{pace} {_of_small(small)}"
 
 
 def _of_small(small: list[SmallNow]) -> str:

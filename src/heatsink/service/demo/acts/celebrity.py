@@ -88,17 +88,17 @@ class Fame:
         self.followers = 0
         self.posts: list[tuple[int, Post, Post]] = []
         self._posting: list[asyncio.Task[None]] = []
+        self._arriving: list[asyncio.Task[None]] = []
         self._timelines: Timelines = world.hs.timelines
         self._tasks = tasks
-        self._fans = 0
 
     async def begin(self) -> None:
         await self._timelines.pin(self.pushed, PUSHED, reason=WHY)
 
     def arrive(self, count: int) -> None:
         for _ in range(count):
-            self._fans += 1
-            self._tasks.create_task(self._follow(self.fan(self._fans)))
+            fan = self.fan(len(self._arriving))
+            self._arriving.append(self._tasks.create_task(self._follow(fan)))
 
     def fan(self, number: int) -> str:
         return f"fan-{number}-of-{self.grace}"
@@ -118,8 +118,8 @@ class Fame:
         mine, always = await asyncio.gather(*both)
         self.posts.append((followers, mine, always))
 
-    async def posted(self) -> None:
-        await asyncio.gather(*self._posting)
+    async def settle(self) -> None:
+        await asyncio.gather(*self._posting, *self._arriving)
 
     def told(self) -> list[PostNow]:
         return [
@@ -132,7 +132,7 @@ class Fame:
 
     async def look_at_homes(self, rng: Random) -> tuple[int, int]:
         """How many of some fans were looked at, and how many see anything but every post once."""
-        fans = rng.sample(range(1, self._fans + 1), min(LOOKED_AT, self._fans))
+        fans = rng.sample(range(self.followers), min(LOOKED_AT, self.followers))
         due = sorted(str(post.id) for _, *both in self.posts for post in both)
         homes = [await self._timelines.home(self.fan(n), limit=HOME_PAGE) for n in fans]
         return len(fans), sum(sorted(str(p.id) for p in home.posts) != due for home in homes)
@@ -163,6 +163,7 @@ class CelebrityAct:
                 posting = tasks.create_task(_keep_posting(fame, world, POST_EVERY_S / plan.speed))
                 await pacer.run(fame.arrive)
                 posting.cancel()
+                fame.post()
                 await _pushed_through(world, fame)
                 watching.cancel()
                 watcher.tell(await look())
@@ -176,7 +177,7 @@ async def _keep_posting(fame: Fame, world: World, every_s: float) -> None:
 
 
 async def _pushed_through(world: World, fame: Fame) -> None:
-    await fame.posted()
+    await fame.settle()
     for _, *both in fame.posts:
         for post in both:
             if post.batch:
@@ -223,9 +224,9 @@ def judge(posts: list[PostNow], homes: tuple[int, int], threshold: int) -> Verdi
             ),
             Finding(
                 None,
-                f"Always pushed, a post was multiplied by {always / max(len(posts), 1):,.0f} on "
+                f"Always pushed, a post was multiplied by {always / len(posts):,.0f} on "
                 f"average and by {max(post.always_writes for post in posts):,} at the most; with "
-                f"the threshold by {mine / max(len(posts), 1):,.0f} on average.",
+                f"the threshold by {mine / len(posts):,.0f} on average.",
             ),
         ],
     )

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heatsink.service.demo.act import Snapshot
 from heatsink.service.demo.lanes.lane import LaneNow, Spread
 
 from .act import ChatNow
@@ -31,7 +32,8 @@ class Rows:
         self._say(f"{'':>13} │{plain:^{len(lane)}} │{heatsink:^{len(lane)}} │ parti-")
         self._say(f"{'sec':>4}{'offered':>9} │{lane} │{lane} │ tions")
 
-    def add(self, now: ChatNow) -> None:
+    def add(self, now: Snapshot) -> None:
+        assert isinstance(now, ChatNow)
         if now.leg != self._leg:
             self._leg = now.leg
             self._say(f"── {now.leg}", style="bold")
