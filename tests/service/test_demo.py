@@ -361,6 +361,22 @@ async def test_stepping_on_breaks_the_run_off_and_keeps_what_was_shown() -> None
 
 
 @pytest.mark.usefixtures("short_runs")
+async def test_whoever_runs_through_the_acts_leaves_none_of_them_playing() -> None:
+    async with staged(Plan(peak=400, limit=100, brief=True)) as (stage, _):
+        for name in ("chat", "likes", "product", "chat"):
+            assert stage.start(name)
+            await asyncio.sleep(0)
+        told = []
+        async for event in stage.follow():
+            told.append(json.loads(event))
+            if (told[-1]["act"], kind(told[-1])) == ("chat", "snapshot"):
+                break
+        broken = {event["act"] for event in told if kind(event) == "broken"}
+        assert broken == {"likes", "product"}
+        assert not stage.start("chat")
+
+
+@pytest.mark.usefixtures("short_runs")
 async def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> Verdict:
         raise Closed("the disk went away")

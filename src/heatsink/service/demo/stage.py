@@ -59,12 +59,15 @@ class Told(msgspec.Struct, frozen=True):
 class Run:
     act: Act
     events: list[bytes] = field(default_factory=list)
-    is_broken: bool = False
     task: asyncio.Task[None] | None = None
 
     @property
     def is_over(self) -> bool:
         return self.task is not None and self.task.done()
+
+    @property
+    def is_broken(self) -> bool:
+        return self.task is not None and self.task.cancelled()
 
 
 class Stage:
@@ -76,27 +79,25 @@ class Stage:
         self._opening = opening
         self._runs: dict[str, Run] = {}
         self._latest: Run | None = None
+        self._under_way: list[Run] = []
         self._news = asyncio.Event()
         self._closed = False
 
     def start(self, name: str, shape: str | None = None) -> bool:
         """Begin a run, and break off that of another act; False while this one is played."""
-        act, before = find_act(name), self._latest
-        if self._closed or (before and before.act is act and not before.is_over):
+        act, latest = find_act(name), self._latest
+        if self._closed or (latest and latest.act is act and not latest.is_over):
             return False
-        shape = shape or self._plan.shape
-        plan = msgspec.structs.replace(self._plan, shape=shape)
+        plan = msgspec.structs.replace(self._plan, shape=shape or self._plan.shape)
+        others = [run for run in self._under_way if not run.is_over]
         self._latest = self._runs[act.name] = run = Run(act)
+        self._under_way = [*others, run]
         self._tell(run, Start(plan, act.seconds(plan)))
-        run.task = asyncio.create_task(self._play(run, plan, before))
+        run.task = asyncio.create_task(self._play(run, plan, others))
         return True
 
-    async def _play(self, run: Run, plan: Plan, before: Run | None) -> None:
-        if before is not None and before.task is not None and not before.task.done():
-            before.task.cancel()
-            await asyncio.wait([before.task])
-            before.is_broken = True
-            self._tell(before, Broken())
+    async def _play(self, run: Run, plan: Plan, others: list[Run]) -> None:
+        await self._break_off(others)
 
         def tell(event: Snapshot) -> None:
             self._tell(run, event)
@@ -105,6 +106,15 @@ class Stage:
             self._tell(run, await run.act.run(self._world, plan, Watcher(tell, EVERY_S)))
         except* HeatsinkError as errors:
             self._tell(run, Failed(_first(errors)))
+
+    async def _break_off(self, runs: list[Run]) -> None:
+        tasks = [run.task for run in runs if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for run in runs:
+            if run.is_broken:
+                self._tell(run, Broken())
 
     def _tell(self, run: Run, event: Event) -> None:
         run.events.append(msgspec.json.encode(Told(run.act.name, event)))
@@ -144,14 +154,14 @@ class Stage:
         """Break off the run and tell every viewer that nothing follows."""
         if not self._closed:
             self._closed = True
-            for run in self._runs.values():
+            for run in self._under_way:
                 if run.task is not None:
                     run.task.cancel()
             self._wake()
 
     async def close(self) -> None:
         self.end()
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        tasks = [run.task for run in self._under_way if run.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
