@@ -31,7 +31,7 @@ followers that is fifty writes, with ten million, ten million.
 Heatsink counts followers and changes an author from pushed to pulled at a threshold, here
 {threshold:,}: from then on a post is written once, and homes fetch it when they are read.
 
-Grace posts once a second while the crowd comes in; beside her the same posts, to the same
+Grace goes on posting while the crowd comes in; beside her the same posts, to the same
 followers, always pushed.
 
 Look at the bars: each pair is one post, and its height is how many homes were written for it.
