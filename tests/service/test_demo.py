@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -19,16 +25,24 @@ from heatsink.clock import SystemClock
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.service.cli import main
 from heatsink.service.demo import stage as stage_module
-from heatsink.service.demo.lane import ReadBack
-from heatsink.service.demo.meter import Meter, Totals
-from heatsink.service.demo.page import HOST, Server, make_app
-from heatsink.service.demo.show import Both, Snapshot, Watcher, perform_on
+from heatsink.service.demo.act import Verdict
+from heatsink.service.demo.acts import ACTS, likes
+from heatsink.service.demo.acts.chat.act import ChatAct, ChatNow
+from heatsink.service.demo.acts.chat.verdict import (
+    ChatVerdict,
+    ReadBack,
+    Recovery,
+    reach_verdict,
+)
+from heatsink.service.demo.lanes.meter import Meter, Totals
+from heatsink.service.demo.page import HOST, Server, make_site
 from heatsink.service.demo.stage import Stage
 from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jump, ramp
-from heatsink.service.demo.verdict import Recovery, Verdict, reach_verdict
 from heatsink.service.listening import listen
-from heatsink.stores.memory import memory_stores
-from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
+from heatsink.service.serve.server import ServeSettings, running_app
+from heatsink.testing import ManualClock
+
+from .demo_world import memory_world, play
 
 ORIGIN = {"origin": "http://127.0.0.1"}
 
@@ -44,12 +58,11 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(SHAPES, shape, burst)
 
 
-def run_virtually(plan: Plan) -> tuple[Verdict, list[Snapshot]]:
-    clock, told = SkewedClock(), list[Snapshot]()
-    stores = Both(memory_stores(clock), memory_stores(clock))
-    watcher = Watcher(told.append, 0.5)
-    verdict = run_on_virtual_time(perform_on(stores, plan, clock, Random(7), watcher))
-    return verdict, told
+@cache
+def run_virtually(plan: Plan) -> tuple[ChatVerdict, list[ChatNow]]:
+    verdict, told = play(ChatAct(), plan)
+    assert isinstance(verdict, ChatVerdict)
+    return verdict, cast("list[ChatNow]", told)
 
 
 # --- traffic
@@ -74,6 +87,12 @@ def test_the_jump_comes_within_no_time() -> None:
     assert traffic.jump_s is not None
     assert traffic.rate_at(traffic.jump_s - 0.001) == 200
     assert traffic.rate_at(traffic.jump_s) == 4_000
+
+
+def test_faster_traffic_is_the_same_in_less_time() -> None:
+    slow, fast = jump(400), jump(400).faster(4)
+    assert (fast.seconds, fast.jump_s) == (slow.seconds / 4, 1.5)
+    assert [fast.rate_at(s / 4) for s in range(30)] == [slow.rate_at(s) for s in range(30)]
 
 
 async def test_the_pacer_offers_the_rate_and_makes_up_for_a_stall() -> None:
@@ -160,24 +179,45 @@ def test_a_slow_recovery_is_called_one() -> None:
     assert [finding.good for finding in verdict.findings] == [True, None, True, False, None]
 
 
+def test_few_refusals_are_promised_only_of_a_gentle_rise() -> None:
+    refused = ReadBack(Totals(100, 100, 50, 0), 100, 0, 0)
+    gentle, hasty = (reach_verdict(ended(), refused, None, gentle=g) for g in (True, False))
+    assert (gentle.findings[1].good, hasty.findings[1].good) == (False, None)
+    assert gentle.kept_everything
+    assert gentle.line.startswith("Throttled 50 with Heatsink against 0 without")
+
+
 # --- the page
+
+
+@asynccontextmanager
+async def staged(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
+    """The whole application, asked without a socket."""
+    clock = SystemClock()
+    async with memory_world(plan, clock, Random(7)) as world:
+        stage = Stage(world, plan)
+        settings = ServeSettings(data=Path())
+        async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
+            asked = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=asked, base_url="http://127.0.0.1") as client:
+                yield stage, client
+            await stage.close()
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    stage = Stage(Plan(peak=400, limit=100), SystemClock(), Random(7))
-    app = httpx.ASGITransport(make_app(stage))
-    async with httpx.AsyncClient(transport=app, base_url="http://127.0.0.1") as client:
+    async with staged(Plan(peak=400, limit=100)) as (_, client):
         yield client
-    await stage.close()
 
 
 @pytest.mark.parametrize(
     ("path", "kind", "within"),
     [
-        ("/", "text/html", "hot partition"),
-        ("/static/page.js", "text/javascript", "EventSource"),
-        ("/static/charts.js", "text/javascript", "Plotly.react"),
+        ("/demo", "text/html", "Skip to the act"),
+        ("/demo/static/main.js", "text/javascript", "EventSource"),
+        ("/demo/static/charts.js", "text/javascript", "Plotly.react"),
+        ("/demo/static/demo.css", "text/css", "prefers-color-scheme"),
+        *((f"/demo/static/acts/{act.name}.js", "text/javascript", "make()") for act in ACTS),
         ("/static/page.css", "text/css", "prefers-color-scheme"),
         ("/plotly.min.js", "text/javascript", "plotly"),
     ],
@@ -194,10 +234,19 @@ async def test_the_page_and_its_parts(
     assert "script-src 'self';" in policy
 
 
+async def test_the_dashboard_of_the_same_heatsink_is_beside_it(client: httpx.AsyncClient) -> None:
+    overview = (await client.get("/")).text
+    assert '<a href="/demo">Demo</a>' in overview
+    assert (await client.get("/v1/recent")).status_code == 200
+    demo = (await client.get("/demo")).text
+    for tab in ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry"):
+        assert f'<a href="{tab}">' in demo
+
+
 async def test_the_page_asks_nobody_else_and_has_no_inline_script(
     client: httpx.AsyncClient,
 ) -> None:
-    page = (await client.get("/")).text
+    page = (await client.get("/demo")).text
     assert "http:" not in page
     assert "https:" not in page
     assert "<script>" not in page
@@ -210,39 +259,45 @@ async def test_the_page_asks_nobody_else_and_has_no_inline_script(
         ("", {}, 403),
         ("", {"origin": "http://elsewhere.example"}, 403),
         ("?shape=zigzag", ORIGIN, 400),
-        ("", {**ORIGIN, "host": "elsewhere.example"}, 400),
+        ("?act=6", ORIGIN, 400),
+        ("", {**ORIGIN, "host": "elsewhere.example"}, 421),
     ],
 )
 async def test_only_the_page_itself_may_start_a_run(
     client: httpx.AsyncClient, query: str, headers: dict[str, str], status: int
 ) -> None:
-    answer = await client.post(f"/run{query}", headers=headers)
+    answer = await client.post(f"/demo/run{query}", headers=headers)
     assert answer.status_code == status
 
 
 @pytest.mark.usefixtures("short_runs")
-async def test_a_second_run_has_to_wait_for_the_first(client: httpx.AsyncClient) -> None:
-    assert (await client.post("/run?shape=jump", headers=ORIGIN)).status_code == 204
-    assert (await client.post("/run", headers=ORIGIN)).status_code == 409
+async def test_a_second_run_of_an_act_has_to_wait_for_the_first(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/demo/run?shape=jump", headers=ORIGIN)).status_code == 204
+    assert (await client.post("/demo/run", headers=ORIGIN)).status_code == 409
 
 
 @asynccontextmanager
-async def serving(stage: Stage) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
     (listener,) = listen(HOST, 0)
-    server = Server(stage)
-    running = asyncio.ensure_future(server.serve(sockets=[listener]))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with httpx.AsyncClient(base_url=url) as client:
-        try:
-            yield server, client
-        finally:
-            stage.end()
-            server.should_exit = True
-            await running
+    clock = SystemClock()
+    async with memory_world(plan, clock, Random(7)) as world:
+        stage = Stage(world, plan)
+        settings = ServeSettings(data=Path())
+        async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
+            server = Server(app, stage)
+            running = asyncio.ensure_future(server.serve(sockets=[listener]))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            async with httpx.AsyncClient(base_url=url) as client:
+                try:
+                    yield stage, client
+                finally:
+                    server.end()
+                    await running
+                    await stage.close()
 
 
-async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, object]]:
-    async with client.stream("GET", "/events") as answer:
+async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream("GET", "/demo/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         async for line in answer.aiter_lines():
             if line:
@@ -254,28 +309,71 @@ async def test_a_viewer_who_comes_late_sees_the_run_from_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stage_module, "EVERY_S", 0.2)
-    stage = Stage(Plan(peak=200, limit=500), SystemClock(), Random(7))
-    async with serving(stage) as (server, client):
+    async with serving(Plan(peak=200, limit=500)) as (stage, client):
         first = [event async for event in until(client, "snapshot", 3)]
         late = [event async for event in until(client, "verdict", 1)]
         assert late[: len(first)] == first
-        assert late[0]["type"] == "start"
+        assert [kind(event) for event in late[:2]] == ["hello", "start"]
         stage.end()
         after = [event async for event in events(client)]
-        assert [*late, {"type": "stop"}] == after
-        assert not server.should_exit
+        assert after[:-1] == late
+        assert kind(after[-1]) == "stop"
+
+
+def kind(told: dict[str, Any]) -> str:
+    return str(told["event"]["type"])
 
 
 async def until(
-    client: httpx.AsyncClient, kind: str, times: int
-) -> AsyncIterator[dict[str, object]]:
-    """The present run's events up to the n-th of a kind."""
+    client: httpx.AsyncClient, wanted: str, times: int
+) -> AsyncIterator[dict[str, Any]]:
+    """The events so far and on, up to the n-th of a kind."""
     async with aclosing(events(client)) as following:  # type: ignore[type-var]
         async for event in following:
             yield event
-            times -= event["type"] == kind
+            times -= kind(event) == wanted
             if not times:
                 return
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_stepping_on_breaks_the_run_off_and_keeps_what_was_shown() -> None:
+    async with staged(Plan(peak=400, limit=100, brief=True)) as (stage, _):
+        told, acts = [], []
+        async for event in stage.follow():
+            told.append(json.loads(event))
+            acts.append((told[-1]["act"], kind(told[-1])))
+            if acts[-1] == ("chat", "start"):
+                assert stage.start("likes")
+            if acts.count(("likes", "snapshot")) == 2:
+                break
+        assert acts[:3] == [("", "hello"), ("chat", "start"), ("likes", "start")]
+        assert ("chat", "broken") in acts
+        assert not stage.start("likes")
+        again = []
+        async for event in stage.follow():
+            again.append(json.loads(event))
+            if kind(again[-1]) == "snapshot":
+                break
+        assert again[0]["event"]["playing"] == "likes"
+        assert again[0]["event"]["played"] == ["likes"]
+        assert [kind(event) for event in again[1:3]] == ["start", "broken"]
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_whoever_runs_through_the_acts_leaves_none_of_them_playing() -> None:
+    async with staged(Plan(peak=400, limit=100, brief=True)) as (stage, _):
+        for name in ("chat", "likes", "product", "chat"):
+            assert stage.start(name)
+            await asyncio.sleep(0)
+        told = []
+        async for event in stage.follow():
+            told.append(json.loads(event))
+            if (told[-1]["act"], kind(told[-1])) == ("chat", "snapshot"):
+                break
+        broken = {event["act"] for event in told if kind(event) == "broken"}
+        assert broken == {"likes", "product"}
+        assert not stage.start("chat")
 
 
 @pytest.mark.usefixtures("short_runs")
@@ -283,16 +381,16 @@ async def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     async def fail(*_: object) -> Verdict:
         raise Closed("the disk went away")
 
-    monkeypatch.setattr(stage_module, "perform", fail)
-    stage = Stage(Plan(peak=400, limit=100), SystemClock(), Random(7))
-    told = []
-    async for event in stage.follow():
-        told.append(json.loads(event))
-        if told[-1]["type"] == "failed":
-            await stage.close()
-    assert [event["type"] for event in told] == ["start", "failed", "stop"]
-    assert told[1]["text"] == "the disk went away"
-    assert not stage.start()
+    monkeypatch.setattr(ChatAct, "run", fail)
+    async with staged(Plan(peak=400, limit=100)) as (stage, _):
+        told = []
+        async for event in stage.follow():
+            told.append(json.loads(event))
+            if kind(told[-1]) == "failed":
+                await stage.close()
+        assert [kind(event) for event in told] == ["hello", "start", "failed", "stop"]
+        assert told[2]["event"]["text"] == "the disk went away"
+        assert not stage.start("chat")
 
 
 # --- the command line
@@ -318,6 +416,29 @@ def test_json_prints_one_object_per_line() -> None:
     told = [json.loads(line) for line in result.stdout.splitlines()]
     assert [event["type"] for event in told][-2:] == ["snapshot", "verdict"]
     assert told[-1]["heatsink"]["lost"] == told[-1]["heatsink"]["duplicated"] == 0
+
+
+def test_headless_plays_another_act_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(likes, "traffic_of", lambda plan: burst(plan.peak))
+    flags = ["--headless", "--act", "2", "--peak", "200", "--limit", "500"]
+    result = CliRunner().invoke(main, ["demo", *flags])
+    assert result.exit_code == 0, result.output
+    assert "Act 2 of 5: A like counter" in result.output
+    assert "its number is exact" in result.output
+    assert "the plain counter" in result.output
+
+
+def test_all_acts_are_played_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[str] = []
+
+    async def perform(act: Any, *_: object) -> Verdict:
+        played.append(act.name)
+        return Verdict("so it was", act.name != "bulk", [])
+
+    monkeypatch.setattr("heatsink.service.demo.headless.perform", perform)
+    assert CliRunner().invoke(main, ["demo", "--json", "--act", "all"]).exit_code == 1
+    assert CliRunner().invoke(main, ["demo", "--headless"]).exit_code == 0
+    assert played == [*(act.name for act in ACTS), "chat"]
 
 
 def test_a_failed_run_ends_with_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,6 +478,25 @@ def test_a_busy_port_names_the_way_out() -> None:
     assert result.stderr == f"heatsink: port {port} is in use: choose another with --port\n"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_page_ends_by_a_signal_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = [sys.executable, "-m", "heatsink.service", "demo", "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        with httpx.stream("GET", f"{url}/events") as answer:
+            lines = answer.iter_lines()
+            assert '"hello"' in next(lines)
+            assert len(list(tmp_path.iterdir())) == 1
+            process.send_signal(number)
+            assert '"stop"' in "".join(lines)
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -364,6 +504,7 @@ def test_a_busy_port_names_the_way_out() -> None:
         (["demo", "--headless", "--limit", "0"], 2, "Invalid value for '--limit'"),
         (["demo", "--headless", "--shape", "zigzag"], 2, "'zigzag' is not one of"),
         (["demo", "--port", "70000"], 2, "--port"),
+        (["demo", "--headless", "--act", "6"], 2, "'6' is not one of"),
         (["melt"], 2, "No such command 'melt'"),
     ],
 )

@@ -23,7 +23,7 @@ from heatsink.errors import HeatsinkError
 
 from .bulk import bulk
 from .configuration import PORTS, PREFIX, Number, config_option
-from .demo.traffic import LIMIT, PEAK, SHAPES, Plan
+from .demo.command import demo
 from .lab.commands import lab
 from .operator.commands import decisions, explain, hot, pin, unpin
 from .operator.doctor import doctor
@@ -32,7 +32,6 @@ from .serve.command import config_command, serve_command
 from .worker import worker
 
 INTERRUPTED = 130
-PORT = 8321
 PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
@@ -71,61 +70,6 @@ CONTEXT = {
 @click.version_option(__version__, prog_name="heatsink")
 def main() -> None:
     """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
-
-
-@main.command()
-@click.option("--headless", is_flag=True, help="Print a table instead of serving a page.")
-@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, without a page.")
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="ramp",
-    help="How the traffic grows: slowly, or all at once.",
-)
-@click.option(
-    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Writes a second at the top."
-)
-@click.option(
-    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes a second a partition takes."
-)
-@click.option(
-    "--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any that is free."
-)
-def demo(headless: bool, as_json: bool, shape: str, peak: int, limit: int, port: int) -> None:
-    """Watch one conversation get hot, on a plain store and on Heatsink side by side."""
-    plan = Plan(shape, peak, limit)
-    if headless or as_json:
-        _demo_in_terminal(plan, as_json)
-    else:
-        _demo_on_page(plan, port)
-
-
-def _demo_in_terminal(plan: Plan, as_json: bool) -> None:
-    from .demo.headless import make_console, run_as_json, run_as_table
-
-    clock, rng = SystemClock(), Random()
-    if as_json:
-        verdict = asyncio.run(run_as_json(plan, clock, rng, click.echo))
-    else:
-        verdict = asyncio.run(run_as_table(plan, clock, rng, make_console()))
-    if not verdict.kept_everything:
-        click.get_current_context().exit(1)
-
-
-def _demo_on_page(plan: Plan, port: int) -> None:
-    from .demo.page import HOST, serve
-    from .demo.stage import Stage
-    from .listening import listen
-
-    (listener,) = listen(HOST, port)
-    host, actual_port = listener.getsockname()
-    click.echo(f"Open http://{host}:{actual_port} to watch. The run starts with the first look.")
-    click.echo("Ctrl-C stops the demo.")
-
-    async def run() -> None:
-        await serve(Stage(plan, SystemClock(), Random()), listener)
-
-    asyncio.run(run())
 
 
 @main.command()
@@ -293,7 +237,7 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
         click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-for command in (bulk, lab, worker, serve_command, config_command):
+for command in (demo, bulk, lab, worker, serve_command, config_command):
     main.add_command(command)
 for command in (top, hot, explain, pin, unpin, decisions, doctor):
     main.add_command(command)

@@ -5,6 +5,7 @@ Every tab has a URL of its own and is the same file: the script looks at the pat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,6 +23,7 @@ from heatsink.errors import InvalidSetting
 STATIC = Path(__file__).parent / "static"
 TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry")
 PLOTLY = "/plotly.min.js"
+MORE = "<!-- more pages -->"
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -57,12 +59,17 @@ def plotly_file() -> Path:
     return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
 
 
-def make_pages() -> dict[str, ASGIApp]:
-    """The dashboard by the first part of each path it answers."""
+def make_pages(more: Mapping[str, str] | None = None) -> dict[str, ASGIApp]:
+    """The dashboard by the first part of each path it answers.
+
+    `more` are pages of others that its header leads to, by their paths.
+    """
     plotly = plotly_file()
+    links = "".join(f'<a href="{path}">{name}</a>' for path, name in (more or {}).items())
+    page = (STATIC / "index.html").read_text().replace(MORE, links)
 
     async def index(_: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
+        return HTMLResponse(page)
 
     async def plotly_script(_: Request) -> Response:
         return FileResponse(plotly, media_type="text/javascript")

@@ -1,1 +1,1 @@
-"""One conversation goes viral, twice at once: on a plain store and on Heatsink."""
+"""Heatsink told in acts, with real traffic: on a page beside the dashboard, or in a terminal."""

@@ -1,28 +1,26 @@
-"""The demo as a table in a terminal, or as lines of JSON for a machine."""
+"""The acts as tables in a terminal, or as lines of JSON for a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from heatsink.clock import Clock
 
-from .contenders import Spread
-from .lane import LaneNow, ReadBack
-from .show import Snapshot, Watcher, perform
+from .act import Act, Snapshot, Verdict, Watcher
+from .acts import ACTS
+from .acts.chat import rows as chat_rows
+from .acts.chat.verdict import ChatVerdict
 from .traffic import Plan
-from .verdict import Verdict
+from .world import open_world
 
 EVERY_S = 1.0
-COLUMNS = (("accepted", 9), ("throttled", 10), ("dropped", 8), ("p99 ms", 8))
-WIDE = 100  # what a terminal needs for all four columns; in a narrower one the last is left out
 PIPE_WIDTH = 120
+CELL_WIDTH_MIN = 9
 MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
 Write = Callable[[str], None]
 
@@ -33,105 +31,84 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def introduction(plan: Plan) -> str:
-    """Three sentences before the numbers."""
-    return (
-        "A database keeps its rows in partitions, and all rows of one key live in one of them.\n"
-        f"A partition takes only so much, here {plan.limit:,} writes a second. When one "
-        "conversation gets\nmore, the rest is refused (throttled), however idle the other "
-        "partitions are: a hot partition.\n"
-        "Below, the same messages go to a plain store and to Heatsink, which spreads the "
-        "conversation\nover more partitions before the limit is reached.\n"
-    )
+async def perform(act: Act, plan: Plan, clock: Clock, rng: Random, watcher: Watcher) -> Verdict:
+    """One run from beginning to end, in files that are gone afterwards."""
+    async with open_world(plan, clock, rng) as world:
+        return await act.run(world, plan, watcher)
 
 
 class Rows:
-    """Prints a line per snapshot, and a word whenever Heatsink decides."""
+    """Prints a line per snapshot, under the names of its figures."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._columns = COLUMNS if console.width >= WIDE else COLUMNS[:-1]
         self._leg = ""
-        self._target = 1
-
-    def head(self) -> None:
-        lane = "".join(f"{name:>{width}}" for name, width in self._columns)
-        plain, heatsink = "PLAIN STORE, per second", "HEATSINK, per second"
-        self._say(f"{'':>13} │{plain:^{len(lane)}} │{heatsink:^{len(lane)}} │ parti-")
-        self._say(f"{'sec':>4}{'offered':>9} │{lane} │{lane} │ tions")
+        self._has_head = False
 
     def add(self, now: Snapshot) -> None:
+        cells = now.cells()
+        widths = [max(len(name), CELL_WIDTH_MIN) + 2 for name in cells]
+        if not self._has_head:
+            self._has_head = True
+            self._say(" sec" + "".join(map(str.rjust, map(str.rstrip, cells), widths)))
         if now.leg != self._leg:
             self._leg = now.leg
-            self._say(f"── {now.leg}", style="bold")
-        line = Text(f"{now.second:4.0f}{now.heatsink.rates.offered_s:9,} │")
-        line.append_text(self._lane(now.plain)).append(" │")
-        line.append_text(self._lane(now.heatsink)).append(" │")
-        line.append(f"{now.heatsink.spread.buckets:4}")
-        self._console.print(line, soft_wrap=True)
-        self._add_decision(now.heatsink.spread)
-
-    def _lane(self, lane: LaneNow) -> Text:
-        rates = lane.rates
-        numbers = (
-            (rates.accepted_s, "green"),
-            (rates.throttled_s, "red" if rates.throttled_s else "dim"),
-            (rates.dropped_s, "bold red" if rates.dropped_s else "dim"),
-            (rates.p99_ms, ""),
-        )
-        text = Text()
-        for (_, width), (number, style) in zip(self._columns, numbers, strict=False):
-            text.append(f"{number:{width},}", style=style)
-        return text
-
-    def _add_decision(self, spread: Spread) -> None:
-        if spread.target != self._target:
-            change = f"from {self._target} to {spread.target}"
-            self._say(f"     Heatsink goes {change}: {spread.reason}", style="cyan")
-            self._target = spread.target
+            self._say(f"── {now.leg}", "bold")
+        shown = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells.values())
+        self._say(f"{now.second:4.0f}" + "".join(map(str.rjust, shown, widths)))
 
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
 
-def ending(verdict: Verdict) -> Table:
-    title = "Verdict, with everything read back from both stores"
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    table.add_column("", no_wrap=True)
-    for name in ("offered", "accepted", "throttled", "dropped", "found", "lost", "duplicated"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, ended in (("plain store", verdict.plain), ("Heatsink", verdict.heatsink)):
-        table.add_row(name, *[f"{number:,}" for number in _numbers(ended)])
-    return table
-
-
-def _numbers(ended: ReadBack) -> tuple[int, ...]:
-    totals = ended.totals
-    counts = (totals.offered, totals.accepted, totals.throttled, totals.dropped)
-    return (*counts, ended.found, ended.lost, ended.duplicated)
-
-
-async def run_as_table(plan: Plan, clock: Clock, rng: Random, console: Console) -> Verdict:
-    console.print(introduction(plan), highlight=False, soft_wrap=True)
-    rows = Rows(console)
+def _rows(act: Act, console: Console) -> Callable[[Snapshot], None]:
+    """The first act has two lanes and decisions to tell."""
+    if act is not ACTS[0]:
+        return Rows(console).add
+    rows = chat_rows.Rows(console)
     rows.head()
-    verdict = await perform(plan, clock, rng, Watcher(rows.add, EVERY_S))
+    return rows.add
+
+
+def _end(console: Console, verdict: Verdict) -> None:
     console.print()
-    console.print(ending(verdict))
+    if isinstance(verdict, ChatVerdict):
+        console.print(chat_rows.ending(verdict))
     for finding in verdict.findings:
         sign, style = MARKS[finding.good]
         console.print(Text(f"{sign} ", style=style) + Text(finding.text), soft_wrap=True)
-    return verdict
+    console.print(Text(verdict.line, style="bold"), soft_wrap=True)
 
 
-async def run_as_json(plan: Plan, clock: Clock, rng: Random, write: Write) -> Verdict:
-    """One object per line: snapshots, then the verdict."""
+async def run_as_table(
+    acts: Iterable[Act], plan: Plan, clock: Clock, rng: Random, console: Console
+) -> bool:
+    """Whether everything was kept."""
+    kept = True
+    for act in acts:
+        about = act.about(plan)
+        title = f"Act {ACTS.index(act) + 1} of {len(ACTS)}: {about.title}"
+        console.print(Text(title, style="bold"))
+        console.print("\n".join(about.sentences), highlight=False)
+        console.print()
+        verdict = await perform(act, plan, clock, rng, Watcher(_rows(act, console), EVERY_S))
+        _end(console, verdict)
+        console.print()
+        kept = kept and verdict.kept_everything
+    return kept
+
+
+async def run_as_json(
+    acts: Iterable[Act], plan: Plan, clock: Clock, rng: Random, write: Write
+) -> bool:
+    """One object per line: snapshots, then the verdict, act by act."""
 
     def tell(event: Snapshot | Verdict) -> None:
         write(msgspec.json.encode(event).decode())
 
-    verdict = await perform(plan, clock, rng, Watcher(tell, EVERY_S))
-    tell(verdict)
-    return verdict
+    kept = True
+    for act in acts:
+        verdict = await perform(act, plan, clock, rng, Watcher(tell, EVERY_S))
+        tell(verdict)
+        kept = kept and verdict.kept_everything
+    return kept

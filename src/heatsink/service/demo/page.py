@@ -1,70 +1,71 @@
-"""The demo as a live page on this machine: one page, one stream of events, no outside request."""
+"""The demo as a live page on this machine, with the dashboard of its Heatsink beside it."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
-from heatsink.service.dashboard.site import SafeHeaders, plotly_file
+from heatsink.errors import InvalidSetting
+from heatsink.service.api.app import App
+from heatsink.service.dashboard.site import SafeHeaders, make_pages
+from heatsink.service.serve.server import ServeSettings, running_app
 
+from .acts import find_act
 from .stage import Stage
 from .traffic import SHAPES
+from .world import World
 
 HOST = "127.0.0.1"
-HOSTS = [HOST, "localhost"]
+PATH = "/demo"
 STATIC = Path(__file__).parent / "static"
 SHUTDOWN_S = 2
 
 
-def make_app(stage: Stage) -> Starlette:
-    plotly = plotly_file()
+def make_site(stage: Stage) -> dict[str, ASGIApp]:
+    """Everything that is served besides the API, by the first part of its path."""
 
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
-    async def plotly_script(_: Request) -> Response:
-        return FileResponse(plotly, media_type="text/javascript")
-
     async def events(_: Request) -> Response:
         return StreamingResponse(_as_sse(stage.follow()), media_type="text/event-stream")
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await stage.close()
-
     routes = [
-        Route("/", index),
-        Route("/plotly.min.js", plotly_script),
-        Route("/events", events),
-        Route("/run", _run_again(stage), methods=["POST"]),
-        Mount("/static", StaticFiles(directory=STATIC)),
+        Route(PATH, index),
+        Route(f"{PATH}/events", events),
+        Route(f"{PATH}/run", _run(stage), methods=["POST"]),
+        Mount(f"{PATH}/static", StaticFiles(directory=STATIC)),
     ]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)
-    return Starlette(routes=routes, middleware=[Middleware(SafeHeaders), hosts], lifespan=lifespan)
+    site = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])
+    return {**make_pages({PATH: "Demo"}), PATH: site}
 
 
-def _run_again(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
+def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
     async def run(request: Request) -> Response:
         """Only our own page may start a run: any other site the visitor has open may not."""
         if request.headers.get("origin") != f"http://{request.headers['host']}":
             return PlainTextResponse("only the demo's own page may do that", status_code=403)
-        shape = request.query_params.get("shape", "ramp")
-        if shape not in SHAPES:
+        shape = request.query_params.get("shape") or None
+        if shape is not None and shape not in SHAPES:
             return PlainTextResponse(f"shape must be {' or '.join(SHAPES)}", status_code=400)
-        if not stage.start(shape):
+        try:
+            act = find_act(request.query_params.get("act", "1"))
+        except InvalidSetting as error:
+            return PlainTextResponse(str(error), status_code=400)
+        if not stage.start(act.name, shape):
             return PlainTextResponse("a run is under way", status_code=409)
         return Response(status_code=204)
 
@@ -77,23 +78,47 @@ async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Server(uvicorn.Server):
-    """Ends the viewers' streams before it waits for their connections to close."""
+    """Ends the viewers' streams before it waits for their connections to close.
 
-    def __init__(self, stage: Stage) -> None:
+    Signals are handled here: uvicorn raises them again at its end, and nothing would be cleaned up.
+    """
+
+    def __init__(self, app: App, stage: Stage) -> None:
         super().__init__(
             uvicorn.Config(
-                make_app(stage),
+                app,
+                lifespan="off",
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=SHUTDOWN_S,
             )
         )
+        self.ended_by: int | None = None
+        self._app = app
         self._stage = stage
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.end, number)
+        yield
+
+    def end(self, number: int | None = None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.ended_by = number
         self._stage.end()
-        super().handle_exit(sig, frame)
+        self._app.end_streams()
 
 
-async def serve(stage: Stage, listener: socket.socket) -> None:
-    await Server(stage).serve(sockets=[listener])
+async def serve(world: World, stage: Stage, listener: socket.socket) -> int | None:
+    """Until a signal says stop; which one."""
+    settings = ServeSettings(data=Path())
+    async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
+        server = Server(app, stage)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await stage.close()
+        return server.ended_by

@@ -1,21 +1,29 @@
-"""Runs the show for everybody who looks on, and keeps what happened for who comes late."""
+"""Plays the acts for everybody who looks on, and keeps what happened for who comes late."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from random import Random
+from dataclasses import dataclass, field
 
 import msgspec
 
-from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
 
-from .show import Snapshot, Watcher, perform
+from .act import About, Act, Snapshot, Verdict, Watcher
+from .acts import ACTS, find_act
 from .traffic import Plan
-from .verdict import Verdict
+from .world import World
 
 EVERY_S = 0.5
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """What there is to see, the act played last, and those that need not be played to be seen."""
+
+    acts: list[About]
+    playing: str
+    played: list[str]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -23,6 +31,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     plan: Plan
     seconds: float
+
+
+class Broken(msgspec.Struct, frozen=True, tag="broken"):
+    """The run was broken off for another act."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -33,76 +45,131 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """The demo ends: nothing follows."""
 
 
-Event = Start | Snapshot | Verdict | Failed | Stop
+Event = Hello | Start | Snapshot | Verdict | Broken | Failed | Stop
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An event and the act that it is about."""
+
+    act: str
+    event: Event
+
+
+@dataclass(eq=False)
+class Run:
+    act: Act
+    events: list[bytes] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    @property
+    def is_broken(self) -> bool:
+        return self.task is not None and self.task.cancelled()
 
 
 class Stage:
-    """One run at a time. `follow` gives a late viewer the whole present run, then what comes."""
+    """One run at a time. `follow` gives a late viewer the last run of each act, then what comes."""
 
-    def __init__(self, plan: Plan, clock: Clock, rng: Random) -> None:
+    def __init__(self, world: World, plan: Plan, opening: Act = ACTS[0]) -> None:
+        self._world = world
         self._plan = plan
-        self._clock = clock
-        self._rng = rng
-        self._events: list[bytes] = []
-        self._runs = 0
-        self._running: asyncio.Task[None] | None = None
+        self._opening = opening
+        self._runs: dict[str, Run] = {}
+        self._latest: Run | None = None
+        self._under_way: list[Run] = []
         self._news = asyncio.Event()
         self._closed = False
 
-    @property
-    def busy(self) -> bool:
-        return self._running is not None and not self._running.done()
-
-    def start(self, shape: str | None = None) -> bool:
-        """Begin a run; False while another one is under way."""
-        if self.busy or self._closed:
+    def start(self, name: str, shape: str | None = None) -> bool:
+        """Begin a run, and break off that of another act; False while this one is played."""
+        act, latest = find_act(name), self._latest
+        if self._closed or (latest and latest.act is act and not latest.is_over):
             return False
-        if shape is not None:
-            self._plan = msgspec.structs.replace(self._plan, shape=shape)
-        self._runs += 1
-        self._events = []
-        self._tell(Start(self._plan, self._plan.traffic.seconds))
-        self._running = asyncio.create_task(self._run(self._plan))
+        plan = msgspec.structs.replace(self._plan, shape=shape or self._plan.shape)
+        others = [run for run in self._under_way if not run.is_over]
+        self._latest = self._runs[act.name] = run = Run(act)
+        self._under_way = [*others, run]
+        self._tell(run, Start(plan, act.seconds(plan)))
+        run.task = asyncio.create_task(self._play(run, plan, others))
         return True
 
-    async def _run(self, plan: Plan) -> None:
-        try:
-            watcher = Watcher(self._tell, EVERY_S)
-            self._tell(await perform(plan, self._clock, self._rng, watcher))
-        except* HeatsinkError as errors:
-            self._tell(Failed(str(errors.exceptions[0])))
+    async def _play(self, run: Run, plan: Plan, others: list[Run]) -> None:
+        await self._break_off(others)
 
-    def _tell(self, event: Event) -> None:
-        self._events.append(msgspec.json.encode(event))
+        def tell(event: Snapshot) -> None:
+            self._tell(run, event)
+
+        try:
+            self._tell(run, await run.act.run(self._world, plan, Watcher(tell, EVERY_S)))
+        except* HeatsinkError as errors:
+            self._tell(run, Failed(_first(errors)))
+
+    async def _break_off(self, runs: list[Run]) -> None:
+        tasks = [run.task for run in runs if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for run in runs:
+            if run.is_broken:
+                self._tell(run, Broken())
+
+    def _tell(self, run: Run, event: Event) -> None:
+        run.events.append(msgspec.json.encode(Told(run.act.name, event)))
+        self._wake()
+
+    def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def follow(self) -> AsyncIterator[bytes]:
         """Events as JSON, until the stage closes. The first viewer starts the first run."""
-        if not self._runs:
-            self.start()
-        run, told = self._runs, 0
+        if self._latest is None:
+            self.start(self._opening.name)
+        yield self._hello()
+        told: dict[Run, int] = {}
         while True:
             news = self._news
-            if run != self._runs:
-                run, told = self._runs, 0
-            if told < len(self._events):
-                told += 1
-                yield self._events[told - 1]
-            elif self._closed:
+            fresh = [(run, event) for run in self._runs.values() for event in _since(run, told)]
+            told = {run: told.get(run, 0) for run in self._runs.values()}
+            for run, event in fresh:
+                told[run] += 1
+                yield event
+            if fresh:
+                continue
+            if self._closed:
+                yield msgspec.json.encode(Told("", Stop()))
                 return
-            else:
-                await news.wait()
+            await news.wait()
+
+    def _hello(self) -> bytes:
+        playing = self._latest.act.name if self._latest else self._opening.name
+        acts = [act.about(self._plan) for act in ACTS]
+        played = [name for name, run in self._runs.items() if not run.is_broken]
+        return msgspec.json.encode(Told("", Hello(acts, playing, played)))
 
     def end(self) -> None:
         """Break off the run and tell every viewer that nothing follows."""
         if not self._closed:
             self._closed = True
-            self._tell(Stop())
-            if self._running is not None:
-                self._running.cancel()
+            for run in self._under_way:
+                if run.task is not None:
+                    run.task.cancel()
+            self._wake()
 
     async def close(self) -> None:
         self.end()
-        if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
+        tasks = [run.task for run in self._under_way if run.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _since(run: Run, told: dict[Run, int]) -> list[bytes]:
+    return run.events[told.get(run, 0) :]
+
+
+def _first(errors: BaseException) -> str:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return str(errors)

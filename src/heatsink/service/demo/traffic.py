@@ -1,4 +1,4 @@
-"""How many writes a second the demo offers at which moment, and the pacer that offers them."""
+"""How much a second the demo offers at which moment, and the pacer that offers it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ class Traffic(msgspec.Struct, frozen=True):
         leg, into_s = self.leg_at(second)
         return leg.rate_at(into_s)
 
+    def faster(self, times: float) -> Traffic:
+        """The same in less time."""
+        replace = msgspec.structs.replace
+        legs = tuple(replace(leg, seconds=leg.seconds / times) for leg in self.legs)
+        return Traffic(legs, None if self.jump_s is None else self.jump_s / times)
+
 
 def ramp(peak: float) -> Traffic:
     """From a quiet chat to the peak, 20 % more every second, then down to half a quiet chat."""
@@ -89,12 +95,20 @@ PEAK = (100, 20_000)
 LIMIT = (10, 20_000)
 
 
+READS_A_WRITE = 3  # a partition of DynamoDB gives 3,000 read units a second and takes 1,000 writes
+BRIEF = 4  # times as fast
+
+
 class Plan(msgspec.Struct, frozen=True):
-    """What one run of the demo does: the shape of the traffic, its peak, a partition's limit."""
+    """What one run does: the shape of the first act's traffic, its peak, a partition's limit.
+
+    A brief one is for tests and for those in a hurry: shorter acts with less in them.
+    """
 
     shape: str = "ramp"
     peak: int = 4_000
     limit: int = 1_000
+    brief: bool = False
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -103,8 +117,22 @@ class Plan(msgspec.Struct, frozen=True):
         check_whole("limit", self.limit, *LIMIT)
 
     @property
+    def speed(self) -> int:
+        return BRIEF if self.brief else 1
+
+    @property
     def traffic(self) -> Traffic:
-        return SHAPES[self.shape](self.peak)
+        return SHAPES[self.shape](self.peak).faster(self.speed)
+
+    @property
+    def items(self) -> int:
+        """Of the large bulk action."""
+        return 1_000_000 // self.speed
+
+    @property
+    def threshold(self) -> int:
+        """From so many followers on an author is pulled; 10,000 unless it is told otherwise."""
+        return 120 if self.brief else 800
 
 
 class Pacer:

@@ -1,37 +1,9 @@
-// Draws with Plotly in the page's own colours.
+// The dashboard's charts: the last minutes, by the time of day.
 
 import { KEPT_S } from "/static/history.js";
+import { colour, CONFIG, layout, limitLine, STYLES } from "/static/look.js";
 
-const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false };
 const NARROW = 420;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-function layout({ xaxis = {}, yaxis = {}, ...more }) {
-  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), fixedrange: true };
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("soft"), size: 12, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 46, r: 10, t: 26, b: 26 },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-    showlegend: false,
-    hovermode: "x unified",
-    hoverlabel: { bgcolor: colour("card"), font: { color: colour("text") } },
-    ...more,
-    xaxis: { ...axis, showgrid: false, ticks: "outside", tickcolor: colour("line"), ...xaxis },
-    yaxis: { ...axis, rangemode: "tozero", separatethousands: true, nticks: 5, ...yaxis },
-  };
-}
-
-const STYLES = {
-  main: () => ({ line: { color: colour("accent"), width: 2 }, fill: "tozeroy", fillcolor: colour("accent-fill") }),
-  line: () => ({ line: { color: colour("accent"), width: 2 } }),
-  dotted: () => ({ line: { color: colour("accent"), width: 2, dash: "dot" } }),
-  soft: () => ({ line: { color: colour("soft"), width: 1.5 } }),
-  bad: () => ({ line: { color: colour("bad"), width: 1.5 } }),
-  steps: () => ({ ...STYLES.main(), line: { color: colour("accent"), width: 2, shape: "hv" } }),
-};
-
 const ticks = (element) => (element.clientWidth < NARROW ? 3 : 5);
 
 // Half a minute at least, so that a page that was just opened does not stretch its first seconds.
@@ -82,14 +54,7 @@ export function bars(element, names, values, limit) {
     bargap: 0.3,
     xaxis: { type: "category", tickvals: shown, tickangle: 0, range: [-0.6, Math.max(names.length, 4) - 0.4] },
     yaxis: { range: [0, Math.max(1.25 * limit, 1.1 * Math.max(0, ...values))] },
-    shapes: [{
-      type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit,
-      line: { color: colour("limit"), width: 1.5, dash: "dash" },
-    }],
-    annotations: [{
-      xref: "paper", x: 1, y: limit, xanchor: "right", yanchor: "bottom", showarrow: false,
-      text: `meant to take ${limit.toLocaleString("en")}`, font: { color: colour("limit") },
-    }],
+    ...limitLine(limit, `meant to take ${limit.toLocaleString("en")}`),
   }), CONFIG);
 }
 

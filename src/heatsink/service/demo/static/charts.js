@@ -1,116 +1,86 @@
-"use strict";
+// Charts of a run, by its seconds. Both sides of a comparison share a scale, or they could not be compared.
 
-// Draws one lane's three charts from the snapshots of a run. Knows nothing of where they come from.
+import { colour, CONFIG, layout, limitLine, STYLES } from "/static/look.js";
+import { number } from "/static/words.js";
 
-const CONFIG = { displayModeBar: false, responsive: true, staticPlot: false, scrollZoom: false };
+const NARROW = 420;
+const STYLE = {
+  ...STYLES,
+  offered: () => ({ line: { color: colour("soft"), width: 2, dash: "dot" } }),
+  plain: () => ({ line: { color: colour("refused"), width: 2 } }),
+};
 
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
+const ticks = (element) => (element.clientWidth < NARROW ? 4 : 8);
+const overSeconds = (element, run) => {
+  const last = run.snapshots.at(-1)?.second ?? 0;
+  return { range: [0, Math.max(run.seconds, last)], ticksuffix: " s", nticks: ticks(element) };
+};
+const bound = (limit, text) => (limit == null ? {} : limitLine(limit, text ?? `limit ${number(limit)}/s`));
 
-function layout(run, extra) {
-  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), fixedrange: true };
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("soft"), size: 12, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 48, r: 12, t: 8, b: 32 },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-    hovermode: "x unified",
-    hoverlabel: { bgcolor: colour("card"), font: { color: colour("text") } },
-    ...extra,
-    xaxis: { ...axis, ...extra.xaxis },
-    yaxis: { ...axis, rangemode: "tozero", separatethousands: true, ...extra.yaxis },
-  };
-}
-
-const overTime = (run) => ({ range: [0, run.seconds], ticksuffix: " s", nticks: 8 });
-
-function line(name, values, style) {
-  return { name, x: values.x, y: values.y, mode: "lines", hovertemplate: "%{y:,}", ...style };
-}
-
-function drawTraffic(element, run, lane) {
-  const series = (field) => ({
-    x: run.snapshots.map((one) => one.second),
-    y: run.snapshots.map((one) => one[lane].rates[field]),
-  });
-  const traces = [
-    line("accepted", series("accepted_s"), {
-      fill: "tozeroy", fillcolor: colour("accepted-fill"), line: { color: colour("accepted"), width: 2 },
-    }),
-    line("offered", series("offered_s"), { line: { color: colour("offered"), width: 2, dash: "dot" } }),
-    line("throttled", series("throttled_s"), { line: { color: colour("refused"), width: 2 } }),
-  ];
-  Plotly.react(element, traces, layout(run, {
-    margin: { l: 48, r: 12, t: 24, b: 32 },
-    xaxis: overTime(run),
-    yaxis: { range: [0, 1.05 * highestRate(run)] },
+// `lines`: { name, style, of(snapshot) }; `top`: how high the scale goes at least.
+export function lines(element, run, lines, { top = 1, limit, text, unit = "" } = {}) {
+  const x = run.snapshots.map((one) => one.second);
+  const traces = lines.map(({ name, style, of }) => ({
+    name, x, y: run.snapshots.map(of), mode: "lines", hovertemplate: `%{y:,.3~r}${unit}`, ...STYLE[style](),
+  }));
+  const highest = Math.max(top, limit ?? 0, ...traces.flatMap((trace) => trace.y.filter(Number.isFinite)));
+  Plotly.react(element, traces, layout({
+    showlegend: lines.length > 1,
+    margin: { l: 50, r: 10, t: lines.length > 1 ? 26 : 8, b: 26 },
+    xaxis: overSeconds(element, run),
+    yaxis: { range: [0, 1.08 * highest], ticksuffix: unit },
+    ...bound(limit, text),
   }), CONFIG);
 }
 
-// Both lanes share the scale, or they could not be compared.
-function highestRate(run) {
-  const rates = run.snapshots.flatMap((one) => [one.plain.rates, one.heatsink.rates]);
-  return Math.max(run.plan.limit, ...rates.flatMap((r) => [r.offered_s, r.accepted_s, r.throttled_s]));
-}
-
-function hottest(run) {
-  const offered = (one) => one.heatsink.rates.offered_s;
-  return run.snapshots.reduce((a, b) => (offered(b) > offered(a) ? b : a));
-}
-
-function drawHeat(element, run, lane) {
-  const moment = run.over ? hottest(run) : run.snapshots.at(-1);
-  const heat = new Map((moment ? moment[lane].rates.partitions : []).map((one) => [one.name, one]));
-  const names = [...new Set(["chat", ...run.partitions[lane]])];
+// A bar for each partition: what it took and, on top, what it refused.
+export function partitions(element, names, heat, limit, top = 0) {
+  const known = new Map(heat.map((one) => [one.name, one]));
   const bar = (name, field, fill) => ({
-    type: "bar", name, x: names, y: names.map((key) => heat.get(key)?.[field] ?? 0),
+    type: "bar", name, x: names, y: names.map((key) => known.get(key)?.[field] ?? 0),
     marker: { color: colour(fill) }, hovertemplate: "%{y:,}/s",
   });
-  const labelled = names.filter((_, place) => place % Math.ceil(names.length / 13) === 0);
-  const limit = run.plan.limit;
-  const highest = Math.max(...names.map((key) => {
-    const one = heat.get(key);
-    return one ? one.taken_s + one.refused_s : 0;
-  }));
-  Plotly.react(element, [bar("taken", "taken_s", "accepted"), bar("throttled", "refused_s", "refused")], layout(run, {
+  const labelled = names.filter((_, place) => place % Math.ceil(names.length / (1.5 * ticks(element))) === 0);
+  const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
+  Plotly.react(element, [bar("taken", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
     barmode: "stack",
     bargap: 0.25,
-    showlegend: false,
+    margin: { l: 50, r: 10, t: 8, b: 26 },
     xaxis: {
-      type: "category", range: [-0.6, Math.max(names.length, 8) - 0.4],
-      tickvals: labelled, ticktext: labelled.map((key) => key.replace(/^.*#/, "#")), tickangle: 0, showgrid: false,
+      type: "category", range: [-0.6, Math.max(names.length, 8) - 0.4], tickangle: 0,
+      tickvals: labelled, ticktext: labelled.map((key) => key.replace(/^.*#/, "#")),
     },
     yaxis: { range: [0, Math.max(1.35 * limit, 1.1 * highest)] },
-    shapes: [{
-      type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit,
-      line: { color: colour("limit"), width: 2, dash: "dash" },
-    }],
-    annotations: [{
-      xref: "paper", x: 1, y: limit, xanchor: "right", yanchor: "bottom", showarrow: false,
-      text: `limit ${limit.toLocaleString("en")}/s`, font: { color: colour("limit") },
-    }],
+    ...bound(limit),
   }), CONFIG);
 }
 
-function drawBuckets(element, run, lane) {
-  const values = {
-    x: run.snapshots.map((one) => one.second),
-    y: run.snapshots.map((one) => one[lane].spread.buckets),
+// Pairs of bars, one for each thing that happened.
+export function pairs(element, points, sides) {
+  const x = points.map((_, place) => place + 1);
+  const traces = sides.map(({ name, fill, of }) => ({
+    type: "bar", name, x, y: points.map(of), marker: { color: colour(fill) }, hovertemplate: "%{y:,}",
+  }));
+  const highest = Math.max(10, ...traces.flatMap((trace) => trace.y));
+  Plotly.react(element, traces, layout({
+    showlegend: true,
+    barmode: "group",
+    bargap: 0.25,
+    margin: { l: 50, r: 10, t: 26, b: 40 },
+    xaxis: { range: [0.4, Math.max(points.length, 25) + 0.6], title: { text: "posts", standoff: 4 }, nticks: ticks(element) },
+    yaxis: { range: [0, 1.08 * highest] },
+  }), CONFIG);
+}
+
+export function dots(element, run, points, unit) {
+  const trace = {
+    x: points.map((one) => one.x), y: points.map((one) => one.y), text: points.map((one) => one.text),
+    mode: "markers", marker: { color: colour("accent"), size: 11 }, hovertemplate: "%{text}<extra></extra>",
   };
-  const widest = Math.max(2, ...run.snapshots.map((one) => one.heatsink.spread.buckets));
-  const trace = line("partitions", values, { line: { color: colour("accepted"), width: 2, shape: "hv" } });
-  Plotly.react(element, [trace], layout(run, {
-    showlegend: false,
-    xaxis: overTime(run),
-    yaxis: { range: [0, widest + 0.5], nticks: 4, tickformat: "d" },
+  Plotly.react(element, [trace], layout({
+    hovermode: "closest",
+    margin: { l: 50, r: 10, t: 8, b: 26 },
+    xaxis: overSeconds(element, run),
+    yaxis: { range: [0, Math.max(2, 1.15 * Math.max(0, ...trace.y))], ticksuffix: unit },
   }), CONFIG);
-}
-
-function drawLane(run, lane) {
-  const card = document.getElementById(lane);
-  drawTraffic(card.querySelector(".traffic"), run, lane);
-  drawHeat(card.querySelector(".heat"), run, lane);
-  drawBuckets(card.querySelector(".buckets"), run, lane);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .lane import LaneNow
+from heatsink.service.demo.lanes.lane import LaneNow
 
 
 class Narration(msgspec.Struct, frozen=True):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 
 import msgspec
 
 from heatsink.clock import Clock
 from heatsink.errors import Throttled
-from heatsink.spread.store import Answer, Ask, LogStore, Row
 
 
 class Totals(msgspec.Struct):
-    """Messages offered, accepted and dropped; answers "throttled" that the store gave."""
+    """Calls offered, accepted and dropped; answers "throttled" that the store gave."""
 
     offered: int = 0
     accepted: int = 0
@@ -27,7 +27,7 @@ class Totals(msgspec.Struct):
 
 
 class PartitionHeat(msgspec.Struct, frozen=True):
-    """Writes a second that one partition took and refused."""
+    """Calls a second that one partition took and refused."""
 
     name: str
     taken_s: int
@@ -35,7 +35,7 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The last moment, per second; latencies are of writes that were accepted in it."""
+    """The last moment, per second; latencies are of calls that were accepted in it."""
 
     offered_s: int
     accepted_s: int
@@ -49,8 +49,10 @@ class Rates(msgspec.Struct, frozen=True):
 class Meter:
     """Running totals, and what was added since they were last read."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, counts_reads: bool = False) -> None:
         self.totals = Totals()
+        self.counts_reads = counts_reads
+        self.taken: Counter[str] = Counter()
         self.last_refusal_s = float("-inf")
         self.last_fresh_refusal_s = float("-inf")
         self._clock = clock
@@ -65,11 +67,22 @@ class Meter:
         self.totals.accepted += 1
         self._latencies_s.append(latency_s)
 
-    def take(self, partition: str) -> None:
-        self._taken[partition] += 1
+    def take(self, partition: str, calls: int = 1) -> None:
+        self.taken[partition] += calls
+        self._taken[partition] += calls
+
+    @contextmanager
+    def counting(self, partition: str, raw: bytes) -> Iterator[None]:
+        """A call to the store: taken, or refused."""
+        try:
+            yield
+        except Throttled:
+            self.refuse(partition, raw)
+            raise
+        self.take(partition)
 
     def refuse(self, partition: str, raw: bytes) -> None:
-        """A refusal is fresh if it was the write's first try."""
+        """A refusal is fresh if it was the call's first try."""
         self.totals.throttled += 1
         self._refused[partition] += 1
         self.last_refusal_s = self._clock.monotonic_s()
@@ -109,29 +122,3 @@ class Meter:
 def _percentile_ms(sorted_s: list[float], share: float) -> int:
     """Rounded up: nothing takes no time."""
     return ceil(1000 * sorted_s[int(share * (len(sorted_s) - 1))]) if sorted_s else 0
-
-
-class MeteredLog:
-    """A log store that tells a meter which partition took or refused each write."""
-
-    def __init__(self, store: LogStore, meter: Meter) -> None:
-        self._store = store
-        self._meter = meter
-        self.get = store.get
-        self.delete = store.delete
-        self.erase = store.erase
-
-    def put(self, partition: str, row: Row) -> Awaitable[Row | None]:
-        try:
-            answer = self._store.put(partition, row)
-        except Throttled:
-            self._meter.refuse(partition, row.raw)
-            raise
-        self._meter.take(partition)
-        return answer
-
-    async def query(self, partition: str, ask: Ask) -> Answer:
-        return await self._store.query(partition, ask)
-
-    def scan(self) -> AsyncIterator[tuple[str, Row]]:
-        return self._store.scan()

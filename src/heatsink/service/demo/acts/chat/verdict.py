@@ -1,10 +1,14 @@
-"""How a run ended, and what to make of it."""
+"""How the chat ended, and what to make of it."""
 
 from __future__ import annotations
 
 import msgspec
 
-from .lane import ReadBack
+from heatsink.service.demo.act import Finding, Verdict
+from heatsink.service.demo.lanes.lane import Lane
+from heatsink.service.demo.lanes.meter import Totals
+
+from .contenders import Chat
 
 THROTTLED_SHARE_MAX = 0.01
 RECOVERY_S_MAX = 3.0
@@ -17,33 +21,61 @@ class Recovery(msgspec.Struct, frozen=True):
     drained_s: float
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """Good, bad, or (None) neither: a number that nothing is promised about."""
+class ReadBack(msgspec.Struct, frozen=True):
+    """How a lane ended, counted by reading everything back from its store.
 
-    good: bool | None
-    text: str
+    `lost` was accepted and is not there; `duplicated` is there more than once.
+    """
+
+    totals: Totals
+    found: int
+    lost: int
+    duplicated: int
 
 
-class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
+async def read_back(lane: Lane, chat: Chat) -> ReadBack:
+    """Each accepted message must be there under its id, exactly once."""
+    found = [row async for row in chat.read_back()]
+    there = {(body, raw) for raw, body in found}
+    messages = {body for _, body in found}
+    return ReadBack(
+        totals=lane.totals_now(),
+        found=len(found),
+        lost=len(lane.accepted.items() - there),
+        duplicated=len(found) - len(messages),
+    )
+
+
+class ChatVerdict(Verdict, frozen=True, tag="verdict"):
     plain: ReadBack
     heatsink: ReadBack
     throttled_share: float
     recovery: Recovery | None
-    findings: list[Finding]
-
-    @property
-    def kept_everything(self) -> bool:
-        return _kept_everything(self.heatsink)
 
 
-def reach_verdict(plain: ReadBack, heatsink: ReadBack, recovery: Recovery | None) -> Verdict:
-    """`throttled_share` is Heatsink's refusals as a share of the plain store's."""
+def reach_verdict(
+    plain: ReadBack, heatsink: ReadBack, recovery: Recovery | None, gentle: bool = True
+) -> ChatVerdict:
+    """`throttled_share` is Heatsink's refusals as a share of the plain store's.
+
+    Only of traffic that rises gently is it promised how few they are.
+    """
     share = heatsink.totals.throttled / max(plain.totals.throttled, 1)
-    findings = [_kept(heatsink), _refused(plain, heatsink, share, recovery)]
+    promised = gentle and recovery is None
+    findings = [_kept(heatsink), _refused(plain, heatsink, share, promised)]
     if recovery is not None:
         findings += _recovered(recovery)
     findings.append(_gone(plain))
-    return Verdict(plain, heatsink, share, recovery, findings)
+    line, kept = _line(plain, heatsink), _kept_everything(heatsink)
+    return ChatVerdict(line, kept, findings, plain, heatsink, share, recovery)
+
+
+def _line(plain: ReadBack, heatsink: ReadBack) -> str:
+    ours, theirs = heatsink.totals, plain.totals
+    return (
+        f"Throttled {ours.throttled:,} with Heatsink against {theirs.throttled:,} without; "
+        f"messages dropped: {ours.dropped:,} against {theirs.dropped:,}."
+    )
 
 
 def _kept_everything(ended: ReadBack) -> bool:
@@ -65,11 +97,9 @@ def _kept(ended: ReadBack) -> Finding:
     )
 
 
-def _refused(
-    plain: ReadBack, heatsink: ReadBack, share: float, recovery: Recovery | None
-) -> Finding:
+def _refused(plain: ReadBack, heatsink: ReadBack, share: float, promised: bool) -> Finding:
     refused, of = heatsink.totals.throttled, plain.totals.throttled
-    good = share < THROTTLED_SHARE_MAX if recovery is None else None
+    good = share < THROTTLED_SHARE_MAX if promised else None
     goal = "" if good is None else f" (goal: under {THROTTLED_SHARE_MAX:.0%})"
     return Finding(
         good,

@@ -1,0 +1,1 @@
+"""Act 1: one conversation goes viral."""

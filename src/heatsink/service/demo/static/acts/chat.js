@@ -1,0 +1,70 @@
+// Act 1: two lanes, each with its traffic, the heat of its partitions, and how many there are.
+
+import { chart, figures, h, write } from "/static/elements.js";
+import { number } from "/static/words.js";
+import { lines, partitions } from "/demo/static/charts.js";
+import { moment, namesOf, picture, short, side, titled, wait } from "/demo/static/parts.js";
+
+const LANES = {
+  plain: ["Plain store", "one key, one partition, three tries"],
+  heatsink: ["Heatsink", "the same key, spread when it gets hot"],
+};
+
+function makeLane(name) {
+  const [title, note] = LANES[name];
+  let now = null;
+  const says = h("p", { class: "says", "aria-live": "polite" });
+  const bad = (field) => () => [number(now?.totals[field] ?? 0), "", (now?.totals[field] ?? 0) > 0];
+  const shown = figures({
+    accepted: () => number(now?.totals.accepted ?? 0),
+    throttled: bad("throttled"),
+    dropped: bad("dropped"),
+    "99 % wait": () => [wait(now?.rates.p99_ms ?? 0), "", (now?.rates.p99_ms ?? 0) >= 1000],
+  });
+  const when = h("span", {}, "now");
+  const traffic = chart(`Writes a second offered, accepted and throttled over time, ${title}`);
+  const heat = chart(`Writes a second that each partition takes and refuses, ${title}`, true);
+  const buckets = short(`Number of partitions over time, ${title}`);
+  const why = h("p", { class: "small" });
+  const element = side(title, note, says, shown.element,
+    ...titled("Writes a second", "", traffic),
+    h("h3", {}, "Heat of each partition, ", when, h("small", {}, " the line is what one takes")), heat,
+    ...titled("Partitions in use", "", buckets), why);
+  element.classList.add("lane");
+  return {
+    element,
+    draw(run) {
+      const last = run.snapshots.at(-1);
+      now = last?.[name];
+      write(says, last?.narration[name] ?? "");
+      write(when, run.over ? "at the peak" : "now");
+      shown.update();
+      const widest = now && now.spread.widest > 1;
+      write(why, widest ? `Last decision: ${now.spread.target} because of ${now.spread.reason}` : "");
+      drawCharts(run, name, { traffic, heat, buckets });
+    },
+  };
+}
+
+function drawCharts(run, name, { traffic, heat, buckets }) {
+  const { limit } = run.plan;
+  const rates = run.snapshots.flatMap((one) => [one.plain.rates, one.heatsink.rates]);
+  const top = Math.max(limit, ...rates.flatMap((one) => [one.offered_s, one.accepted_s, one.throttled_s]));
+  const rate = (field) => (one) => one[name].rates[field];
+  lines(traffic, run, [
+    { name: "accepted", style: "main", of: rate("accepted_s") },
+    { name: "offered", style: "offered", of: rate("offered_s") },
+    { name: "throttled", style: "plain", of: rate("throttled_s") },
+  ], { top });
+  partitions(heat, namesOf(run, name), moment(run)?.[name].rates.partitions ?? [], limit);
+  const widest = Math.max(2, ...run.snapshots.map((one) => one.heatsink.spread.buckets));
+  lines(buckets, run, [{ name: "partitions", style: "steps", of: (one) => one[name].spread.buckets }], { top: widest });
+}
+
+export function make() {
+  const lanes = Object.keys(LANES).map(makeLane);
+  return {
+    element: picture(...lanes.map((lane) => lane.element)),
+    draw: (run) => lanes.forEach((lane) => lane.draw(run)),
+  };
+}

@@ -1,0 +1,126 @@
+"""What all acts share: one Heatsink, as an application has it, and plain stores to compare with.
+
+The dashboard beside the demo shows this Heatsink. Every store has the same limit per partition key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.scaling.rules import WorkerRules
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.queue import Queue, connect_queue
+from heatsink.client.settings import Settings
+from heatsink.clock import Clock
+from heatsink.isolate.timelines import TimelineSettings
+from heatsink.spread.policy import BucketRules
+from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.stores import Stores
+from heatsink.stores.throttled import PartitionLimit, throttled
+
+from .lanes.meter import Meter
+from .lanes.metered import MeteredHomes, Tap, metered
+from .traffic import READS_A_WRITE, Plan
+
+FILL = 0.8  # of a partition's limit is what Heatsink plans with
+COOL_DOWN_S = 5.0  # minutes in production; a demo has no minutes
+WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
+GRACE_S = 1.0
+MakeStores = Callable[[str], Stores]
+
+
+@dataclass(frozen=True)
+class World:
+    """`stores(name, tap)` makes an empty store of the same kind as Heatsink's, as limited."""
+
+    hs: Heatsink
+    tap: Tap
+    stores: Callable[[str, Tap], Stores]
+    clock: Clock
+    rng: Random
+    _runs: count[int] = field(default_factory=lambda: count(1))
+
+    def fresh(self, name: str) -> str:
+        """A key that no run had before, so that each starts cold."""
+        return f"{name}-{next(self._runs)}"
+
+    @asynccontextmanager
+    async def plain(self, key: str, meter: Meter) -> AsyncIterator[Stores]:
+        """A store without Heatsink, for one key, which the meter follows."""
+        stores = self.stores(f"plain-{key}", Tap({key: meter}))
+        await stores.open()
+        try:
+            yield stores
+        finally:
+            await stores.close()
+
+    @asynccontextmanager
+    async def working(self, actions: Actions) -> AsyncIterator[Consumer]:
+        """A worker of the queue, for as long as this lasts."""
+        consumer = self.hs.worker(actions, workers=WORKERS.base, grace_s=GRACE_S)
+        running = asyncio.ensure_future(consumer.run())
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            await running
+
+
+def settings_of(plan: Plan) -> Settings:
+    return Settings(
+        rules=BucketRules(bucket_units_s=int(FILL * plan.limit), cool_down_s=COOL_DOWN_S),
+        timelines=TimelineSettings(threshold=plan.threshold),
+        workers=WORKERS,
+        bulk=BulkSettings(durability="fsync"),
+        name="demo",
+    )
+
+
+@asynccontextmanager
+async def world_of(
+    make_stores: MakeStores, make_queue: Callable[[], Queue], plan: Plan, clock: Clock, rng: Random
+) -> AsyncIterator[World]:
+    limit = PartitionLimit(writes_s=plan.limit, reads_s=READS_A_WRITE * plan.limit)
+
+    def limited(name: str, tap: Tap) -> Stores:
+        return metered(throttled(make_stores(name), limit, clock), tap)
+
+    tap = Tap()
+
+    def queue() -> Queue:
+        made = make_queue()
+        made.homes = MeteredHomes(made.homes, tap)
+        return made
+
+    stores = limited("heatsink", tap)
+    try:
+        async with Heatsink(stores, settings_of(plan), clock, rng, queue) as hs:
+            yield World(hs, tap, limited, clock, rng)
+    finally:
+        await stores.close()  # a run that is broken off while Heatsink opens has not closed them
+
+
+@asynccontextmanager
+async def open_world(plan: Plan, clock: Clock, rng: Random) -> AsyncIterator[World]:
+    """SQLite files and a private Valkey, in a folder that is gone afterwards."""
+    with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as folder:
+
+        def make_stores(name: str) -> Stores:
+            return sqlite_stores(Path(folder) / f"{name}.db", clock)
+
+        def make_queue() -> Queue:
+            bulk = settings_of(plan).bulk
+            return connect_queue(f"embedded:///{folder}/queue", bulk, clock, rng)
+
+        async with world_of(make_stores, make_queue, plan, clock, rng) as world:
+            yield world
