@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from heatsink.clock import SystemClock
 from heatsink.service.api.calls.system import make_feed
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
+from heatsink.service.api.shapes import DecisionLine, Done
 
 LINES = {"content-type": "application/x-ndjson"}
 
@@ -229,6 +231,25 @@ async def test_a_queue_that_is_away_does_not_hide_the_rest(
     feed = make_feed(hs, SystemClock(), Metrics(hs))
     seen = await take(feed, None, b"event: batches")
     assert b"event: partitions" not in seen
+    await feed.close()
+
+
+async def test_what_one_round_saw_comes_in_one_piece() -> None:
+    numbers = count()
+
+    async def look() -> Done:
+        return Done("something new", next(numbers))
+
+    async def none(_: int) -> list[DecisionLine]:
+        return []
+
+    feed = Feed({"one": look, "two": look, "three": look}, lambda: 0, none, SystemClock())
+    pieces = []
+    async for piece in feed.listen(None):
+        pieces += [piece] if b"event: " in piece else []
+        if len(pieces) == 3:
+            break
+    assert [piece.count(b"event: ") for piece in pieces] == [3, 3, 3]
     await feed.close()
 
 
