@@ -30,6 +30,7 @@ from heatsink.service.worker import find_actions
 
 from .logs import set_up
 from .server import ServeSettings, serve
+from .tracing import tracing_option
 
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
 SECONDS = click.IntRange(0, 86_400)
@@ -120,6 +121,7 @@ OPTIONS = (
         help="NAME=NUMBER, of those in docs/server.md.",
     ),
     *SHAPE,
+    tracing_option,
     click.option("--log-json", is_flag=True, help="One JSON object a line."),
 )
 
@@ -148,6 +150,7 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
         cache=CacheRules(options["fresh_for"], options["stale_for"]),
         limits=limits_of(options["limit"]),
         bulk=settings_from(**queue, webhooks=tuple(actions.webhooks)),
+        tracing=options["tracing"],
     )
 
 
