@@ -32,8 +32,9 @@ async def main() -> None:
         worker.stop()
         await running
     for span in exporter.get_finished_spans():
-        linked = [f"{link.context.trace_id:032x}" for link in span.links]
-        print(f"{span.name:24} {span.get_span_context().trace_id:032x}", *linked)
+        assert span.context is not None
+        linked = [f"linked to {link.context.trace_id:032x}" for link in span.links]
+        print(f"{span.name:22} {span.context.trace_id:032x}", *linked)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ def instruments_of(tracing: bool) -> Instruments:
 
         from heatsink.contrib.otel import Tracing
     except ImportError:
-        raise InvalidSetting(
-            "--tracing needs an extra: pip install 'heatsink[otel]'"
-        ) from None
+        raise InvalidSetting("--tracing needs an extra: pip install 'heatsink[otel]'") from None
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
         logger.warning("--tracing: spans go nowhere yet: start it with `opentelemetry-instrument`")
     return Tracing()
