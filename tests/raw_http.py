@@ -25,9 +25,6 @@ class Line:
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         return Answer(int(head[9:12]), await self.reader.readexactly(int(length or b"0")))
 
-    def close(self) -> None:
-        self.writer.transport.abort()
-
 
 def request(method: str, path: str, body: bytes | None = None) -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n"
@@ -39,3 +36,10 @@ def request(method: str, path: str, body: bytes | None = None) -> bytes:
 
 async def open_line(port: int, source: str = "127.0.0.1") -> Line:
     return Line(*await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0)))
+
+
+async def hang_up(*lines: Line) -> None:
+    """At once; the loop lets go of the sockets in its next round."""
+    for line in lines:
+        line.writer.transport.abort()
+    await asyncio.sleep(0)

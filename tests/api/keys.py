@@ -15,7 +15,7 @@ from heatsink.keys import KEY_BYTES_MAX, key_of, partition_of
 from heatsink.service.api.routes import Router
 from heatsink.service.api.table import MESSAGES, ROUTES
 from heatsink.service.api.values import to_key
-from tests.raw_http import Line, open_line
+from tests.raw_http import Line, hang_up, open_line
 
 TRICKY = "#%/?&=+;:@~.{}[]<>|\\\"'` \t\r\n\0-_$*()!,^aA0"
 BLOCKS = ((0x20, 0x7F), (0, 0x20), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x110000))
@@ -68,8 +68,7 @@ async def write_and_read(port: int, keys: Sequence[str], at_once: int = 16) -> C
             *(_each(line, keys[n :: len(lines)], statuses) for n, line in enumerate(lines))
         )
     finally:
-        for line in lines:
-            line.close()
+        await hang_up(*lines)
     return statuses
 
 
