@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -62,7 +63,8 @@ def submit(url: str, action: str, tenant: str, items: int) -> str:
 
 def tell_stories(url: str, data: Path) -> None:
     """Timelines: two authors who are pushed, and one with more followers than a test can have."""
-    asyncio.run(_pull(data))
+    with ThreadPoolExecutor(1) as beside:  # the browser's driver has a loop in this thread
+        beside.submit(asyncio.run, _pull(data)).result()
     with httpx.Client(base_url=url, timeout=30) as api:
         for author in ("ada", "linus", PULLED):
             for reader in range(3):

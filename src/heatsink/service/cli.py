@@ -258,7 +258,7 @@ def dynamo(
 
     def started(url: str) -> None:
         text = f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)"
-        announce(log_json, "started", text, url=url)
+        announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
 
     set_up(log_json)
     asyncio.run(serve(settings, SystemClock(), Random(), started))

@@ -7,6 +7,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.problems import Refusal
@@ -67,7 +68,7 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
         return heat_of(hs, SHOWN)
 
     async def partitions() -> Partitions:
-        return await partitions_of(hs)
+        return await _partitions_if_any(hs)
 
     async def requests() -> Requests:
         return metrics.totals()
@@ -104,3 +105,11 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
         "progress": progress,
     }
     return Feed(looks, version, decided, clock)
+
+
+async def _partitions_if_any(hs: Heatsink) -> Partitions:
+    """None where there is no queue, which is worth knowing."""
+    try:
+        return await partitions_of(hs)
+    except InvalidSetting:
+        return Partitions(hs.status().leads, [])
