@@ -82,6 +82,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
     store, queue = settings.store, settings.queue
+    instruments = instruments_of(settings.tracing)
     if store is None:
         try:
             settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +100,7 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         name=settings.name,
         ids=settings.ids,
         bulk=settings.bulk,
-        instruments=instruments_of(settings.tracing),
+        instruments=instruments,
     )
 
 
