@@ -133,9 +133,11 @@ async def test_a_run_of_an_item_is_linked_to_where_it_was_submitted(
         if item == 1:
             raise Fail("never")
 
-    async with working(hs, actions):
-        batch = await hs.bulk.submit("tag", [0, 1], tenant="shop")
-        await hs.bulk.wait(batch.id)
+    app = spans.provider.get_tracer("app").start_as_current_span("what the worker is started in")
+    with app:
+        async with working(hs, actions):
+            batch = await hs.bulk.submit("tag", [0, 1], tenant="shop")
+            await hs.bulk.wait(batch.id)
     submitted = spans.one("heatsink.bulk.submit")
     assert (submitted.kind, about(submitted)["heatsink.items"]) == (SpanKind.PRODUCER, 2)
     first, second = sorted(
