@@ -118,7 +118,7 @@ OPTIONS = (
         "--limit",
         multiple=True,
         callback=_refusing(limits_of),
-        help="NAME=NUMBER, of those in docs/server.md.",
+        help="NAME=NUMBER, of those in docs/how-to/server.md.",
     ),
     *SHAPE,
     tracing_option,
