@@ -1,4 +1,4 @@
-"""`heatsink serve` as a real process, for what only a real one shows."""
+"""Commands that go on, as real processes, for what only a real one shows."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[Served]:
+def serving(folder: Path, *flags: str, command: str = "serve") -> Iterator[Served]:
     """Started and ready; ended at the end, with its log read to the last line."""
-    command = [sys.executable, "-m", "heatsink.service", "serve", "--port", "0", "--log-json"]
+    whole = [sys.executable, "-m", "heatsink.service", command, "--port", "0", "--log-json"]
     process = subprocess.Popen(
-        [*command, *flags], cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        [*whole, *flags], cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
     served, started = Served(process), Queue[int | None]()
     reader = Thread(target=_read, args=(served, started))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -15,15 +14,9 @@ from heatsink.absorb.invalidation import Invalidation
 from heatsink.absorb.near_cache import NearCache
 from heatsink.absorb.reads import Reads
 from heatsink.absorb.shelf import Landing, Shelf, Times
+from tests.planted import Bugs
 
-Bug = Callable[[], Any]
-BUGS: dict[str, Bug] = {}
-
-
-def bug(plant: Callable[[], Iterator[None]]) -> Bug:
-    planted = contextmanager(plant)
-    BUGS[plant.__name__] = planted
-    return planted
+BUGS = bug = Bugs()
 
 
 @bug

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from tests.planted import find, hold
+
 from .bugs import BUGS
 from .world import Violation, simulate
 
@@ -15,11 +17,7 @@ SEEDS_PER_TEST = 20
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_reads_are_never_too_old_and_never_hang(first: int) -> None:
-    for seed in range(first, first + SEEDS_PER_TEST):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            pytest.fail(f"{violation}\nreplay: ./dev soak --of reads --first {seed} --seeds 1")
+    hold(simulate, range(first, first + SEEDS_PER_TEST), Violation, of="reads")
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -34,10 +32,4 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    with BUGS[name]():
-        for seed in range(SEEDS):
-            try:
-                simulate(seed)
-            except Violation:
-                return
-    pytest.fail(f"{name} was not found in {SEEDS} seeds")
+    find(BUGS[name], simulate, range(SEEDS), Violation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -13,10 +14,13 @@ from httpx import AsyncClient
 
 from heatsink import Heatsink
 from heatsink.bulk import Actions, Fail
+from heatsink.bulk.batch import Progress
+from heatsink.bulk.bulk import Bulk
 from heatsink.clock import SystemClock
-from heatsink.service.api.calls.system import make_feed
+from heatsink.service.api.calls.system import _QueueLooks, make_feed
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
+from heatsink.service.api.shapes import DecisionLine, Done
 
 LINES = {"content-type": "application/x-ndjson"}
 
@@ -230,6 +234,54 @@ async def test_a_queue_that_is_away_does_not_hide_the_rest(
     seen = await take(feed, None, b"event: batches")
     assert b"event: partitions" not in seen
     await feed.close()
+
+
+async def test_what_one_round_saw_comes_in_one_piece() -> None:
+    numbers = count()
+
+    async def look() -> Done:
+        return Done("something new", next(numbers))
+
+    async def none(_: int) -> list[DecisionLine]:
+        return []
+
+    feed = Feed({"one": look, "two": look, "three": look}, lambda: 0, none, SystemClock())
+    pieces = []
+    async for piece in feed.listen(None):
+        pieces += [piece] if b"event: " in piece else []
+        if len(pieces) == 3:
+            break
+    assert [piece.count(b"event: ") for piece in pieces] == [3, 3, 3]
+    await feed.close()
+
+
+async def test_batches_at_rest_are_asked_once_how_far_they_are(
+    hs: Heatsink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    status = Bulk.status
+
+    async def counted(self: Bulk, id: str) -> Progress:
+        asked.append(id)
+        return await status(self, id)
+
+    monkeypatch.setattr(Bulk, "status", counted)
+    batch = await hs.bulk.submit("tag", [1, 2, 3])
+    queue = _QueueLooks(hs)
+
+    async def look() -> Progress:
+        await queue.partitions()
+        await queue.batches()
+        return (await queue.progress()).progress[0]
+
+    assert [(await look()).waiting for _ in range(3)] == [3, 3, 3]
+    assert asked == [batch.id]
+    await hs.bulk.pause(batch.id)
+    assert (await look()).state == "paused"
+    asked.clear()
+    other = await hs.bulk.submit("tag", [4])
+    await look()
+    assert sorted(asked) == sorted([batch.id, other.id]), "something came"
 
 
 async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> None:

@@ -63,8 +63,8 @@ def submit(url: str, action: str, tenant: str, items: int) -> str:
 
 def tell_stories(url: str, data: Path) -> None:
     """Timelines: two authors who are pushed, and one with more followers than a test can have."""
-    with ThreadPoolExecutor(1) as thread:  # where there is a browser, this one has a loop already
-        thread.submit(lambda: asyncio.run(_pull(data))).result()
+    with ThreadPoolExecutor(1) as beside:  # the browser's driver has a loop in this thread
+        beside.submit(asyncio.run, _pull(data)).result()
     with httpx.Client(base_url=url, timeout=30) as api:
         for author in ("ada", "linus", PULLED):
             for reader in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -15,6 +16,7 @@ SOURCE = ROOT / "src"
 USE = """
 import asyncio, pathlib, sys
 import heatsink
+from heatsink.contrib.otel import Tracing
 from heatsink.contrib.starlette import lifespan
 from heatsink.lab import report
 from heatsink.service.dashboard.site import make_pages
@@ -72,6 +74,8 @@ def test_it_says_what_it_is(unpacked: Path) -> None:
     (about,) = unpacked.glob("heatsink-*.dist-info")
     assert "heatsink = heatsink.service.cli:main" in (about / "entry_points.txt").read_text()
     metadata = (about / "METADATA").read_text()
-    for extra in ("aws", "dynamodb", "redis", "local", "server"):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"aws", "redis", "server", "otel"} <= set(project["optional-dependencies"])
+    for extra in project["optional-dependencies"]:
         assert f"Provides-Extra: {extra}" in metadata
     assert (about / "licenses" / "LICENSE").exists()

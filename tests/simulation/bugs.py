@@ -6,8 +6,7 @@ They show that the simulation bites: every one of them must be found within 200 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -33,15 +32,9 @@ from heatsink.stores.memory import registry as memory_registry
 from heatsink.stores.memory.counters import MemoryCounters
 from heatsink.stores.memory.log import MemoryLog
 from heatsink.stores.memory.news import MemoryNews
+from tests.planted import Bugs
 
-Bug = Callable[[], Any]
-BUGS: dict[str, Bug] = {}
-
-
-def bug(plant: Callable[[], Iterator[None]]) -> Bug:
-    planted = contextmanager(plant)
-    BUGS[plant.__name__] = planted
-    return planted
+BUGS = bug = Bugs()
 
 
 @bug

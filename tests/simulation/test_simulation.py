@@ -8,6 +8,7 @@ import pytest
 
 from heatsink.registry.news import News
 from heatsink.registry.registry import Registry
+from tests.planted import find, hold
 
 from .bugs import BUGS
 from .history import Violation
@@ -19,11 +20,7 @@ SEEDS_PER_TEST = 10
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_the_invariants_hold_whatever_goes_wrong(first: int) -> None:
-    for seed in range(first, first + SEEDS_PER_TEST):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            pytest.fail(f"{violation}\nreplay: ./dev soak --first {seed} --seeds 1")
+    hold(simulate, range(first, first + SEEDS_PER_TEST), Violation, of="log")
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4, 9])
@@ -57,10 +54,4 @@ def test_the_simulated_redis_is_listened_to() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    with BUGS[name]():
-        for seed in range(SEEDS):
-            try:
-                simulate(seed)
-            except Violation:
-                return
-    pytest.fail(f"{name} was not found in {SEEDS} seeds")
+    find(BUGS[name], simulate, range(SEEDS), Violation)

@@ -26,6 +26,7 @@ from .templates import key_maker
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
+Load = Callable[[], Any]
 
 
 class BlockingCached(Protocol[P, T_co]):
@@ -65,6 +66,7 @@ class BlockingReads:
         self._lock = RLock()  # a user's `weigh` may read, too
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
+        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
 
     def get(
         self,
@@ -91,7 +93,7 @@ class BlockingReads:
         other: T = self._get_otherwise(key, load, times)
         return other
 
-    def _get_otherwise(self, key: str, load: Callable[[], Any], times: Times) -> Any:
+    def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """What is not fresh: stale, being loaded, or to be loaded."""
         check_key(key)
         self._note(key, 1)
@@ -132,11 +134,9 @@ class BlockingReads:
             raise Unavailable(f"the load of {key!r} took longer than {patience_s:g} s: retry later")
         return flight.outcome()
 
-    def _load(
-        self, key: str, flight: _Flight, load: Callable[[], Any], times: Times, is_refresh: bool
-    ) -> None:
+    def _load(self, key: str, flight: _Flight, load: Load, times: Times, is_refresh: bool) -> None:
         try:
-            flight.value = load()
+            flight.value = self.around_load(key, load)()
         except Exception as error:
             flight.fail(key, error)
         except BaseException as error:

@@ -57,6 +57,7 @@ class Reads:
         self._is_closed = False
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
+        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
 
     async def get(
         self,
@@ -113,7 +114,8 @@ class Reads:
         def keep(flight: Flight) -> None:
             self._shelf.keep(key, flight, times, is_refresh)
 
-        return self._loading.start(key, load, keep, is_wanted=is_refresh)
+        around = self.around_load(key, load)
+        return self._loading.start(key, around, keep, is_wanted=is_refresh)
 
     def forget(self, key: str) -> None:
         """After a write: no `get` from now on returns what was loaded before. Tells the others."""

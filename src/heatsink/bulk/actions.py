@@ -181,6 +181,10 @@ class Actions:
         """A table with one action more."""
         return Actions(self.webhooks, {**self._actions, action.name: action})
 
+    def wrapped(self, wrap: Callable[[Action], Action]) -> Actions:
+        """A table of the same actions, each as `wrap` returns it."""
+        return Actions(self.webhooks, {name: wrap(each) for name, each in self._actions.items()})
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._actions)
 

@@ -65,7 +65,7 @@ class Batch(msgspec.Struct, frozen=True):
     """`generation` tells one submission of an id from another: only one of them is ever sealed.
 
     `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
-    Whoever submits it renews it until it is sealed.
+    Whoever submits it renews it until it is sealed. `trace` is the one that it was submitted in.
     """
 
     id: str
@@ -86,6 +86,7 @@ class Batch(msgspec.Struct, frozen=True):
     reason: str = ""
     version: int = 0
     renewed_ms: int = 0
+    trace: str = ""
 
     @property
     def is_final(self) -> bool:

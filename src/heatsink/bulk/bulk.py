@@ -80,6 +80,7 @@ class Bulk:
         self._clock = clock
         self._rng = rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
+        self.trace_now: Callable[[], str] = str  # names the trace that a batch is submitted in
 
     async def open(self) -> None:
         """Connect now, to hear of trouble early. Else the first call does it."""
@@ -121,6 +122,7 @@ class Bulk:
             weight=self._settings.weights.get(tenant, 1.0),
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
+            trace=self.trace_now(),
         )
         try:
             await self._check_known(wanted)
@@ -287,6 +289,10 @@ class Bulk:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
         return progress
+
+    async def trace_of(self, id: str) -> str:
+        """The trace that a batch was submitted in, as `trace_now` named it."""
+        return (await self._get(id)).trace
 
     async def _look(self, id: str) -> Batch:
         """One whose submitter died before it was in has ended, and whoever looks says so."""

@@ -14,6 +14,7 @@ from heatsink.stores.throttled import PartitionLimit, throttled
 
 from .chance import fresh_random
 from .heatsink import Heatsink
+from .instruments import NONE, Instruments
 from .queue import Queue, connect_queue, default_queue
 from .settings import Settings
 from .urls import open_stores
@@ -27,6 +28,7 @@ def connect(
     limit: PartitionLimit | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
+    instruments: Instruments = NONE,
     **settings: Any,
 ) -> Heatsink:
     """A client of the store at `url`, to be used with `async with`.
@@ -35,6 +37,7 @@ def connect(
     DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
     carries heat and news between many processes; the store stays the only truth. `queue` is the URL
     of the Redis that holds bulk actions; without it they go to a private server beside the store.
+    `instruments` watch the client: `heatsink.contrib.otel.Tracing()`.
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
     check_kind("rng", rng, Random)
@@ -49,9 +52,9 @@ def connect(
         stores = throttled(stores, limit, clock)
 
     def make_queue() -> Queue:
-        return connect_queue(queue or default_queue(url), chosen.bulk, clock, rng)
+        return connect_queue(queue or default_queue(url), chosen.bulk, clock, rng, instruments)
 
-    return Heatsink(stores, chosen, clock, rng, make_queue)
+    return Heatsink(stores, chosen, clock, rng, make_queue, instruments)
 
 
 def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:

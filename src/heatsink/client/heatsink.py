@@ -40,6 +40,7 @@ from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
 from .explanation import Explanation
+from .instruments import NONE, Instruments
 from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
 from .queue.timelines import make_timelines
@@ -68,9 +69,11 @@ class Heatsink:
         clock: Clock,
         rng: Random,
         queue: Callable[[], Queue] | None = None,
+        instruments: Instruments = NONE,
     ) -> None:
         self._stores = stores
         self._make_queue = queue
+        self._instruments = instruments
         self._queue: Queue | None = None
         self._timelines: Timelines | None = None
         self.queue_watch: QueueWatch | None = None
@@ -112,7 +115,14 @@ class Heatsink:
         )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
-        reading = ReadSide(self._stores, self._settings, self._tracker, self._clock, self._rng)
+        reading = ReadSide(
+            self._stores,
+            self._settings,
+            self._tracker,
+            self._clock,
+            self._rng,
+            self._instruments,
+        )
         self._read_side = reading
         self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
         parts = Parts(
@@ -121,6 +131,8 @@ class Heatsink:
         self._log = Log(self._stores.log, parts)
         self._stores.meter.report = self._tracker.record_units
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
+        self._instruments.log(self._log)
+        self._instruments.counters(self._counters)
 
     def _start_background_work(self) -> None:
         reporter = self._make_reporter()

@@ -23,6 +23,7 @@ from heatsink.registry.soft import SoftDecision, SoftStore
 from heatsink.stores.memory.soft import MemorySoft
 from heatsink.stores.stores import Stores
 
+from .instruments import NONE, Instruments
 from .key_watch import Coordination, KeyWatch
 from .settings import Settings
 
@@ -34,13 +35,20 @@ class ReadSide:
     """Without a Redis for news, nobody else hears what this process forgets or decides."""
 
     def __init__(
-        self, stores: Stores, settings: Settings, tracker: Tracker, clock: Clock, rng: Random
+        self,
+        stores: Stores,
+        settings: Settings,
+        tracker: Tracker,
+        clock: Clock,
+        rng: Random,
+        instruments: Instruments = NONE,
     ) -> None:
         self.near_keys = NearKeys(clock)
         self.soft = stores.soft or MemorySoft([])
         self.note = tracker.record_read
         self.near_s = self.near_keys.near_s
         self.reads = Reads(settings.reads, clock=clock, rng=rng, heat=self)
+        instruments.reads(self.reads)
         self._page_reads = Reads(settings.reads, clock=clock, rng=rng)
         self.pages = NearPages(self._page_reads, self)
         self.invalidation = Invalidation(stores.wire, clock, rng) if stores.wire else None
@@ -49,6 +57,7 @@ class ReadSide:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._instruments = instruments
 
     def page_stats(self) -> ReadStats:
         """What became of the pages that were asked for with `fresh_for`."""
@@ -57,6 +66,7 @@ class ReadSide:
     def blocking(self, soon: Callable[[Callable[[str], None], str], object]) -> BlockingReads:
         """Reads for threads. `soon` calls a function in the thread of the event loop."""
         reads = BlockingReads(self._settings.reads, clock=self._clock, rng=self._rng, heat=self)
+        self._instruments.reads(reads)
         if self.invalidation is not None:
             post = self.invalidation.post
             self.invalidation.tie(reads, on_forget=lambda key: soon(post, key))

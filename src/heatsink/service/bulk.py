@@ -21,7 +21,7 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.client.queue import connect_queue
 from heatsink.clock import SystemClock
 
-from .configuration import config_option
+from .configuration import config_option, json_option
 from .item_files import count_lines, read_items
 from .queue_options import queue_options, settings_from
 
@@ -53,19 +53,21 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
 @click.option("--on-done", default="", help="Action that is told the outcome.")
 @click.option("--one-partition", is_flag=True, help="Do not spread the batch.")
 @click.option("--no-wait", is_flag=True, help="Print the batch's id and leave.")
+@json_option
 def submit(
     action: str,
     file: Path,
     batch_id: str | None,
     one_partition: bool,
     no_wait: bool,
+    as_json: bool,
     **others: Any,
 ) -> None:
     """Run ACTION on every line of FILE (.csv with a header, or .jsonl)."""
     order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
     console = Console(stderr=True)
 
-    async def run(bulk: Bulk) -> BatchProgress | None:
+    async def run(bulk: Bulk) -> BatchProgress:
         with _bar(console) as bar:
             staged = bar.add_task("submitting", total=count_lines(file))
             items = _counted(read_items(file), lambda: bar.advance(staged))
@@ -73,12 +75,20 @@ def submit(
                 action, items, id=batch_id, spread=not one_partition, **order
             )
             bar.update(staged, total=accepted.items, completed=accepted.items)
-            click.echo(accepted.id)
-            return None if no_wait else await _watch(bulk, accepted.id, bar)
+            if not as_json:
+                click.echo(accepted.id)
+            seen = bulk.status(accepted.id) if no_wait else _watch(bulk, accepted.id, bar)
+            return await seen
 
     progress = _with_bulk(run, **others)
-    if progress is not None:
+    if as_json:
+        _print_json(progress)
+    if not no_wait:
         _conclude(progress)
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value).decode())
 
 
 def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
@@ -123,12 +133,12 @@ def _conclude(progress: BatchProgress) -> None:
 @config_option
 @click.argument("batch_id", metavar="BATCH")
 @queue_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def status(batch_id: str, as_json: bool, **options: Any) -> None:
     """How far a batch is."""
     progress: BatchProgress = _with_bulk(lambda bulk: bulk.status(batch_id), **options)
     if as_json:
-        click.echo(msgspec.json.encode(progress).decode())
+        _print_json(progress)
         return
     for name in progress.__struct_fields__:
         value = getattr(progress, name)
@@ -147,12 +157,12 @@ def _plain(text: str) -> str:
 @queue_options
 @click.option("--tenant", default="", help="Only this tenant's.")
 @click.option("--limit", default=50, show_default=True, help="At most so many, newest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None:
     """The newest batches."""
     batches = _with_bulk(lambda bulk: bulk.list(limit, tenant), **options)
     if as_json:
-        click.echo(msgspec.json.encode(batches).decode())
+        _print_json(batches)
         return
     table = Table("batch", "action", "tenant", "state", "items", box=None)
     for batch in batches:
@@ -165,7 +175,7 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
 @config_option
 @click.argument("batch_id", metavar="BATCH")
 @queue_options
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of lines of JSON.")
+@click.option("--csv/--json", "as_csv", help="CSV, or a line of JSON for each.  [default: json]")
 def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
     """The items that failed for good, with the reason."""
 
@@ -197,9 +207,17 @@ def _steering(name: str, method: str, said: str, text: str) -> None:
     @config_option
     @click.argument("batch_id", metavar="BATCH")
     @queue_options
-    def steer(batch_id: str, **options: Any) -> None:
-        _with_bulk(lambda bulk: getattr(bulk, method)(batch_id), **options)
-        click.echo(f"{batch_id}: {said}")
+    @json_option
+    def steer(batch_id: str, as_json: bool, **options: Any) -> None:
+        async def run(bulk: Bulk) -> BatchProgress:
+            await getattr(bulk, method)(batch_id)
+            return await bulk.status(batch_id)
+
+        progress = _with_bulk(run, **options)
+        if as_json:
+            _print_json(progress)
+        else:
+            click.echo(f"{batch_id}: {said}")
 
 
 _steering("cancel", "cancel", "what waited will not run", "What waits will not run.")
@@ -212,7 +230,11 @@ _steering("retry-failed", "retry_failed", "what failed runs again", "Run what fa
 @config_option
 @click.argument("count", type=int)
 @queue_options
-def repartition(count: int, **options: Any) -> None:
+@json_option
+def repartition(count: int, as_json: bool, **options: Any) -> None:
     """Change the number of partitions while everything runs."""
     plan = _with_bulk(lambda bulk: bulk.repartition(count), **options)
+    if as_json:
+        _print_json(plan)
+        return
     click.echo(f"{plan.partitions} partitions take new batches; what was queued drains in place")

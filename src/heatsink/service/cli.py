@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from random import Random
 from typing import Any, NoReturn
 
@@ -14,6 +13,8 @@ except ImportError as missing:
         f"heatsink: the command line needs {missing.name}: pip install 'heatsink[server]'"
     ) from None
 
+import msgspec
+
 from heatsink import __version__
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
@@ -21,14 +22,17 @@ from heatsink.clock import SystemClock
 from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
 from heatsink.errors import HeatsinkError
 
+from .bench.command import bench
 from .bulk import bulk
-from .configuration import PORTS, PREFIX, Number, config_option
+from .configuration import PORTS, PREFIX, Number, config_option, json_option, log_json_option
 from .demo.command import demo
 from .lab.commands import lab
 from .operator.commands import decisions, explain, hot, pin, unpin
+from .operator.completion import completion
 from .operator.doctor import doctor
 from .operator.top import top
 from .serve.command import config_command, serve_command
+from .serve.logs import announce, set_up
 from .worker import worker
 
 INTERRUPTED = 130
@@ -75,12 +79,20 @@ def main() -> None:
 @main.command()
 @click.argument("url")
 @click.option("--rebuild", is_flag=True, help="Make lost epochs anew from the rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def fsck(url: str, rebuild: bool, as_json: bool) -> None:
     """Verify that every row of the store at URL is where its layout puts it."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
     from .fsck import run_fsck
 
-    outcome = asyncio.run(run_fsck(url, rebuild, SystemClock()))
+    console = Console(stderr=True)
+    columns = TextColumn("{task.completed:,} rows looked at"), TimeElapsedColumn()
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
+        rows = bar.add_task("", total=None)
+        outcome = asyncio.run(run_fsck(url, rebuild, SystemClock(), lambda: bar.advance(rows)))
     click.echo(outcome.as_json() if as_json else str(outcome))
     if not outcome.findings.clean:
         click.get_current_context().exit(1)
@@ -116,6 +128,7 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 @click.option(
     "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Workers of all partitions."
 )
+@log_json_option
 def coordinator(
     store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
 ) -> None:
@@ -125,7 +138,7 @@ def coordinator(
 
     from .coordinator import Endpoints, check_store, coordinate
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    set_up(options["log_json"])
     check_store(store)
     endpoints = Endpoints(host, port, token)
     settings = {
@@ -162,6 +175,7 @@ SECONDS = Number(0, SECONDS_MAX)
 @click.option(
     "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
 )
+@log_json_option
 def dynamo(
     port: int,
     write_limit: float,
@@ -170,6 +184,7 @@ def dynamo(
     partitions: int,
     replica_lag: float,
     latency: float,
+    log_json: bool,
 ) -> None:
     """A DynamoDB-compatible engine in memory that throttles hot partitions: for development."""
     from heatsink.dynamo.server import serve
@@ -185,10 +200,12 @@ def dynamo(
         latency_s=latency / 1000,
     )
 
-    def announce(url: str) -> None:
-        click.echo(f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)")
+    def started(url: str) -> None:
+        text = f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)"
+        announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
 
-    asyncio.run(serve(settings, SystemClock(), Random(), announce))
+    set_up(log_json)
+    asyncio.run(serve(settings, SystemClock(), Random(), started))
 
 
 @main.group()
@@ -203,19 +220,21 @@ def table() -> None:
     type=click.IntRange(1, PROVISIONED_MAX),
     help="Provision so many; else on demand.",
 )
-def create_table(url: str, write_units: int | None) -> None:
+@json_option
+def create_table(url: str, write_units: int | None, as_json: bool) -> None:
     """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
     from .tables import create
 
     asyncio.run(create(url, write_units, SystemClock()))
-    click.echo("The table is made.")
+    click.echo('{"made":true}' if as_json else "The table is made.")
 
 
 @main.command()
 @click.argument("url")
 @click.argument("table_name", metavar="TABLE")
 @click.option("--complete", is_flag=True, help="Nobody writes TABLE without Heatsink any more.")
-def adopt(url: str, table_name: str, complete: bool) -> None:
+@json_option
+def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
     """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
 
     URL names the store of Heatsink's registry. TABLE is beside it, or a URL says where:
@@ -231,13 +250,16 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
         return name, await adopt_table(url, name, complete, SystemClock())
 
     name, since_ms = asyncio.run(run())
-    if since_ms == float("inf"):
+    if as_json:
+        since = None if since_ms == float("inf") else int(since_ms)
+        click.echo(msgspec.json.encode({"table": name, "complete_from_ms": since}).decode())
+    elif since_ms == float("inf"):
         click.echo(f"{name}: adoption is not complete; reads ask the bare keys too.")
     else:
         click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-for command in (demo, bulk, lab, worker, serve_command, config_command):
+for command in (demo, bulk, lab, worker, serve_command, config_command, bench):
     main.add_command(command)
-for command in (top, hot, explain, pin, unpin, decisions, doctor):
+for command in (top, hot, explain, pin, unpin, decisions, doctor, completion):
     main.add_command(command)

@@ -56,6 +56,9 @@ def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     return {**ours, **values[ctx.info_name]} if ctx.info_name in tables else ours
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+log_json_option = click.option("--log-json", is_flag=True, help="One JSON object a line.")
+
 config_option = click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from uuid import uuid4
 
 import msgspec
@@ -9,7 +11,8 @@ import msgspec
 from heatsink.client.urls import open_stores
 from heatsink.clock import Clock
 from heatsink.ids import scheme_named
-from heatsink.spread.fsck import Findings, check, rebuild
+from heatsink.spread.fsck import Findings, Rows, check, rebuild
+from heatsink.spread.store import Row
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -38,17 +41,32 @@ class Outcome(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-async def run_fsck(url: str, mend: bool, clock: Clock) -> Outcome:
+@dataclass(frozen=True)
+class _Counted:
+    """Rows that tell how far a scan is."""
+
+    rows: Rows
+    tick: Callable[[], object]
+
+    async def scan(self) -> AsyncIterator[tuple[str, Row]]:
+        async for found in self.rows.scan():
+            self.tick()
+            yield found
+
+
+async def run_fsck(
+    url: str, mend: bool, clock: Clock, tick: Callable[[], object] = lambda: None
+) -> Outcome:
     """Open the store without taking part: nothing is published, nobody leads."""
     stores = open_stores(url, clock, must_exist=True)
     try:
         meta = (await stores.registry.meta()).meta
         scheme = scheme_named(meta.id_scheme)
-        mended = None
+        mended, log = None, _Counted(stores.log, tick)
         if mend:
-            parts = (stores.log, stores.counters, stores.registry)
+            parts = (log, stores.counters, stores.registry)
             mended = await rebuild(*parts, scheme, uuid4().hex)
-        findings = await check(stores.log, stores.counters, stores.registry, scheme)
+        findings = await check(log, stores.counters, stores.registry, scheme)
         return Outcome(findings, mended)
     finally:
         await stores.close()

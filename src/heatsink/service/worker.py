@@ -18,13 +18,16 @@ from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client import connect
+from heatsink.client.instruments import Instruments
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting, Retryable
 
-from .configuration import config_option
+from .configuration import config_option, log_json_option
 from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
+from .serve.logs import announce, set_up
+from .serve.tracing import instruments_of, tracing_option
 
 logger = logging.getLogger("heatsink")
 PATIENCE_S = 10.0
@@ -46,16 +49,25 @@ PAUSE_S = 0.5
 )
 @click.option("--name", default="", help="What this process is called.")
 @click.option("--metrics-port", type=int, help="Serve /metrics to this machine on this port.")
+@tracing_option
+@log_json_option
 def worker(
-    actions: str, queue: str, store: str | None, metrics_port: int | None, **options: Any
+    actions: str,
+    queue: str,
+    store: str | None,
+    metrics_port: int | None,
+    tracing: bool,
+    log_json: bool,
+    **options: Any,
 ) -> None:
     """Run the actions of MODULE:ACTIONS (myapp:actions) on the items of the queue."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    set_up(log_json)
     table = find_actions(actions)
     consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
-    work = _run(table, queue, store, settings_from(**options), consumer, metrics_port)
+    settings, instruments = settings_from(**options), instruments_of(tracing)
+    work = _run(table, queue, store, settings, consumer, metrics_port, instruments, log_json)
     asyncio.run(work)
 
 
@@ -87,22 +99,32 @@ async def _run(
     settings: BulkSettings,
     consumer: dict[str, Any],
     metrics_port: int | None,
+    instruments: Instruments,
+    log_json: bool,
 ) -> None:
     async with AsyncExitStack() as stack:
         if store is None:
-            client = connect_queue(queue, settings)
+            client = connect_queue(queue, settings, instruments=instruments)
             await _wait_for(client, SystemClock())
             await stack.enter_async_context(client)
             running = client.worker(table, **consumer)
         else:
             name = consumer.pop("name")
-            heatsink = connect(store, queue=queue, bulk=settings, name=name, coordinate=False)
+            heatsink = connect(
+                store,
+                queue=queue,
+                instruments=instruments,
+                bulk=settings,
+                name=name,
+                coordinate=False,
+            )
             await stack.enter_async_context(heatsink)
             running = heatsink.worker(table, **consumer)
         _stop_on_signals(running)
         if metrics_port is not None:
             stack.callback(_serve_metrics(running, metrics_port))
-        click.echo(f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)")
+        runs = f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)"
+        announce(log_json, "started", runs, worker=running.name, actions=sorted(table))
         await running.run()
 
 

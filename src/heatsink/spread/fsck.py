@@ -17,10 +17,15 @@ from heatsink.registry.decision import BUCKETS, Decision, Meta, Snapshot, for_ke
 from heatsink.registry.layout import COLD, FIRST_EPOCH, Epoch, Layout
 from heatsink.registry.store import RegistryStore
 
-from .store import CounterStore, LogStore, Row
+from .store import CounterStore, Row
 
 EXAMPLES_MAX = 20
 SPARE_MS = 1_000  # room for the epochs that a rebuild adds
+
+
+class Rows(Protocol):
+    def scan(self) -> AsyncIterator[tuple[str, Row]]:
+        """All rows of all partitions, deleted ones too, in any order."""
 
 
 class RepairStore(RegistryStore, Protocol):
@@ -54,7 +59,7 @@ class Findings(msgspec.Struct):
 
 
 async def check(
-    log: LogStore, counters: CounterStore, registry: RepairStore, scheme: IdScheme
+    log: Rows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
     """Verify the place of every row and counter share. What is written meanwhile is judged too."""
     findings = await _check_rows(log, registry, scheme)
@@ -81,7 +86,7 @@ async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
             findings.note(f"{key}: processes that start find another layout than readers of it")
 
 
-async def _check_rows(log: LogStore, registry: RegistryStore, scheme: IdScheme) -> Findings:
+async def _check_rows(log: Rows, registry: RegistryStore, scheme: IdScheme) -> Findings:
     hash_64 = seeded_hash((await registry.meta()).meta.seed)
     findings = Findings()
     keys: dict[str, Layout] = {}
@@ -110,7 +115,7 @@ def _judge(findings: Findings, row: Row, epoch: Epoch, partition: str, expected:
 
 
 async def rebuild(
-    log: LogStore,
+    log: Rows,
     counters: CounterStore,
     registry: RepairStore,
     scheme: IdScheme,
@@ -164,7 +169,7 @@ def _mended(key: str, layout: Layout) -> Decision:
     return for_key(key, BUCKETS, layout.buckets, "rebuilt from the rows")
 
 
-async def _proven_epochs(log: LogStore, scheme: IdScheme) -> tuple[dict[str, set[Epoch]], int]:
+async def _proven_epochs(log: Rows, scheme: IdScheme) -> tuple[dict[str, set[Epoch]], int]:
     epochs: dict[str, set[Epoch]] = {}
     newest_ms = 0
     async for partition, row in log.scan():

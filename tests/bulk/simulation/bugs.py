@@ -5,8 +5,7 @@ They show that the simulation bites: every one of them must be found within 200 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -22,15 +21,9 @@ from heatsink.bulk.work.chores import Housekeeping
 from heatsink.bulk.work.pump import Pump
 from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import Lease, Partition
+from tests.planted import Bugs
 
-Bug = Callable[[], Any]
-BUGS: dict[str, Bug] = {}
-
-
-def bug(plant: Callable[[], Iterator[None]]) -> Bug:
-    planted = contextmanager(plant)
-    BUGS[plant.__name__] = planted
-    return planted
+BUGS = bug = Bugs()
 
 
 @bug

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from tests.planted import find, hold
+
 from .bugs import BUGS
 from .history import Violation
 from .world import simulate
@@ -17,11 +19,7 @@ SEEDS_PER_BUG = 200
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_the_invariants_hold_whatever_goes_wrong(first: int) -> None:
-    for seed in range(first, first + SEEDS_PER_TEST):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            pytest.fail(f"{violation}\nreplay: ./dev soak --first {seed} --seeds 1")
+    hold(simulate, range(first, first + SEEDS_PER_TEST), Violation, of="bulk")
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4])
@@ -43,10 +41,4 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    with BUGS[name]():
-        for seed in range(SEEDS_PER_BUG):
-            try:
-                simulate(seed)
-            except Violation:
-                return
-    pytest.fail(f"{name} was not found in {SEEDS_PER_BUG} seeds")
+    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)

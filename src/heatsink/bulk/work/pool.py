@@ -222,11 +222,11 @@ class WorkerPool:
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
         if action.together == 1:
             held, offset = job.places[0]
-            await _call_handler(action, held.items[offset], self._context(held, offset))
+            await call_handler(action, held.items[offset], self._context(held, offset))
             return [None]
         contexts = [self._context(held, offset) for held, offset in job.places]
         items = [held.items[offset] for held, offset in job.places]
-        return _outcomes(await _call_handler(action, items, contexts), job.count)
+        return _outcomes(await call_handler(action, items, contexts), job.count)
 
     def _context(self, held: Held, offset: int) -> Context:
         claimed = held.slice
@@ -324,7 +324,8 @@ class WorkerPool:
             self._ledger.give_back(held, offset)
 
 
-async def _call_handler(action: Action, items: Any, contexts: Any) -> Any:
+async def call_handler(action: Action, items: Any, contexts: Any) -> Any:
+    """On the event loop, or in a thread if it is a plain function."""
     if action.is_async:
         answer = await action.handler(items, contexts)
     else:

@@ -17,6 +17,7 @@ from heatsink.bulk.store import QueueStores
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.checks import check_kind, shown
 from heatsink.client.chance import fresh_random
+from heatsink.client.instruments import NONE, Instruments
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Conflict, InvalidSetting
 from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
@@ -40,8 +41,11 @@ class Queue:
         settings: BulkSettings,
         clock: Clock,
         rng: Random,
+        instruments: Instruments = NONE,
     ) -> None:
         self.bulk = Bulk(stores, settings, clock, rng)
+        instruments.bulk(self.bulk)
+        self._instruments = instruments
         self.stores = stores
         self.homes = homes
         self._settings = settings
@@ -56,6 +60,7 @@ class Queue:
         who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
         table = actions.and_also(Action(FAN_OUT, push_handler(self.homes), max_attempts=100))
+        table = self._instruments.actions(table, self.bulk)
         return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
 
     async def __aenter__(self) -> Queue:
@@ -76,12 +81,13 @@ def connect_queue(
     settings: BulkSettings | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
+    instruments: Instruments = NONE,
 ) -> Queue:
     """Bulk actions without a data store beside them."""
     settings, clock = settings or BulkSettings(), clock or SystemClock()
     rng = rng or fresh_random()
     stores, homes = _open_stores(url, settings, clock, rng)
-    return Queue(stores, homes, settings, clock, rng)
+    return Queue(stores, homes, settings, clock, rng, instruments)
 
 
 def default_queue(store_url: str) -> str:

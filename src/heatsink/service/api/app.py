@@ -38,6 +38,7 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
 NOBODY = "nobody"  # whose token was not taken
 ELSEWHERE = "elsewhere"  # what is on no route, as a label of metrics
+ROUTE = "heatsink.route"  # where in its scope a request says which route it took
 Headers = list[tuple[bytes, bytes]]
 _encode = msgspec.json.Encoder().encode
 
@@ -70,7 +71,7 @@ class App:
         metrics.in_flight += 1
         label = ELSEWHERE
         try:
-            label = await self._answer(scope, receive, sent)
+            label = scope[ROUTE] = await self._answer(scope, receive, sent)
         finally:
             metrics.in_flight -= 1
             metrics.count(label, sent.status, self._service.clock.monotonic_s() - started_s)

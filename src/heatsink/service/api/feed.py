@@ -1,6 +1,8 @@
 """Server-Sent Events: one look at the service, twice a second, for all who listen.
 
 A listener that is slow misses looks, never decisions: of everything else only the latest counts.
+The looks of one round are spread over it, so that no request waits for all of them, and what they
+saw is sent together: a tab costs one small write twice a second.
 """
 
 from __future__ import annotations
@@ -33,13 +35,12 @@ class Listener:
         self.decisions: list[bytes] = []
         self.woken = asyncio.Event()
 
-    def tell(self, name: str, data: bytes) -> None:
-        self.latest[name] = data
-        self.woken.set()
-
     def tell_decision(self, data: bytes) -> None:
         self.decisions = [*self.decisions, data][-DECISIONS_MAX:]
-        self.woken.set()
+
+    def wake(self) -> None:
+        if self.latest or self.decisions:
+            self.woken.set()
 
     def take(self) -> bytes:
         told = b"".join([*self.latest.values(), *self.decisions])
@@ -97,21 +98,33 @@ class Feed:
             self._looking = asyncio.ensure_future(self._keep_looking())
 
     async def _keep_looking(self) -> None:
+        pause_s = 0.0  # the first look is for somebody who waits
         while self._listeners and not self._closed:
             for name, look in self._looks.items():
-                with suppress(HeatsinkError, TimeoutError):  # the next look comes soon
-                    async with asyncio.timeout(PATIENCE_S):
-                        self._tell(name, event(name, await look()))
+                await self._look_at(name, look)
+                await self._clock.sleep(pause_s)
             with suppress(HeatsinkError):
                 await self._tell_decisions()
-            await self._clock.sleep(LOOK_S)
+            self._wake()
+            pause_s = LOOK_S / (len(self._looks) + 1)
+            await self._clock.sleep(pause_s)
         self._latest.clear()
 
-    def _tell(self, name: str, data: bytes) -> None:
+    async def _look_at(self, name: str, look: Look) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                data = event(name, await look())
+        except (HeatsinkError, TimeoutError):
+            self._wake()  # what the others saw is not to wait for this one
+            return
         if self._latest.get(name) != data:
             self._latest[name] = data
             for listener in self._listeners:
-                listener.tell(name, data)
+                listener.latest[name] = data
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.wake()
 
     async def _tell_decisions(self) -> None:
         """Those that came since the first look; a stream asks for older ones itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from heatsink.bulk.batch import Failure, Progress
@@ -17,20 +18,20 @@ TIMELINE = "/v1/timelines/{user}"
 BATCH = "/v1/bulk/{name}"
 PIN = "/v1/keys/{key}/pin"
 
+read = partial(Route, "GET")
+write = partial(Route, "POST", scope="operate")
+
 DATA = (
-    Route(
-        "POST",
+    write(
         MESSAGES,
         conversations.append,
         "Add a message. 200: it was there already; 409: with another body.",
         shapes.Appended,
-        scope="operate",
         body=shapes.NewMessage,
         statuses=(201, 200),
         problems=(409,),
     ),
-    Route(
-        "GET",
+    read(
         MESSAGES,
         conversations.page,
         "Messages in order of their ids, the newest first.",
@@ -38,8 +39,7 @@ DATA = (
         query=shapes.PageQuery,
         absorbed=True,
     ),
-    Route(
-        "GET",
+    read(
         MESSAGES + "/{id}",
         conversations.get,
         "One message.",
@@ -47,47 +47,39 @@ DATA = (
         problems=(404,),
         absorbed=True,
     ),
-    Route(
-        "POST",
+    write(
         COUNTER,
         counters.add,
         "Add to a counter, once per token.",
         shapes.Added,
-        scope="operate",
         body=shapes.Add,
         problems=(409, 410),
     ),
-    Route(
-        "GET",
+    read(
         COUNTER,
         counters.value,
         "The sum of all acknowledged adds.",
         shapes.CounterValue,
         absorbed=True,
     ),
-    Route(
-        "POST",
+    write(
         TIMELINE + "/follows",
         timelines.follow,
         "Follow an author, or stop following.",
         shapes.Followed,
-        scope="operate",
         body=shapes.Follow,
         statuses=(201, 200),
     ),
-    Route(
-        "POST",
+    write(
         TIMELINE + "/posts",
         timelines.post,
         "Post as this user. With the same id it is the same post.",
         shapes.Posted,
-        scope="operate",
         body=shapes.NewMessage,
         statuses=(201,),
         problems=(409,),
     ),
-    Route(
-        "GET",
+    read(
         TIMELINE + "/home",
         timelines.home,
         "The newest posts of everybody this user follows.",
@@ -99,27 +91,18 @@ DATA = (
 
 
 def _steering(verb: str, summary: str, change: Any) -> Route:
-    return Route(
-        "POST",
-        f"{BATCH}/{verb}",
-        bulk.steer(change),
-        summary,
-        Progress,
-        scope="operate",
-        problems=(404, 409),
-        audited=True,
+    return write(
+        f"{BATCH}/{verb}", bulk.steer(change), summary, Progress, problems=(404, 409), audited=True
     )
 
 
 BULK = (
-    Route(
-        "POST",
+    write(
         BATCH,
         bulk.submit,
         "Submit a batch of an action: an array of items, or a streamed line for each. "
         "Idempotency-Key makes submitting again safe.",
         shapes.Accepted,
-        scope="operate",
         query=shapes.BulkQuery,
         body_types=(bulk.ARRAY, bulk.LINES),
         statuses=(202,),
@@ -127,17 +110,11 @@ BULK = (
         stream=True,
         audited=True,
     ),
-    Route(
-        "GET",
-        "/v1/bulk",
-        bulk.show_all,
-        "The newest batches.",
-        shapes.Batches,
-        query=shapes.BatchesQuery,
+    read(
+        "/v1/bulk", bulk.show_all, "The newest batches.", shapes.Batches, query=shapes.BatchesQuery
     ),
-    Route("GET", BATCH, bulk.show, "How far a batch is.", Progress, problems=(404,)),
-    Route(
-        "GET",
+    read(BATCH, bulk.show, "How far a batch is.", Progress, problems=(404,)),
+    read(
         BATCH + "/failures",
         bulk.failures,
         "The items that failed for good, one a line.",
@@ -154,24 +131,21 @@ BULK = (
 )
 
 OPERATIONS = (
-    Route(
-        "GET",
+    read(
         "/v1/timelines",
         timelines.authors,
         "Authors who are pulled, or were, and why.",
         shapes.Authors,
         query=shapes.LimitQuery,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/heat",
         operations.heat,
         "The hottest keys of the whole fleet, with bounds on what is not known.",
         shapes.HeatAnswer,
         query=shapes.LimitQuery,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/keys/{key}",
         operations.explain,
         "Why a key is laid out as it is, and what reading it costs.",
@@ -196,16 +170,14 @@ OPERATIONS = (
         scope="admin",
         audited=True,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/decisions",
         operations.decisions,
         "What was decided and why, the newest first.",
         shapes.Decisions,
         query=shapes.DecisionsQuery,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/queue-partitions",
         operations.partitions,
         "The partitions of the queue as they are now.",
@@ -225,8 +197,7 @@ OPERATIONS = (
 )
 
 SYSTEM = (
-    Route(
-        "GET",
+    read(
         "/v1/events",
         system.events,
         "Server-Sent Events: status, heat, requests, reads, partitions, batches, progress, "
@@ -235,39 +206,23 @@ SYSTEM = (
         media_type="text/event-stream",
         stream=True,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/recent",
         recent.recent,
         "The last five minutes: heat, calls, the queue's partitions.",
         recent.RecentAnswer,
     ),
-    Route(
-        "GET",
+    read(
         "/v1/reads",
         system.reads,
         "What this server answered from what it keeps near.",
         shapes.ReadActivity,
     ),
-    Route(
-        "GET",
-        "/metrics",
-        system.metrics,
-        "For Prometheus.",
-        str,
-        media_type="text/plain",
+    read("/metrics", system.metrics, "For Prometheus.", str, media_type="text/plain"),
+    read(
+        "/healthz", system.healthz, "The process answers.", str, scope=None, media_type="text/plain"
     ),
-    Route(
-        "GET",
-        "/healthz",
-        system.healthz,
-        "The process answers.",
-        str,
-        scope=None,
-        media_type="text/plain",
-    ),
-    Route(
-        "GET",
+    read(
         "/readyz",
         system.readyz,
         "Its view of the registry is fresh: send it traffic.",

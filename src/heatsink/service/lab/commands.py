@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
 
 from heatsink.errors import InvalidSetting
 from heatsink.lab import celebrity, fairness, hot_key, isolation, rates, reads, scaling
 from heatsink.lab.report import Report, shown, to_html
+from heatsink.service.configuration import json_option
+
+WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
 
 
 @click.group()
@@ -25,7 +32,15 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
         help="The page to write.  [default: lab-NAME.html]",
     )
-    return seed(out(command))
+
+    @wraps(command)
+    def run(as_json: bool, **options: Any) -> None:
+        """A run takes seconds: say so to whoever waits, until there is something to show."""
+        with Console(stderr=True).status("running on virtual time…") as waiting:
+            click.get_current_context().meta.update({WAITING: waiting, AS_JSON: as_json})
+            command(**options)
+
+    return seed(out(json_option(run)))
 
 
 def _items(default: int, what: str) -> Callable[..., Any]:
@@ -91,10 +106,13 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
 
 
 def _show(report: Report, out: Path | None, options: str) -> None:
-    from rich.console import Console
-
-    from heatsink.service.dashboard.site import plotly_file
-
+    meta = click.get_current_context().meta
+    meta[WAITING].stop()
+    if meta[AS_JSON]:
+        click.echo(msgspec.json.encode(report).decode())
+        if out is not None:
+            _write_page(report, out, options)
+        return
     console = Console()
     console.print(f"\n[bold]{report.title}[/bold]")
     for figure in report.figures:
@@ -103,14 +121,18 @@ def _show(report: Report, out: Path | None, options: str) -> None:
     for table in report.tables:
         console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
     page = out or Path(f"lab-{report.name}.html")
-    command = f"heatsink lab {report.name} {options}"
-    _write(page, to_html(report, command, plotly_file().read_text(encoding="utf-8")))
+    _write_page(report, page, options)
     console.print(f"The page: {page}")
 
 
-def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
-    from rich.table import Table
+def _write_page(report: Report, page: Path, options: str) -> None:
+    from heatsink.service.dashboard.site import plotly_file
 
+    command = f"heatsink lab {report.name} {options}"
+    _write(page, to_html(report, command, plotly_file().read_text(encoding="utf-8")))
+
+
+def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
     table = Table(title=title, title_justify="left")
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left")

@@ -20,7 +20,7 @@ from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
-from heatsink.service.configuration import config_option
+from heatsink.service.configuration import config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
 
 State = Literal["ok", "warning", "wrong"]
@@ -159,7 +159,7 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
 @click.option("--store", help="URL of the data store.")
 @click.option("--queue", help="URL of the queue's Redis.")
 @click.option("--news", help="URL of the Redis that carries heat and news.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def doctor(
     data: Path, store: str | None, queue: str | None, news: str | None, as_json: bool
 ) -> None:

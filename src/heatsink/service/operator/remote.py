@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, Unavailable
+from heatsink.service.configuration import json_option
 
 SERVER = "http://127.0.0.1:8321"
 TIMEOUT_S = 35.0
@@ -81,7 +82,7 @@ def _refusal(error: HTTPError) -> HeatsinkError:
 
 def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        json_option,
         click.option("--token", envvar="HEATSINK_TOKEN", help="Of the scope that is needed."),
         click.option(
             "--server",

@@ -22,7 +22,7 @@ from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.service.api.guard import Token, parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
-from heatsink.service.configuration import PORTS, config_option
+from heatsink.service.configuration import PORTS, config_option, json_option, log_json_option
 from heatsink.service.dashboard.site import make_pages
 from heatsink.service.listening import listen
 from heatsink.service.queue_options import SHAPE, settings_from
@@ -30,6 +30,7 @@ from heatsink.service.worker import find_actions
 
 from .logs import set_up
 from .server import ServeSettings, serve
+from .tracing import tracing_option
 
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
 SECONDS = click.IntRange(0, 86_400)
@@ -120,7 +121,8 @@ OPTIONS = (
         help="NAME=NUMBER, of those in docs/how-to/server.md.",
     ),
     *SHAPE,
-    click.option("--log-json", is_flag=True, help="One JSON object a line."),
+    tracing_option,
+    log_json_option,
 )
 
 
@@ -148,6 +150,7 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
         cache=CacheRules(options["fresh_for"], options["stale_for"]),
         limits=limits_of(options["limit"]),
         bulk=settings_from(**queue, webhooks=tuple(actions.webhooks)),
+        tracing=options["tracing"],
     )
 
 
@@ -167,7 +170,7 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS OF SERVE]...")
 @click.pass_context
 def config_command(context: click.Context, as_json: bool, flags: tuple[str, ...]) -> None:

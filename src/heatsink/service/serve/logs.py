@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import msgspec
 
 HUMAN = "%(asctime)s %(levelname)-7s %(message)s"
@@ -39,6 +40,14 @@ def set_up(as_json: bool) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each stranger's bad request
     for name in ("heatsink.serve", "heatsink.audit"):
         logging.getLogger(name).setLevel(logging.INFO)
+
+
+def announce(as_json: bool, event: str, message: str, **fields: Any) -> None:
+    """That a process runs: for people on standard output, for machines in its log."""
+    if as_json:
+        tell(event, message, **fields)
+    else:
+        click.echo(message)
 
 
 serving = logging.getLogger("heatsink.serve")

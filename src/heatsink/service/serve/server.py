@@ -33,6 +33,7 @@ from heatsink.service.queue_metrics import WorkCollector
 
 from .connections import connections_within, within_files
 from .logs import tell
+from .tracing import instruments_of, traced
 
 DATABASE, QUEUE = "heatsink.db", "queue"
 
@@ -55,6 +56,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheRules = CacheRules()
     limits: Limits = Limits()
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
+    tracing: bool = False
 
     def __post_init__(self) -> None:
         if not self.is_local and not self.tokens:
@@ -80,6 +82,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
     store, queue = settings.store, settings.queue
+    instruments = instruments_of(settings.tracing)
     if store is None:
         try:
             settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,6 +100,7 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         name=settings.name,
         ids=settings.ids,
         bulk=settings.bulk,
+        instruments=instruments,
     )
 
 
@@ -137,7 +141,7 @@ async def serve(
         if consumer is not None:
             farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
         app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
-        server = _Server(_configured(app, settings), app)
+        server = _Server(_configured(traced(app, settings.tracing), settings), app)
         server.end_on_signals()
         port = listeners[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -162,7 +166,7 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
     return hs.worker(actions, grace_s=settings.limits.grace_s)
 
 
-def _configured(app: App, settings: ServeSettings) -> uvicorn.Config:
+def _configured(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     limits = settings.limits
     return uvicorn.Config(
         app,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from heatsink.bulk.batch import State
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.problems import Refusal
@@ -16,6 +18,7 @@ from heatsink.service.api.shapes import (
     DecisionLine,
     HeatAnswer,
     NoQuery,
+    PartitionLine,
     Partitions,
     ReadActivity,
     Ready,
@@ -66,25 +69,11 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
     async def heat() -> HeatAnswer:
         return heat_of(hs, SHOWN)
 
-    async def partitions() -> Partitions:
-        return await partitions_of(hs)
-
     async def requests() -> Requests:
         return metrics.totals()
 
     async def kept() -> ReadActivity:
         return reads_of(hs)
-
-    running: list[str] = []
-
-    async def batches() -> Batches:
-        listed = await hs.bulk.list(SHOWN)
-        running[:] = [batch.id for batch in listed if not batch.is_final][:FOLLOWED_MAX]
-        return Batches([line_of(batch) for batch in listed])
-
-    async def progress() -> Underway:
-        """Of the batches that were just listed."""
-        return Underway([await hs.bulk.status(id) for id in running])
 
     async def decided(after: int) -> list[DecisionLine]:
         entries = await hs.decisions(min(max(version() - after, 1), MISSED_MAX))
@@ -94,13 +83,54 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
     def version() -> int:
         return hs.status().version
 
+    queue = _QueueLooks(hs)
     looks = {
         "status": status,
         "heat": heat,
         "requests": requests,
         "reads": kept,
-        "partitions": partitions,
-        "batches": batches,
-        "progress": progress,
+        "partitions": queue.partitions,
+        "batches": queue.batches,
+        "progress": queue.progress,
     }
     return Feed(looks, version, decided, clock)
+
+
+class _QueueLooks:
+    """The queue as a dashboard sees it. Where no item moved, no batch is asked how far it is."""
+
+    def __init__(self, hs: Heatsink) -> None:
+        self._hs = hs
+        self._running: list[tuple[str, State]] = []
+        self._moved: list[tuple[int, ...]] | None = None
+        self._asked: object = None
+        self._underway = Underway([])
+
+    async def partitions(self) -> Partitions:
+        self._moved = None
+        try:
+            found = await partitions_of(self._hs)
+        except InvalidSetting:  # there is no queue, which is worth knowing
+            return Partitions(self._hs.status().leads, [])
+        self._moved = [_moved(line) for line in found.partitions]
+        return found
+
+    async def batches(self) -> Batches:
+        listed = await self._hs.bulk.list(SHOWN)
+        running = [(batch.id, batch.state) for batch in listed if not batch.is_final]
+        self._running = running[:FOLLOWED_MAX]
+        return Batches([line_of(batch) for batch in listed])
+
+    async def progress(self) -> Underway:
+        """Of the batches that were just listed."""
+        asked = self._running, self._moved
+        if self._moved is None or asked != self._asked:
+            self._underway = Underway([await self._hs.bulk.status(id) for id, _ in self._running])
+            self._asked = asked
+        return self._underway
+
+
+def _moved(line: PartitionLine) -> tuple[int, ...]:
+    """What changes when an item is claimed or settled, becomes due, comes or goes."""
+    waiting = (line.runnable, line.limited, line.delayed, line.in_flight)
+    return (*waiting, line.claimed, line.done, line.failed, line.retried)

@@ -10,6 +10,7 @@ import { makeOverview } from "/static/pages/overview.js";
 import { makeReads } from "/static/pages/reads.js";
 import { makeRegistry } from "/static/pages/registry.js";
 import { makeTimelines } from "/static/pages/timelines.js";
+import { moment } from "/static/words.js";
 
 const MAKERS = {
   "/": makeOverview,
@@ -21,11 +22,12 @@ const MAKERS = {
 };
 const TICK_MS = 500;
 const NOTICE_MS = 8_000;
-const LOST = "Disconnected: the figures below are old. Is heatsink serve running? This page tries again by itself.";
+const TRIES = "Is heatsink serve running? This page tries again by itself.";
 const find = (id) => document.getElementById(id);
 const made = {};
 let shown = null;
 let live = false;
+let lastWord = null;
 let noticeEnds = null;
 
 // What pages are given: `say` tells what became of a click, `go` changes the URL without a reload.
@@ -76,6 +78,7 @@ function draw() {
 
 function say(state) {
   const lost = state === "lost";
+  if (lost && live) lastWord = moment(new Date());
   live = !lost;
   const link = find("link");
   write(link, lost ? "disconnected" : "live");
@@ -83,7 +86,8 @@ function say(state) {
   find("banner").hidden = !lost;
   find("other-token").hidden = !hasToken();
   if (lost) {
-    write(find("banner"), LOST);
+    const old = lastWord ? `Disconnected: the figures below are of ${lastWord}.` : "Not connected yet.";
+    write(find("banner"), `${old} ${TRIES}`);
   } else {
     catchUp().catch((error) => app.say(error.message, true));
   }

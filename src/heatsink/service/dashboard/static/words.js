@@ -91,7 +91,12 @@ function calmWords(keys, room) {
 function heatWords(one, room) {
   const each = number(one.write_units_s / one.buckets);
   const where = one.buckets > 1 ? `spread over ${one.buckets} buckets, about ${each} in each` : "in one bucket";
-  const throttled = one.throttles_s > 0 ? ` It is throttled ${number(one.throttles_s)} times a second.` : "";
   const takes = ` takes ${number(one.write_units_s)} write units/s, ${where}`;
-  return `${takes}; a bucket is meant to take ${number(room)}.${throttled}`;
+  return `${takes}; a bucket is meant to take ${number(room)}.${throttledWords(one, room)}`;
+}
+
+function throttledWords(one, room) {
+  if (!(one.throttles_s > 0)) return "";
+  const why = one.write_units_s / one.buckets < room ? ", though its buckets are not full: the store takes less than they are meant to" : "";
+  return ` It is throttled ${number(one.throttles_s)} times a second${why}.`;
 }

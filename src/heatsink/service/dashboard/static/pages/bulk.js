@@ -20,7 +20,11 @@ const NO_BATCHES = [
   " or ",
   h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
 ];
-const NO_QUEUE = ["This server has no queue: start it with ", h("code", {}, "--queue URL"), "."];
+const NO_QUEUE = [
+  "This server has no queue, so it takes no bulk actions and no timelines. Start it with one: ",
+  h("code", {}, "heatsink serve --queue redis://HOST:6379 …"),
+];
+const LOOKS_MIN = 2;
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 const settled = (one) => one.done + one.failed;
@@ -112,7 +116,7 @@ function makePartitions() {
     { name: "oldest", number: true, text: (one) => (one.oldest_s ? seconds(one.oldest_s) : NONE) },
     count("done"),
     { ...count("failed"), bad: isBad("failed") },
-  ], (one) => one.partition, NO_QUEUE);
+  ], (one) => one.partition, "No partition is known yet.");
   const calm = h("p", { class: "empty" }, "All partitions are idle.");
   let all = false;
   const more = button("", () => { all = !all; });
@@ -147,6 +151,19 @@ function makeTenants() {
   return { element: rows.element, update };
 }
 
+// A chart of at least two looks; before that, a word instead of empty axes.
+function lookChart(title, label, of, unit) {
+  const drawn = chart(label);
+  const soon = h("p", { class: "empty" }, "Drawn from the second look on: a moment.");
+  const update = () => {
+    const known = series.partitions.length >= LOOKS_MIN;
+    soon.hidden = known;
+    drawn.hidden = !known;
+    if (known) heatmap(drawn, series.partitions, of, unit);
+  };
+  return { element: card(title, soon, drawn), update };
+}
+
 export function makeBulk(app) {
   const lines = () => latest.partitions?.partitions ?? [];
   const now = figures({
@@ -158,26 +175,34 @@ export function makeBulk(app) {
   });
   const failures = makeFailures(app);
   const list = batchTable(app, failures.show);
-  const depth = chart("Items that wait in each partition over time");
-  const workers = chart("Workers in each partition over time");
+  const depth = lookChart("Waiting in each partition", "Items that wait in each partition over time",
+    (one) => one.waiting, "waiting");
+  const workers = lookChart("Workers in each partition", "Workers in each partition over time",
+    (one) => one.workers, "workers");
   const [parts, tenants] = [makePartitions(), makeTenants()];
-  const element = h("div", { class: "cards" },
+  const none = wide("No queue", h("p", { class: "empty" }, ...NO_QUEUE));
+  const some = [
     wide("The queue now", now.element),
     wide("Batches", list.element),
-    failures.element,
-    card("Waiting in each partition", depth),
-    card("Workers in each partition", workers),
+    depth.element,
+    workers.element,
     wide("Tenants of these batches", tenants.element),
-    wide("Partitions", parts.element));
+    wide("Partitions", parts.element),
+  ];
+  const element = h("div", { class: "cards" }, none, ...some.slice(0, 2), failures.element, ...some.slice(2));
   const update = () => {
+    const missing = latest.partitions?.partitions.length === 0;
+    none.hidden = !missing;
+    some.forEach((one) => { one.hidden = missing; });
+    if (missing) return;
     now.update();
     if (latest.batches) {
       list.update(batches());
       tenants.update(batches());
     }
     parts.update(lines());
-    heatmap(depth, series.partitions, (one) => one.waiting, "waiting");
-    heatmap(workers, series.partitions, (one) => one.workers, "workers");
+    depth.update();
+    workers.update();
   };
   return { title: "Bulk", element, update };
 }

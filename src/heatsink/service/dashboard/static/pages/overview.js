@@ -6,6 +6,7 @@ import { decided, latest, older, rateOf, requestsNow, series } from "/static/his
 import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
 
 const SHOWN = 6;
+const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the partitions of the store that a key is spread over.";
 const FINAL = ["done", "failed", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
 const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
@@ -22,6 +23,8 @@ function callWords() {
   return [number(rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
 }
 
+const queueWords = () => (latest.partitions?.partitions.length === 0 ? "no queue" : `${number(waiting())} waiting`);
+
 function serverWords() {
   const status = latest.status;
   return [number(status?.servers), status ? (status.leads ? "this one leads" : "another one leads") : ""];
@@ -34,7 +37,7 @@ const makeFigures = () => figures({
   "HTTP calls a second": callWords,
   "99 % of writes within": () => waitWords(0),
   "99 % of reads within": () => waitWords(1),
-  "bulk items a second": () => [number(rateOf("partitions", "done")), `${number(waiting())} waiting`],
+  "bulk items a second": () => [number(rateOf("partitions", "done")), queueWords()],
   "servers": serverWords,
 });
 
@@ -55,6 +58,18 @@ function showProgress(element, one) {
   fillBar(element, (one.accepted - one.waiting - one.running) / (one.accepted || 1));
 }
 
+// In milliseconds, or in seconds where there are many of those.
+function drawWaits(element) {
+  const slowest_s = Math.max(0, ...series.requests.flatMap((one) => [one.writes.p99_s ?? 0, one.reads.p99_s ?? 0]));
+  const [factor, unit] = slowest_s > 1 ? [1, " s"] : [1000, " ms"];
+  const shown = (value_s) => (value_s == null ? null : factor * value_s);
+  overTime(element, series.requests, [
+    { name: "writes, 99 %", style: "line", of: (one) => shown(one.writes.p99_s) },
+    { name: "writes, half", style: "dotted", of: (one) => shown(one.writes.p50_s) },
+    { name: "reads, 99 %", style: "soft", of: (one) => shown(one.reads.p99_s) },
+  ], { ticksuffix: unit });
+}
+
 export function makeOverview() {
   const now = makeFigures();
   const says = h("div", { class: "says", "aria-live": "off" });
@@ -71,7 +86,7 @@ export function makeOverview() {
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
   ], (one) => one.id, "No batch is under way.");
   const element = h("div", { class: "cards" },
-    wide("What is hot now", says),
+    wide("What is hot now", says, h("p", { class: "hint" }, UNITS)),
     wide("Now", now.element),
     card("Heat of the hottest keys, a second", heat),
     card("HTTP latency of this server", wait),
@@ -85,12 +100,7 @@ export function makeOverview() {
       { name: "reads", style: "soft", of: (one) => one.reads },
       { name: "throttled", style: "bad", of: (one) => one.throttles },
     ]);
-    const ms = (value) => (value == null ? null : 1000 * value);
-    overTime(wait, series.requests, [
-      { name: "writes, 99 %", style: "line", of: (one) => ms(one.writes.p99_s) },
-      { name: "writes, half", style: "dotted", of: (one) => ms(one.writes.p50_s) },
-      { name: "reads, 99 %", style: "soft", of: (one) => ms(one.reads.p99_s) },
-    ], { ticksuffix: " ms" });
+    drawWaits(wait);
     news.update(older.known && decided().slice(0, SHOWN));
     batches.update(latest.progress?.progress.filter((one) => !FINAL.includes(one.state)).slice(0, SHOWN));
   };

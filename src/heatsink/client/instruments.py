@@ -1,0 +1,44 @@
+"""What watches the parts of a client: tracing, say. They are handed over once, as they are made."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from heatsink.absorb.blocking import BlockingReads
+from heatsink.absorb.reads import Reads
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import Bulk
+from heatsink.spread.counter import Counters
+from heatsink.spread.log import Log
+
+
+class Instruments(Protocol):
+    """Each part may be changed in place; of actions, what is returned is what runs."""
+
+    def log(self, log: Log) -> None: ...
+
+    def counters(self, counters: Counters) -> None: ...
+
+    def reads(self, reads: Reads | BlockingReads) -> None: ...
+
+    def bulk(self, bulk: Bulk) -> None: ...
+
+    def actions(self, actions: Actions, bulk: Bulk) -> Actions: ...
+
+
+class NoInstruments:
+    """Every part stays what it is."""
+
+    def log(self, log: Log) -> None: ...
+
+    def counters(self, counters: Counters) -> None: ...
+
+    def reads(self, reads: Reads | BlockingReads) -> None: ...
+
+    def bulk(self, bulk: Bulk) -> None: ...
+
+    def actions(self, actions: Actions, bulk: Bulk) -> Actions:  # noqa: ARG002
+        return actions
+
+
+NONE = NoInstruments()

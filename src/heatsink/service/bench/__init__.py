@@ -1,0 +1,1 @@
+"""`heatsink bench`: how fast a store is here, through Heatsink and bare."""

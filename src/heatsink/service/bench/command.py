@@ -1,0 +1,73 @@
+"""`heatsink bench`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from heatsink.client.chance import fresh_random
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidSetting
+from heatsink.service.configuration import Number, json_option
+
+from .measure import Line, Plan, contest, measure
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--seconds", type=Number(1, 3_600), default=12.0, help="For everything together.")
+@click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Calls under way.")
+@json_option
+def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
+    """How fast the store at URL is through Heatsink, beside the bare store.
+
+    Without URL: a new SQLite file in this folder, which is removed again. Rows are written to keys
+    of its own and erased at the end; a store that bills for writes bills for these.
+    """
+    with _url(url) as where:
+        lines = asyncio.run(_run(where, Plan(seconds, at_once)))
+    if as_json:
+        click.echo(msgspec.json.encode(lines).decode())
+    else:
+        Console().print(_table(lines))
+
+
+@contextmanager
+def _url(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    try:
+        folder = TemporaryDirectory(prefix="heatsink-bench-", dir=Path.cwd())
+    except OSError as error:
+        raise InvalidSetting(f"this folder cannot be written to ({error}): name a URL") from None
+    with folder as name:
+        yield f"sqlite:///{name}/bench.db"
+
+
+async def _run(url: str, plan: Plan) -> list[Line]:
+    clock, console = SystemClock(), Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        turns = bar.add_task("measuring", total=plan.turns)
+        async with contest(url, clock, fresh_random()) as found:
+            return await measure(found, plan, clock, lambda: bar.advance(turns))
+
+
+def _table(lines: list[Line]) -> Table:
+    table = Table("call", box=None)
+    for title in ("a second", "half within", "99 % within", "bare store", "of it"):
+        table.add_column(title, justify="right")
+    for line in lines:
+        times = (f"{line.p50_ms:,.2f} ms", f"{line.p99_ms:,.2f} ms")
+        ratio = f"{100 * line.ratio:,.0f} %"
+        table.add_row(line.what, f"{line.per_s:,.0f}", *times, f"{line.bare_per_s:,.0f}", ratio)
+    return table

@@ -1,0 +1,177 @@
+"""Calls through Heatsink and on the bare store, in turns: what comes on top is the difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from statistics import median, quantiles
+
+import msgspec
+
+from heatsink.client import Heatsink, connect
+from heatsink.client.urls import open_stores
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import InvalidSetting
+from heatsink.ids import COUNTER_BITS, IdScheme, Snowflake
+from heatsink.service.coordinator import ids_of
+from heatsink.spread.store import Ask, Row
+from heatsink.stores.stores import Stores
+
+BODY = b"x" * 200
+KEYS = 64  # enough that none of them gets hot
+PAGE = 50
+ROUNDS = 5
+Call = Callable[[], Awaitable[object]]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Calls of one kind. `ratio` is how many of the bare store's calls come through."""
+
+    what: str
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    bare_per_s: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`seconds` for everything, `at_once` calls under way."""
+
+    seconds: float = 12.0
+    at_once: int = 32
+
+    @property
+    def turns(self) -> int:
+        return len(KINDS) * 2 * ROUNDS
+
+    @property
+    def turn_s(self) -> float:
+        return self.seconds / self.turns
+
+
+@dataclass
+class Samples:
+    times_s: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+class Contest:
+    """The same calls on both. Rows go to keys of this run's own."""
+
+    def __init__(self, hs: Heatsink, stores: Stores, ids: IdScheme, clock: Clock, name: str):
+        self._hs = hs
+        self._stores = stores
+        self._ids = ids
+        self._clock = clock
+        self._turn = count()
+        self.keys = [f"bench:{name}:{number}" for number in range(KEYS)]
+        self.partitions = [f"bench:{name}:bare:{number}" for number in range(KEYS)]
+
+    def append(self) -> Awaitable[object]:
+        return self._hs.log.append(self.keys[next(self._turn) % KEYS], BODY)
+
+    def put(self) -> Awaitable[object]:
+        row = Row(self._raw(), BODY, 0, 1)
+        return self._stores.log.put(self.partitions[next(self._turn) % KEYS], row)
+
+    def page(self) -> Awaitable[object]:
+        return self._hs.log.page(self.keys[next(self._turn) % KEYS], limit=PAGE)
+
+    def query(self) -> Awaitable[object]:
+        ask = Ask(None, None, PAGE + 1, newest_first=True)
+        return self._stores.log.query(self.partitions[next(self._turn) % KEYS], ask)
+
+    def add(self) -> Awaitable[object]:
+        return self._hs.counters.add(self.keys[next(self._turn) % KEYS])
+
+    def add_bare(self) -> Awaitable[object]:
+        partition = self.partitions[next(self._turn) % KEYS]
+        return self._stores.counters.add(partition, self._raw(), now_ms(self._clock), 1)
+
+    def _raw(self) -> bytes:
+        number = next(self._turn) % (1 << COUNTER_BITS)
+        return self._ids.from_parts(now_ms(self._clock), number, 0)
+
+    async def clean_up(self) -> None:
+        for key in self.keys:
+            await self._hs.log.erase(key)
+        for partition in self.partitions:
+            await self._stores.log.erase(partition)
+
+
+KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = {
+    "append": (lambda contest: contest.append, lambda contest: contest.put),
+    f"page of {PAGE}": (lambda contest: contest.page, lambda contest: contest.query),
+    "add to a counter": (lambda contest: contest.add, lambda contest: contest.add_bare),
+}
+
+
+@asynccontextmanager
+async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
+    """Both on one store; what they wrote is erased at the end."""
+    ids = await ids_of(url, clock)
+    if isinstance(ids, Snowflake):
+        raise InvalidSetting("this store has Snowflake ids, which only its application can mint")
+    async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
+        stores = open_stores(url, clock)
+        try:
+            await stores.open()
+            found = Contest(hs, stores, ids, clock, f"{rng.getrandbits(48):012x}")
+            try:
+                yield found
+            finally:
+                await found.clean_up()
+        finally:
+            await stores.close()
+
+
+async def measure(
+    found: Contest, plan: Plan, clock: Clock, tick: Callable[[], object]
+) -> list[Line]:
+    lines = []
+    for what, kinds in KINDS.items():
+        calls = [kind(found) for kind in kinds]
+        both = [Samples(), Samples()]
+        for _ in range(ROUNDS):
+            for call, samples in zip(calls, both, strict=True):
+                await _turn(call, plan, clock, samples)
+                tick()
+        lines.append(_line(what, *both))
+    return lines
+
+
+async def _turn(call: Call, plan: Plan, clock: Clock, samples: Samples) -> None:
+    began_s = clock.monotonic_s()
+    end_s, before = began_s + plan.turn_s, len(samples.times_s)
+
+    async def repeat() -> None:
+        started_s = clock.monotonic_s()
+        while started_s < end_s:
+            await call()
+            ended_s = clock.monotonic_s()
+            samples.times_s.append(ended_s - started_s)
+            started_s = ended_s
+            await clock.sleep(0)
+
+    await asyncio.gather(*(repeat() for _ in range(plan.at_once)))
+    done = len(samples.times_s) - before
+    samples.rates.append(done / (clock.monotonic_s() - began_s))
+
+
+def _line(what: str, ours: Samples, bare: Samples) -> Line:
+    cuts = quantiles(ours.times_s, n=100) if len(ours.times_s) > 1 else ours.times_s * 99
+    ratios = [one / two for one, two in zip(ours.rates, bare.rates, strict=True)]
+    return Line(
+        what=what,
+        per_s=round(median(ours.rates), 1),
+        p50_ms=round(cuts[49] * 1000, 3),
+        p99_ms=round(cuts[98] * 1000, 3),
+        bare_per_s=round(median(bare.rates), 1),
+        ratio=round(median(ratios), 3),
+    )

@@ -1,0 +1,42 @@
+"""What tests of simulations share: seeds that hold, and bugs that some seed must find.
+
+A bug is one that somebody might write, planted into the production code for one run. That every one
+of them is found shows that the simulation bites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+Plant = Callable[[], AbstractContextManager[None]]
+Simulate = Callable[[int], object]
+Violations = type[Exception] | tuple[type[Exception], ...]
+
+
+class Bugs(dict[str, Plant]):
+    """By their names. As a decorator: of functions that plant a bug, yield, and take it out."""
+
+    def __call__(self, plant: Callable[[], Iterator[None]]) -> Plant:
+        self[plant.__name__] = contextmanager(plant)
+        return self[plant.__name__]
+
+
+def hold(simulate: Simulate, seeds: range, violations: Violations, of: str) -> None:
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except violations as violation:
+            pytest.fail(f"{violation}\nreplay: ./dev soak --of {of} --first {seed} --seeds 1")
+
+
+def find(plant: Plant, simulate: Simulate, seeds: range, violations: Violations) -> None:
+    with plant():
+        for seed in seeds:
+            try:
+                simulate(seed)
+            except violations:
+                return
+    pytest.fail(f"not found in {len(seeds)} seeds")
