@@ -25,6 +25,7 @@ from .bulk import bulk
 from .configuration import PORTS, PREFIX, Number, config_option
 from .demo.traffic import LIMIT, PEAK, SHAPES, Plan
 from .lab.commands import lab
+from .lab.plan import plan
 from .operator.commands import decisions, explain, hot, pin, unpin
 from .operator.doctor import doctor
 from .operator.top import top
@@ -293,7 +294,7 @@ def adopt(url: str, table_name: str, complete: bool) -> None:
         click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-for command in (bulk, lab, worker, serve_command, config_command):
+for command in (bulk, lab, plan, worker, serve_command, config_command):
     main.add_command(command)
 for command in (top, hot, explain, pin, unpin, decisions, doctor):
     main.add_command(command)

@@ -13,7 +13,7 @@ from heatsink.split.table import AdaptiveTable
 
 from .absorbing import Absorbing
 from .settings import PlanSettings
-from .spreading import Spreading
+from .spreading import Spreading, by_chance, in_turn
 from .tally import MINUTE_S, Minute
 from .trace import Request
 from .watch import Watch
@@ -43,10 +43,17 @@ REMEDIES = (
 )
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """A request stands for `weight` of them; a sample is judged over longer windows than all."""
+class Stage(msgspec.Struct, frozen=True):
+    """What all lanes begin with. A sample is judged over longer windows than the whole."""
 
     weight: int
+
+    start_s: float
+    partitions: int
+
+    @property
+    def is_sample(self) -> bool:
+        return self.weight > 1
 
     @property
     def window_s(self) -> float:
@@ -56,31 +63,31 @@ class Pace(msgspec.Struct, frozen=True):
 class Lane:
     """`take` is called with every request, in the order of time."""
 
-    def __init__(
-        self, remedy: Remedy, settings: PlanSettings, pace: Pace, start_s: float, rng: Random
-    ) -> None:
+    def __init__(self, remedy: Remedy, settings: PlanSettings, stage: Stage, rng: Random) -> None:
         self.remedy = remedy
         self.minutes: list[Minute] = []
         self.table = AdaptiveTable(
-            _split_settings(remedy, settings, pace),
+            _split_settings(remedy, settings, stage),
             settings.capacity,
-            settings.partitions_at_first,
-            start_s,
+            stage.partitions,
+            stage.start_s - stage.window_s,  # the table was there before, and quiet
         )
-        self.partitions_max = len(self.table.map)
+        self.partitions_at_first = stage.partitions
         watched = remedy.spread or remedy.absorb
         units_s = settings.buckets.bucket_units_s
-        self._watch = Watch(pace.window_s, units_s, start_s) if watched else None
-        self.spreading = Spreading(settings.buckets) if remedy.spread else None
-        self.absorbing = Absorbing(settings, pace.weight, rng) if remedy.absorb else None
+        self._watch = (
+            Watch(stage.window_s, units_s, not stage.is_sample, stage.start_s) if watched else None
+        )
+        choose = in_turn() if stage.is_sample else by_chance(rng)
+        self.spreading = Spreading(settings.buckets, choose) if remedy.spread else None
+        self.absorbing = Absorbing(settings, stage.weight, rng) if remedy.absorb else None
         self._settings = settings
-        self._weight = pace.weight
-        self._chance = rng.random
-        self._start_s = start_s
-        self._window_s = pace.window_s
-        self._review_s = start_s + pace.window_s
+        self._weight = stage.weight
+        self._start_s = stage.start_s
+        self._window_s = stage.window_s
+        self._review_s = stage.start_s + stage.window_s
         self._minute = Minute(-1)
-        self._minute_ends_s = start_s
+        self._minute_ends_s = stage.start_s
 
     def take(self, request: Request, token: int) -> None:
         now_s, key, is_write, size = request
@@ -91,8 +98,10 @@ class Lane:
         if now_s >= self._minute_ends_s:
             self._begin_minute(now_s)
         self._minute.requests += 1
-        served = self._write(key, token, size, now_s) if is_write else self._read(
-            key, token, size, now_s
+        served = (
+            self._write(key, token, size, now_s)
+            if is_write
+            else self._read(key, token, size, now_s)
         )
         if not served:
             self._minute.throttled += 1
@@ -109,16 +118,13 @@ class Lane:
         if self.absorbing is not None:
             self.absorbing.wrote(key)
         if self.spreading is not None:
-            token = self._one_of(self.spreading.tokens(key, now_s), token)
+            token = self.spreading.one_token(key, now_s) or token
         accepted = self.table.charge(token, units * self._weight, 0.0, now_s).accepted
         if accepted:
             self._minute.write_units += units
         elif self._watch is not None:
             self._watch.tracker.record_throttle(key, self._weight)
         return accepted
-
-    def _one_of(self, tokens: list[int] | None, token: int) -> int:
-        return token if tokens is None else tokens[int(self._chance() * len(tokens))]
 
     def _read(self, key: str, token: int, size: int, now_s: float) -> bool:
         if self.absorbing is None:
@@ -128,13 +134,21 @@ class Lane:
         return self.absorbing.read(key, now_s, partial(self._load, key, token, size, now_s))
 
     def _load(self, key: str, token: int, size: int, now_s: float) -> bool:
-        tokens = None if self.spreading is None else self.spreading.tokens(key, now_s)
-        if tokens is None:
+        spreading = self.spreading
+        tokens = None if spreading is None else spreading.tokens(key, now_s)
+        if spreading is None or tokens is None:
             return self._charge_read(token, size, now_s)
         if not self._settings.all_buckets:
-            return self._charge_read(self._one_of(tokens, token), size, now_s)
-        part = -(-size // len(tokens))
-        return all([self._charge_read(each, part, now_s) for each in tokens])
+            return self._charge_read(spreading.one_token(key, now_s) or token, size, now_s)
+        return self._charge_all(tokens, -(-size // len(tokens)), now_s)
+
+    def _charge_all(self, tokens: list[int], size: int, now_s: float) -> bool:
+        """Every bucket is asked at once, and all must answer."""
+        units, charge = read_units(size, self._settings.consistent_reads), self.table.charge
+        weighed = units * self._weight
+        accepted = sum(charge(token, 0.0, weighed, now_s).accepted for token in tokens)
+        self._minute.read_units += units * accepted
+        return accepted == len(tokens)
 
     def _charge_read(self, token: int, size: int, now_s: float) -> bool:
         units = read_units(size, self._settings.consistent_reads)
@@ -145,8 +159,8 @@ class Lane:
 
     def _review(self, now_s: float) -> None:
         self._review_s = now_s + self._window_s
-        if self.remedy.adaptive and self.table.review(now_s):
-            self.partitions_max = max(self.partitions_max, len(self.table.map))
+        if self.remedy.adaptive:
+            self.table.review(now_s)
 
     def _look(self, watch: Watch, now_s: float) -> None:
         """Look as often as the coordinator would have, since the request before this one."""
@@ -167,9 +181,9 @@ class Lane:
         self.minutes.append(self._minute)
 
 
-def _split_settings(remedy: Remedy, settings: PlanSettings, pace: Pace) -> SplitSettings:
+def _split_settings(remedy: Remedy, settings: PlanSettings, stage: Stage) -> SplitSettings:
     """Without adaptive capacity partitions neither lend nor split."""
-    ceiling_s = settings.split.ceiling_s * pace.window_s
+    ceiling_s = settings.split.ceiling_s * stage.window_s
     changed = msgspec.structs.replace(settings.split, ceiling_s=ceiling_s)
     if remedy.adaptive:
         return changed

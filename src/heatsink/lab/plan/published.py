@@ -2,8 +2,8 @@
 
 Twitter's cache clusters, March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A large scale analysis of
 hundreds of in-memory cache clusters at Twitter", OSDI 2020. The figures are those of the table
-`stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the mean rate of a week, so
-the rate is level here, and requests per key, from which the number of keys follows.
+`stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the mean rate of a week,
+so the rate is level here, and requests per key, from which the number of keys follows.
 """
 
 from __future__ import annotations

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 
 import msgspec
 
 from heatsink.dynamo.partitions import token_of
-from heatsink.errors import InvalidSetting
 
-from .lane import REMEDIES, Lane, Pace, Remedy
+from .lane import REMEDIES, Lane, Remedy, Stage
 from .settings import PlanSettings
+from .survey import PROGRESS_REQUESTS, Progress, Survey, survey
 from .tally import Cost, Minute, cost_of
 from .trace import Trace
 
 TOKENS_KEPT = 1_000_000
-PROGRESS_REQUESTS = 10_000
+SURVEY_SHARE = 0.1  # of the time: for the progress bar
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -35,8 +35,8 @@ class Outcome(msgspec.Struct, frozen=True):
     keys_spread: int
     buckets_max: int
     bucket_hours: float
+    partitions_at_first: int
     partitions: int
-    partitions_max: int
     cost: Cost
     minutes: list[Minute]
 
@@ -46,16 +46,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def cost_per_million(self) -> float:
-        """Dollars on demand for a million requests that were served, in requests of a month."""
+        """Dollars on demand for a million requests that were served."""
         served = self.requests - self.throttled
-        return self.cost.on_demand / served if served else 0.0
+        return self.cost.units / served * 1e6 if served else 0.0
 
 
 class Replay(msgspec.Struct, frozen=True):
+    """`survey` is what the trace asks for; `partitions` what the table began with."""
+
     name: str
-    weight: int
-    span_s: float
+    survey: Survey
     settings: PlanSettings
+    partitions: int
     outcomes: list[Outcome]
 
 
@@ -64,16 +66,16 @@ def replay(
     settings: PlanSettings,
     seed: int,
     remedies: Iterable[Remedy] = REMEDIES,
-    progress: Callable[[float], object] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Replay:
-    pace, lanes = Pace(trace.weight), list[Lane]()
+    """Twice through the trace: to see what it asks for, and to ask for it."""
+    seen = survey(trace, settings, lambda done: progress(SURVEY_SHARE * done))
+    partitions = settings.partitions_for(seen.peak_writes_s, seen.peak_reads_s)
+    stage = Stage(trace.weight, seen.start_s, partitions)
+    lanes = [Lane(each, settings, stage, Random(seed)) for each in remedies]
     tokens: dict[str, int] = {}
-    start_s = now_s = 0.0
     for number, request in enumerate(trace.requests()):
-        now_s, key, _, _ = request
-        if not lanes:
-            start_s = now_s
-            lanes = [Lane(each, settings, pace, now_s, Random(seed)) for each in remedies]
+        key = request.key
         token = tokens.get(key)
         if token is None:
             if len(tokens) >= TOKENS_KEPT:
@@ -82,19 +84,14 @@ def replay(
         for lane in lanes:
             lane.take(request, token)
         if number % PROGRESS_REQUESTS == 0:
-            progress(trace.done())
-    if not lanes:
-        raise InvalidSetting(f"trace {trace.name!r} has no requests: there is nothing to replay")
-    span_s = now_s - start_s
-    outcomes = [_outcome(lane, now_s, span_s, pace.weight, settings) for lane in lanes]
-    return Replay(trace.name, pace.weight, span_s, settings, outcomes)
+            progress(SURVEY_SHARE + (1 - SURVEY_SHARE) * trace.done())
+    outcomes = [_outcome(lane, seen, settings) for lane in lanes]
+    return Replay(trace.name, seen, settings, partitions, outcomes)
 
 
-def _outcome(
-    lane: Lane, end_s: float, span_s: float, weight: int, settings: PlanSettings
-) -> Outcome:
-    lane.end(end_s)
-    minutes, spreading = lane.minutes, lane.spreading
+def _outcome(lane: Lane, seen: Survey, settings: PlanSettings) -> Outcome:
+    lane.end(seen.end_s)
+    minutes, spreading, weight = lane.minutes, lane.spreading, seen.weight
     return Outcome(
         remedy=lane.remedy,
         requests=weight * sum(minute.requests for minute in minutes),
@@ -106,8 +103,8 @@ def _outcome(
         keys_spread=len(spreading.keys) if spreading else 0,
         buckets_max=spreading.buckets_max if spreading else 1,
         bucket_hours=spreading.bucket_hours if spreading else 0.0,
+        partitions_at_first=lane.partitions_at_first,
         partitions=len(lane.table.map),
-        partitions_max=lane.partitions_max,
-        cost=cost_of(minutes, weight, span_s, settings.prices),
+        cost=cost_of(minutes, weight, seen.span_s, settings),
         minutes=minutes,
     )

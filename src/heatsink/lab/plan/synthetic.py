@@ -42,7 +42,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         check_number("hours", self.hours, 0.001, 24 * 31)
 
     def rate(self, second: float) -> float:
-        return self.peak * (self.trough + (1 - self.trough) * (1 - cos(2 * pi * second / DAY_S)) / 2)
+        return self.peak * (
+            self.trough + (1 - self.trough) * (1 - cos(2 * pi * second / DAY_S)) / 2
+        )
 
     @property
     def total(self) -> float:

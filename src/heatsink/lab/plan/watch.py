@@ -15,13 +15,17 @@ SERVER = "all"
 
 
 class Watch:
-    """One tracker for all app servers: what they would report adds up to the same."""
+    """One tracker for all app servers: what they would report adds up to the same.
 
-    def __init__(self, window_s: float, bucket_units_s: int, now_s: float) -> None:
+    `early` reports of keys on the rise need every request: a few of a sample say nothing.
+    """
+
+    def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:
         self.tracker = Tracker(alarm_units=max(int(bucket_units_s * window_s / 2), 1))
         self.next_look_s = now_s
         self._settings = ReportSettings(window_s=window_s, bucket_units_s=bucket_units_s)
         self._aggregator = Aggregator(window_s)
+        self._early = early
         self._look_s = LOOK_S * window_s
         self._window = int(now_s / window_s)
         self._since_s = now_s
@@ -38,7 +42,7 @@ class Watch:
     def _report(self, now_s: float) -> Report | None:
         window, elapsed_s = int(now_s / self._settings.window_s), now_s - self._since_s
         if window == self._window:
-            rising = self.tracker.alarms()
+            rising = self.tracker.alarms() if self._early else {}
             return Report(SERVER, window, elapsed_s, False, 0, rising) if rising else None
         ended, self._window, self._since_s = self._window, window, now_s
         keys, unreported = self.tracker.roll().hottest(

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from heatsink.errors import InvalidSetting
 from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
-from heatsink.lab.report import Report, shown, to_html
+from heatsink.lab.report import Report
+
+from .page import show
 
 
 @click.group()
@@ -83,36 +84,4 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
 
 
 def _show(report: Report, out: Path | None, options: str) -> None:
-    from rich.console import Console
-
-    from heatsink.service.dashboard.site import plotly_file
-
-    console = Console()
-    console.print(f"\n[bold]{report.title}[/bold]")
-    for figure in report.figures:
-        beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
-        console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
-    for table in report.tables:
-        console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
-    page = out or Path(f"lab-{report.name}.html")
-    command = f"heatsink lab {report.name} {options}"
-    _write(page, to_html(report, command, plotly_file().read_text(encoding="utf-8")))
-    console.print(f"The page: {page}")
-
-
-def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _write(page: Path, text: str) -> None:
-    try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidSetting(f"out {str(page)!r} cannot be written: {error.strerror}") from None
+    show(report, out or Path(f"lab-{report.name}.html"), f"heatsink lab {report.name} {options}")
