@@ -29,6 +29,7 @@ except ImportError as missing:
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
+TEND_S = 0.02
 TARGET = b"x-amz-target"
 TARGET_LENGTH = len(TARGET)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
@@ -133,6 +134,7 @@ class EngineServer:
         self._clock = clock
         self._rng = rng
         self._late: set[asyncio.Task[None]] = set()
+        self._tending: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self.transports: set[asyncio.Transport] = set()
 
@@ -149,9 +151,17 @@ class EngineServer:
             raise InvalidSetting(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
+        self._tending = loop.create_task(self._tend())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
+    async def _tend(self) -> None:
+        while True:
+            self._engine.tend()
+            await self._clock.sleep(TEND_S)
+
     async def stop(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
         if self._server is not None:
             self._server.close()
         for task in self._late:
