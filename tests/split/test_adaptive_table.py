@@ -127,7 +127,7 @@ def test_a_split_divides_what_was_saved_and_the_shares_of_all() -> None:
     table = AdaptiveTable(settings, TableCapacity(writes=400.0, reads=100.0), 2, 0.0)
     table.apply(Split(1, SPACE // 4, "drawn"), 100.0)
     saved = [one.write_burst for one in table.partitions()]
-    assert saved == [pytest.approx(100.0), pytest.approx(100.0), pytest.approx(200.0)]
+    assert saved == [1_000.0, 1_000.0, pytest.approx(10 * 400 / 3)]
     accepted = sum(table.charge(FAR, 1.0, 0.0, 200.0 + n / 1_000).accepted for n in range(10_000))
     assert accepted == pytest.approx(10 * 400 / 3 + 10 * 400 / 3, abs=2), "savings, then the share"
 
