@@ -98,7 +98,7 @@ def test_a_number_of_any_length_is_answered(clock: ManualClock, field: str) -> N
     body = f'''{{"TableName": "things", "BillingMode": "{mode}", "{field}": {{{units}}},
         "AttributeDefinitions": [{{"AttributeName": "pk", "AttributeType": "S"}}],
         "KeySchema": [{{"AttributeName": "pk", "KeyType": "HASH"}}]}}'''
-    status, answer = Calls(clock)._engine.answer(f"{API}CreateTable", body.encode())
+    status, answer = Calls(clock).engine.answer(f"{API}CreateTable", body.encode())
     assert (status, b"ValidationException" in answer) == (400, True)
 
 

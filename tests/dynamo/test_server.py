@@ -56,7 +56,7 @@ async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
 async def test_what_is_not_the_protocol_is_refused() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.write(request(b"{not json"))
         status, body = await wire.answer()

@@ -122,6 +122,16 @@ def test_without_lending_a_partition_lives_on_its_share_and_its_savings() -> Non
     assert lent.verdicts[Verdict(True, "lent")] > 0
 
 
+def test_a_split_divides_what_was_saved_and_the_shares_of_all() -> None:
+    settings = SplitSettings(lend=False, burst_s=10.0)
+    table = AdaptiveTable(settings, TableCapacity(writes=400.0, reads=100.0), 2, 0.0)
+    table.apply(Split(1, SPACE // 4, "drawn"), 100.0)
+    saved = [one.write_burst for one in table.partitions()]
+    assert saved == [1_000.0, 1_000.0, pytest.approx(10 * 400 / 3)]
+    accepted = sum(table.charge(FAR, 1.0, 0.0, 200.0 + n / 1_000).accepted for n in range(10_000))
+    assert accepted == pytest.approx(10 * 400 / 3 + 10 * 400 / 3, abs=2), "savings, then the share"
+
+
 def test_what_the_table_refuses_heats_no_partition() -> None:
     run = Run(capacity=TableCapacity(writes=500.0, reads=100.0), partitions=1)
     run.load(20, 2_000, two_keys)

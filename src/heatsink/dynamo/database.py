@@ -55,6 +55,11 @@ class Database:
             raise not_found()
         return table
 
+    def tend(self) -> None:
+        """Let partitions adapt: called again and again, between requests."""
+        for table in self.tables.values():
+            table.adaptation.tend()
+
 
 class Consumed:
     """Adds up what a request costs, for `ReturnConsumedCapacity`."""

@@ -2,7 +2,7 @@
 
 Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
 127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
-which is refused.
+which is refused. A GET without it is for the page about partitions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from zlib import crc32
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
 
+from . import page
 from .engine import Engine
 from .settings import HOST, EngineSettings
 
@@ -29,6 +30,7 @@ except ImportError as missing:
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
+TEND_S = 0.02
 TARGET = b"x-amz-target"
 TARGET_LENGTH = len(TARGET)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
@@ -36,6 +38,12 @@ REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 413: b"Content To
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\n\r\n"
+)
+_PAGE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n"
+    b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    b"Content-Security-Policy: default-src 'none'; script-src 'self'; connect-src 'self'; "
+    b"img-src 'self'; style-src 'self'; frame-ancestors 'none'\r\n\r\n"
 )
 
 Handle = Callable[["Connection", str, bytes], None]
@@ -75,11 +83,25 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def write(self, status: int, body: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
         request_id = self._server.request_id()
         head = _HEAD % (status, REASONS[status], len(body), request_id, crc32(body))
-        self._transport.write(head + body)
+        self._send(head + body)
+
+    def browse(self, url: bytes) -> None:
+        """Answer a request that names no operation: a browser's, or a mistake."""
+        found = None
+        if self._parser.get_method() == b"GET":
+            found = page.answer(url.partition(b"?")[0].decode("latin-1"), self._server.engine)
+        if found is None:
+            self.write(404, NOT_THE_API)
+        else:
+            kind, body = found
+            self._send(_PAGE_HEAD % (kind.encode(), len(body)) + body)
+
+    def _send(self, answer: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(answer)
         if not self._parser.should_keep_alive():
             self._transport.close()
 
@@ -97,11 +119,15 @@ class IncomingRequest:
         self._connection = connection
         self._handle = handle
         self._target = ""
+        self._url = b""
         self._body: list[bytes] = []
         self._size = 0
 
     def on_message_begin(self) -> None:
-        self._target, self._body, self._size = "", [], 0
+        self._target, self._url, self._body, self._size = "", b"", [], 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == TARGET_LENGTH and name.lower() == TARGET:
@@ -120,19 +146,20 @@ class IncomingRequest:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._handle(self._connection, self._target, body)
         else:
-            self._connection.write(404, NOT_THE_API)
+            self._connection.browse(self._url)
 
 
 class EngineServer:
     """The engine behind a listening socket."""
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
-        self._engine = Engine(settings, clock, rng)
+        self.engine = Engine(settings, clock, rng)
         self._latency_s = settings.latency_s
         self._port = settings.port
         self._clock = clock
         self._rng = rng
         self._late: set[asyncio.Task[None]] = set()
+        self._tending: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self.transports: set[asyncio.Transport] = set()
 
@@ -149,9 +176,17 @@ class EngineServer:
             raise InvalidSetting(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
+        self._tending = loop.create_task(self._tend())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
+    async def _tend(self) -> None:
+        while True:
+            self.engine.tend()
+            await self._clock.sleep(TEND_S)
+
     async def stop(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
         if self._server is not None:
             self._server.close()
         for task in self._late:
@@ -163,7 +198,7 @@ class EngineServer:
 
     def handle(self, connection: Connection, target: str, body: bytes) -> None:
         if not self._latency_s:
-            connection.write(*self._engine.answer(target, body))
+            connection.write(*self.engine.answer(target, body))
             return
         task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
         self._late.add(task)
@@ -171,7 +206,7 @@ class EngineServer:
 
     async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
         await self._clock.sleep(self._latency_s)
-        connection.write(*self._engine.answer(target, body))
+        connection.write(*self.engine.answer(target, body))
 
 
 @asynccontextmanager

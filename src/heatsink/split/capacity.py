@@ -112,6 +112,11 @@ class Side:
     def throttles_so_far(self) -> int:
         return self.throttles_ever + self.throttles
 
+    def refill(self, now_s: float) -> None:
+        self.ceiling.covers(0.0, now_s)
+        if self.share is not None:
+            self.share.covers(0.0, now_s)
+
     def inherit(self, old: list[Side], part: float) -> None:
         """Begin where the old ones were: no throughput is made by a change of partitions."""
         self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
@@ -119,7 +124,8 @@ class Side:
             saved = sum(one.share.level for one in old if one.share is not None)
             self.share.level = min(saved * part, self.share.most)
 
-    def end_window(self) -> None:
+    def end_window(self, now_s: float) -> None:
+        self.refill(now_s)
         self.throttles_ever += self.throttles
         self.demand = self.taken = self.lent = 0.0
         self.throttles = 0

@@ -86,8 +86,8 @@ class Partition:
         self.calm_since_s = _since(self.calm_since_s, is_calm(full, settings), began_s)
         if full <= 1:
             self.stuck = None
-        writes.end_window()
-        reads.end_window()
+        writes.end_window(now_s)
+        reads.end_window(now_s)
         self.heat.fade(elapsed_s)
 
     def look(self, now_s: float) -> Look:

@@ -50,7 +50,7 @@ class AdaptiveTable:
             written, verdict = verdict, partition.reads.admit(reads, now_s, self._reads, lend)
             if writes and not verdict.accepted:
                 partition.writes.give_back(writes, self._writes, written)
-        if verdict.limit != "table":
+        if heat and verdict.limit != "table":
             partition.heat.add(key_hash, heat)
         if verdict.accepted:
             return verdict
@@ -130,6 +130,9 @@ class AdaptiveTable:
         old = [self.partition(change.partition)]
         if isinstance(change, Merge):
             old.append(self.partition(change.other))
+        for one in old:
+            one.writes.refill(now_s)
+            one.reads.refill(now_s)
         edges = edges_after(change, old[0].start, old[-1].end)
         count = len(self.map) + len(edges) - 1 - len(old)
         new = [self._heir(old, *bounds, count, now_s) for bounds in pairwise(edges)]
