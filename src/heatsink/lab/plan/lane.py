@@ -85,7 +85,7 @@ class Lane:
         self._weight = stage.weight
         self._start_s = stage.start_s
         self._window_s = stage.window_s
-        self._review_s = stage.start_s + stage.window_s
+        self._review_s = stage.start_s
         self._minute = Minute(-1)
         self._minute_ends_s = stage.start_s
 

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from heatsink.dynamo.partitions import token_of
+from heatsink.dynamo.rows.tokens import token_of
 
 from .lane import REMEDIES, Lane, Remedy, Stage
 from .settings import PlanSettings

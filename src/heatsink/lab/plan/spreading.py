@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from heatsink.detect.heat import WindowHeat
-from heatsink.dynamo.partitions import token_of
+from heatsink.dynamo.rows.tokens import token_of
 from heatsink.keys import partition_of
 from heatsink.registry.layout import COLD, Layout
 from heatsink.registry.rules import HORIZON_MS
