@@ -12,8 +12,8 @@ from .driving import Case, driver, in_real_time
 
 WITHIN = 0.1
 ON_VIRTUAL_TIME = {
-    "many reads": Case("twitter-52", down=100, seconds=8),
-    "many reads, split after a while": Case("twitter-52", down=100, seconds=14, split_after_s=6),
+    "many reads": Case("twitter-52", down=100, seconds=6),
+    "many reads, split after a while": Case("twitter-52", down=100, seconds=9, split_after_s=5),
     "hot writes of large items": Case("twitter-8", down=20, seconds=10),
 }
 
