@@ -37,6 +37,7 @@ NAMES = (
     "http",
     "dashboard",
     "celebrity",
+    "plan",
     "reads",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]

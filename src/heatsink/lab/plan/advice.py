@@ -8,6 +8,7 @@ from .replay import Outcome, Replay
 CALM_SHARE = 0.001  # fewer throttles than one in a thousand are what retries are for
 CURED = 0.99
 SAME = 0.005
+COARSE = 10_000  # units at once, of what a partition takes in ten seconds
 
 
 def best(outcomes: list[Outcome]) -> Outcome:
@@ -31,16 +32,12 @@ def _cures(outcome: Outcome, before: Outcome) -> bool:
 def advice(found: Replay) -> list[str]:
     before, chosen = _before(found.outcomes), best(found.outcomes)
     others = [each for each in found.outcomes if each is not before]
+    first = f"{before.throttled_share:.2%} of the requests are throttled as it is."
     if before.throttled_share < CALM_SHARE:
-        first = f"No remedy is needed: {before.throttled_share:.2%} of the requests are throttled."
-    elif chosen is before:
-        first = "Nothing tried here helps."
-    else:
+        first += " No remedy is needed."
+    elif chosen is not before:
         cure = "cures it" if _cures(chosen, before) else "helps most, and does not cure it"
-        first = (
-            f"{before.throttled_share:.1%} of the requests are throttled as it is. "
-            f"Recommended: {chosen.remedy.name}, which {cure}."
-        )
+        first += f" Recommended: {chosen.remedy.name}, which {cure}."
     return [first, *([" ".join(_sentence(each, before) for each in others)] if others else [])]
 
 
@@ -71,7 +68,19 @@ def _price(outcome: Outcome, before: Outcome) -> str:
     return f"for {abs(change):.0%} {'more' if change > 0 else 'less'} cost of a request"
 
 
-def overload(found: Replay) -> list[str]:
+def warnings(found: Replay) -> list[str]:
+    """What is wrong with the table, or with the trace, whatever the remedy."""
+    return [*_overload(found), *_coarseness(found)]
+
+
+def _coarseness(found: Replay) -> list[str]:
+    if found.survey.weight <= COARSE:
+        return []
+    stands = f"A request that is replayed stands for {found.survey.weight:,}"
+    return [f"{stands}, so figures are rough: replay more of them (--requests)."]
+
+
+def _overload(found: Replay) -> list[str]:
     """Keys may be as even as can be: a table that is too small throttles."""
     limits, seen = found.settings.split, found.survey
     writes, reads = found.partitions * limits.write_units, found.partitions * limits.read_units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heatsink.lab.report import Cell, Chart, Figure, Report, Series, Table
 
-from .advice import advice, best, overload
+from .advice import advice, best, warnings
 from .lane import NOTHING
 from .replay import Outcome, Replay
 from .tally import MINUTE_S, Minute
@@ -20,7 +20,7 @@ def report_of(found: Replay) -> Report:
     return Report(
         name="plan",
         title=f"Plan of a table: {found.name}",
-        story="\n\n".join([_traffic(found), *overload(found), *advice(found), _assumptions(found)]),
+        story="\n\n".join([_traffic(found), *warnings(found), *advice(found), _assumptions(found)]),
         figures=[
             Figure("requests", f"{found.survey.requests:,}", _sampled(found)),
             *[_figure(each) for each in found.outcomes if each.remedy in (NOTHING, chosen.remedy)],

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.plan.advice import advice, overload
+from heatsink.lab.plan.advice import advice, warnings
 from heatsink.lab.plan.csv_trace import WEIGHT_MAX, CsvTrace
 from heatsink.lab.plan.findings import report_of
 from heatsink.lab.plan.lane import REMEDIES
@@ -168,7 +168,7 @@ def plan(
         click.echo(_as_json(found))
         return
     show(report_of(found), out, _command(ctx))
-    for text in [*overload(found), *advice(found)]:
+    for text in [*warnings(found), *advice(found)]:
         click.echo(f"\n{text}")
 
 
@@ -231,7 +231,7 @@ def _as_json(found: Replay) -> str:
     outcomes = [
         {**msgspec.to_builtins(each), "minutes": len(each.minutes)} for each in found.outcomes
     ]
-    said = {"overload": overload(found), "advice": advice(found)}
+    said = {"warnings": warnings(found), "advice": advice(found)}
     return msgspec.json.encode(
         {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
     ).decode()
