@@ -10,12 +10,12 @@ from heatsink.lab.plan.survey import Survey
 from heatsink.lab.plan.tally import Cost, Minute
 from heatsink.split.capacity import TableCapacity
 
-_, ADAPTIVE, SPREAD, ABSORB, *_ = REMEDIES
+ADAPTIVE, SPREAD, ABSORB = REMEDIES[1:4]
 
 
-def outcome(remedy: Remedy, throttled: int, dollars: float) -> Outcome:
-    """Of 10,000 requests, of which those that are served cost `dollars` a million."""
-    units = dollars * (10_000 - throttled) / 1e6
+def outcome(remedy: Remedy, throttled: int, factor: float) -> Outcome:
+    """Of 10,000 requests, of which those that are served cost `factor` times as much as plain."""
+    plain = (10_000 - throttled) / 1e6
     return Outcome(
         remedy=remedy,
         requests=10_000,
@@ -29,7 +29,7 @@ def outcome(remedy: Remedy, throttled: int, dollars: float) -> Outcome:
         bucket_hours=0.0,
         partitions_at_first=4,
         partitions=4,
-        cost=Cost(units, 30 * units, 30 * units),
+        cost=Cost(plain, factor * plain, 0.0),
         minutes=[],
     )
 

@@ -33,7 +33,7 @@ def test_a_trace_gives_tables_advice_and_a_page(tmp_path: Path) -> None:
     page = out.read_text()
     assert "<h1>Plan of a table: trace.csv</h1>" in page
     assert f"heatsink plan {trace}" in page
-    assert "us-east-1" in page
+    assert "us-east-1 as of 1 November 2024" in page
     assert not re.search(r"(src|href)=|@import|url\(", page.partition("<script")[0])
 
 

@@ -92,6 +92,18 @@ def test_a_read_of_a_spread_key_asks_all_its_buckets_or_one(
     assert found.read_units == 50 * units
 
 
+def test_what_a_remedy_adds_or_saves_is_told_apart_from_what_is_throttled() -> None:
+    """Reads of five buckets cost five times as much; throttled writes cost nothing."""
+    prices = Prices(million_writes=0.0, million_reads=1.0)
+    settings = PlanSettings(split=TENTH.split, buckets=TENTH.buckets, partitions=64, prices=prices)
+    later = [each._replace(time_s=each.time_s + 10) for each in evenly(["hot"], 10, 5, False)]
+    found = outcome(evenly(["hot"], 390, 10) + later, "spread", settings)
+    assert found.throttled > 0
+    assert found.cost_factor == pytest.approx(5)
+    near = outcome(evenly(["hot"], 500, 10, False), "absorb", settings)
+    assert near.cost_factor == pytest.approx(1 - near.absorbed / near.requests)
+
+
 def test_absorbing_loads_a_hot_key_as_often_as_servers_need_it_fresh() -> None:
     reads = evenly(["hot"], 1_000, 10, is_write=False)
     settings = PlanSettings(servers=4, fresh_for=0.5, stale_for=5.0)
@@ -172,11 +184,10 @@ def test_a_month_costs_its_units_or_its_hours() -> None:
     found = outcome(day, settings=PlanSettings(prices=prices))
     assert found.throttled == 0
     paid = (8_640 * 2 * 1.0 + 8_640 * 0.5 * 0.1) / 1e6
-    assert found.cost.units == pytest.approx(paid)
+    assert found.cost_factor == 1.0
     assert found.cost.on_demand == pytest.approx(30 * paid, rel=1e-3)
     hourly = (0.2 * prices.write_unit_hour + 0.05 * prices.read_unit_hour) / 0.5
     assert found.cost.provisioned == pytest.approx(720 * hourly)
-    assert found.cost_per_million == pytest.approx(paid / 2 / 8_640 * 1e6)
 
 
 def test_provisioned_capacity_costs_what_it_is() -> None:

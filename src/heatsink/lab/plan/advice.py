@@ -16,8 +16,8 @@ def best(outcomes: list[Outcome]) -> Outcome:
     before = _before(outcomes)
     cured = [each for each in outcomes if _cures(each, before)]
     if cured:
-        return min(cured, key=lambda each: each.cost_per_million)
-    return min(outcomes, key=lambda each: (each.throttled, each.cost_per_million))
+        return min(cured, key=lambda each: each.cost_factor)
+    return min(outcomes, key=lambda each: (each.throttled, each.cost_factor))
 
 
 def _before(outcomes: list[Outcome]) -> Outcome:
@@ -43,7 +43,7 @@ def advice(found: Replay) -> list[str]:
 
 def _sentence(outcome: Outcome, before: Outcome) -> str:
     name = outcome.remedy.name.capitalize()
-    return f"{name} {_effect(outcome, before)} {_price(outcome, before)}."
+    return f"{name} {_effect(outcome, before)} {_price(outcome)}."
 
 
 def _effect(outcome: Outcome, before: Outcome) -> str:
@@ -58,11 +58,9 @@ def _effect(outcome: Outcome, before: Outcome) -> str:
     return f"removes {shown} of the throttles,"
 
 
-def _price(outcome: Outcome, before: Outcome) -> str:
-    """Of a request that is served: who throttles much pays little, and that is no saving."""
-    if not before.cost_per_million:
-        return "at no cost that can be compared"
-    change = outcome.cost_per_million / before.cost_per_million - 1
+def _price(outcome: Outcome) -> str:
+    """Of what is served: who throttles much pays little, and that is no saving."""
+    change = outcome.cost_factor - 1
     if abs(change) < SAME:
         return "for the same cost of a request"
     return f"for {abs(change):.0%} {'more' if change > 0 else 'less'} cost of a request"

@@ -9,25 +9,27 @@ from .lane import NOTHING
 from .replay import Outcome, Replay
 from .tally import MINUTE_S, Minute
 
-POINTS_MAX = 720
+POINTS_MAX = 288
 THROTTLES = ["remedy", "throttled", "of all", "worst minute", "served from near"]
-SIZES = ["remedy", "buckets", "bucket hours", "partitions"]
-COSTS = ["remedy", "on demand, $", "provisioned, $", "a million served, $"]
+SIZES = ["remedy", "widest key", "buckets added", "for hours", "partitions"]
+COSTS = ["remedy", "on demand, $", "provisioned, $", "of a request served"]
 
 
 def report_of(found: Replay) -> Report:
-    chosen = best(found.outcomes)
+    chosen, hours = best(found.outcomes), found.survey.span_s / 3_600
     return Report(
         name="plan",
         title=f"Plan of a table: {found.name}",
-        story="\n\n".join([_traffic(found), *warnings(found), *advice(found), _assumptions(found)]),
+        story="\n\n".join([*warnings(found), *advice(found), _traffic(found), _assumptions(found)]),
         figures=[
             Figure("requests", f"{found.survey.requests:,}", _sampled(found)),
             *[_figure(each) for each in found.outcomes if each.remedy in (NOTHING, chosen.remedy)],
         ],
         tables=[
             Table("Throttles", THROTTLES, list(map(_throttles, found.outcomes))),
-            Table("Buckets and partitions", SIZES, list(map(_sizes, found.outcomes))),
+            Table(
+                "Buckets and partitions", SIZES, [_sizes(each, hours) for each in found.outcomes]
+            ),
             Table("Cost of a month", COSTS, list(map(_costs, found.outcomes))),
         ],
         charts=[_throttled(found), _served(found)],
@@ -49,9 +51,14 @@ def _throttles(outcome: Outcome) -> list[Cell]:
     ]
 
 
-def _sizes(outcome: Outcome) -> list[Cell]:
-    grown = f"{outcome.partitions_at_first} → {outcome.partitions}"
-    return [outcome.remedy.name, outcome.buckets_max, round(outcome.bucket_hours), grown]
+def _sizes(outcome: Outcome, hours: float) -> list[Cell]:
+    return [
+        outcome.remedy.name,
+        outcome.buckets_max,
+        f"{outcome.bucket_hours / hours if hours else 0:.1f}",
+        f"{outcome.bucket_hours:,.1f}",
+        f"{outcome.partitions_at_first} → {outcome.partitions}",
+    ]
 
 
 def _costs(outcome: Outcome) -> list[Cell]:
@@ -59,7 +66,7 @@ def _costs(outcome: Outcome) -> list[Cell]:
         outcome.remedy.name,
         round(outcome.cost.on_demand),
         round(outcome.cost.provisioned),
-        f"{outcome.cost_per_million:.3f}",
+        f"{outcome.cost_factor:.1%}",
     ]
 
 
@@ -87,7 +94,7 @@ def _assumptions(found: Replay) -> str:
         f"sent again and not billed. A read of a spread key asks "
         f"{'every bucket' if found.settings.all_buckets else 'one bucket'}. "
         f"{found.settings.servers} app servers keep what they read for "
-        f"{found.settings.fresh_for:g} s. Prices are DynamoDB's in {prices.region}: "
+        f"{found.settings.fresh_for:g} s. Prices are {prices.whose}: "
         f"${prices.million_writes:g} and ${prices.million_reads:g} per million write and read "
         f"units on demand; ${prices.write_unit_hour:g} and ${prices.read_unit_hour:g} an hour "
         f"provisioned{_scaled(found)}. A month has 30 days like this trace. "

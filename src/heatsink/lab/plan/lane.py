@@ -78,8 +78,8 @@ class Lane:
         self._watch = (
             Watch(stage.window_s, units_s, not stage.is_sample, stage.start_s) if watched else None
         )
-        choose = in_turn() if stage.is_sample else by_chance(rng)
-        self.spreading = Spreading(settings.buckets, choose) if remedy.spread else None
+        self.spreading = Spreading(settings.buckets) if remedy.spread else None
+        self._choose = in_turn() if stage.is_sample else by_chance(rng)
         self.absorbing = Absorbing(settings, stage.weight, rng) if remedy.absorb else None
         self._settings = settings
         self._weight = stage.weight
@@ -118,44 +118,43 @@ class Lane:
         if self.absorbing is not None:
             self.absorbing.wrote(key)
         if self.spreading is not None:
-            token = self.spreading.one_token(key, now_s) or token
+            tokens = self.spreading.tokens(key, now_s)
+            token = token if tokens is None else self._choose(key, tokens)
         accepted = self.table.charge(token, units * self._weight, 0.0, now_s).accepted
         if accepted:
             self._minute.write_units += units
+            self._minute.plain_writes += units
         elif self._watch is not None:
             self._watch.tracker.record_throttle(key, self._weight)
         return accepted
 
     def _read(self, key: str, token: int, size: int, now_s: float) -> bool:
-        if self.absorbing is None:
-            return self._load(key, token, size, now_s)
-        assert self._watch is not None
-        self._watch.tracker.record_read(key, self._weight)
-        return self.absorbing.read(key, now_s, partial(self._load, key, token, size, now_s))
+        units = read_units(size, self._settings.consistent_reads)
+        if self.absorbing is None or self._watch is None:
+            served = self._load(key, token, size, units, now_s)
+        else:
+            self._watch.tracker.record_read(key, self._weight)
+            load = partial(self._load, key, token, size, units, now_s)
+            served = self.absorbing.read(key, now_s, load)
+        if served:
+            self._minute.plain_reads += units
+        return served
 
-    def _load(self, key: str, token: int, size: int, now_s: float) -> bool:
-        spreading = self.spreading
-        tokens = None if spreading is None else spreading.tokens(key, now_s)
-        if spreading is None or tokens is None:
-            return self._charge_read(token, size, now_s)
-        if not self._settings.all_buckets:
-            return self._charge_read(spreading.one_token(key, now_s) or token, size, now_s)
-        return self._charge_all(tokens, -(-size // len(tokens)), now_s)
+    def _load(self, key: str, token: int, size: int, units: float, now_s: float) -> bool:
+        tokens = None if self.spreading is None else self.spreading.tokens(key, now_s)
+        if tokens is None:
+            return self._charge_reads([token], units, now_s)
+        if self._settings.all_buckets:
+            part = read_units(-(-size // len(tokens)), self._settings.consistent_reads)
+            return self._charge_reads(tokens, part, now_s)
+        return self._charge_reads([self._choose(key, tokens)], units, now_s)
 
-    def _charge_all(self, tokens: list[int], size: int, now_s: float) -> bool:
-        """Every bucket is asked at once, and all must answer."""
-        units, charge = read_units(size, self._settings.consistent_reads), self.table.charge
-        weighed = units * self._weight
-        accepted = sum(charge(token, 0.0, weighed, now_s).accepted for token in tokens)
+    def _charge_reads(self, tokens: list[int], units: float, now_s: float) -> bool:
+        """All are asked at once, and all must answer."""
+        weighed, charge = units * self._weight, self.table.charge
+        accepted = sum([charge(token, 0.0, weighed, now_s).accepted for token in tokens])
         self._minute.read_units += units * accepted
         return accepted == len(tokens)
-
-    def _charge_read(self, token: int, size: int, now_s: float) -> bool:
-        units = read_units(size, self._settings.consistent_reads)
-        accepted = self.table.charge(token, 0.0, units * self._weight, now_s).accepted
-        if accepted:
-            self._minute.read_units += units
-        return accepted
 
     def _review(self, now_s: float) -> None:
         self._review_s = now_s + self._window_s

@@ -45,10 +45,9 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.throttled / self.requests
 
     @property
-    def cost_per_million(self) -> float:
-        """Dollars on demand for a million requests that were served."""
-        served = self.requests - self.throttled
-        return self.cost.units / served * 1e6 if served else 0.0
+    def cost_factor(self) -> float:
+        """What a request that is served costs, compared with its cost without any remedy."""
+        return self.cost.on_demand / self.cost.plain if self.cost.plain else 1.0
 
 
 class Replay(msgspec.Struct, frozen=True):

@@ -20,13 +20,12 @@ HEADROOM = 2.0  # a table on demand takes twice its earlier peak at once (Develo
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """In dollars: DynamoDB, standard table class, us-east-1, as of 1 November 2024.
+    """In dollars. Source: aws.amazon.com/dynamodb/pricing, of the standard table class.
 
-    Source: aws.amazon.com/dynamodb/pricing. `target` is how full provisioned capacity is kept:
-    auto scaling's usual 70 %.
+    `target` is how full provisioned capacity is kept: auto scaling's usual 70 %.
     """
 
-    region: str = "us-east-1"
+    whose: str = "DynamoDB's in us-east-1 as of 1 November 2024"
     million_writes: float = 0.625
     million_reads: float = 0.125
     write_unit_hour: float = 0.00065

@@ -12,22 +12,22 @@ from heatsink.registry.layout import COLD, Layout
 from heatsink.registry.rules import HORIZON_MS
 from heatsink.spread.policy import BucketPolicy, BucketRules, Observation
 
-Choose = Callable[[str, int], int]
+Choose = Callable[[str, list[int]], int]
 
 
 def by_chance(rng: Random) -> Choose:
     """As the hash of an id chooses a bucket."""
     chance = rng.random
-    return lambda _key, buckets: int(chance() * buckets)
+    return lambda _key, tokens: tokens[int(chance() * len(tokens))]
 
 
 def in_turn() -> Choose:
     """For samples: what a request stands for would be spread evenly by all of its hashes."""
     turns: dict[str, int] = {}
 
-    def choose(key: str, buckets: int) -> int:
+    def choose(key: str, tokens: list[int]) -> int:
         turns[key] = turn = turns.get(key, -1) + 1
-        return turn % buckets
+        return tokens[turn % len(tokens)]
 
     return choose
 
@@ -38,13 +38,12 @@ class Spreading:
     `bucket_hours` is what was added: two buckets more for three hours are six.
     """
 
-    def __init__(self, rules: BucketRules, choose: Choose) -> None:
+    def __init__(self, rules: BucketRules) -> None:
         self.layouts: dict[str, Layout] = {}
         self.buckets_max = 1
         self.bucket_hours = 0.0
         self.keys: set[str] = set()
         self._policy = BucketPolicy(rules)
-        self._choose = choose
         self._version = 0
         self._extra = 0
         self._counted_s: float | None = None
@@ -71,10 +70,6 @@ class Spreading:
         if self._counted_s is not None:
             self.bucket_hours += self._extra * (now_s - self._counted_s) / 3_600
         self._counted_s = now_s
-
-    def one_token(self, key: str, now_s: float) -> int | None:
-        tokens = self.tokens(key, now_s)
-        return None if tokens is None else tokens[self._choose(key, len(tokens))]
 
     def tokens(self, key: str, now_s: float) -> list[int] | None:
         """Where the key's buckets lie; None while it has only one."""

@@ -15,13 +15,18 @@ HOUR_MINUTES = 60
 
 
 class Minute(msgspec.Struct):
-    """Requests as they are in the trace; units are those that were served."""
+    """Requests as they are in the trace, and the units they took.
+
+    The plain units are what those that were served would have taken without any remedy.
+    """
 
     number: int
     requests: int = 0
     throttled: int = 0
     write_units: float = 0.0
     read_units: float = 0.0
+    plain_writes: float = 0.0
+    plain_reads: float = 0.0
 
     @property
     def share(self) -> float:
@@ -29,9 +34,12 @@ class Minute(msgspec.Struct):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Dollars: of a month of such days on demand or provisioned, and of the trace's units."""
+    """Dollars of a month of such days, on demand or provisioned.
 
-    units: float
+    `plain` is what the requests that were served would cost on demand without any remedy.
+    """
+
+    plain: float
     on_demand: float
     provisioned: float
 
@@ -42,11 +50,16 @@ def cost_of(minutes: list[Minute], weight: int, span_s: float, settings: PlanSet
     What is throttled costs nothing. Storage, the app servers and Heatsink's own few requests are
     not counted.
     """
-    prices, months = settings.prices, MONTH_S / max(span_s, MINUTE_S)
-    writes = weight * sum(minute.write_units for minute in minutes)
-    reads = weight * sum(minute.read_units for minute in minutes)
-    paid = (writes * prices.million_writes + reads * prices.million_reads) / 1e6
-    return Cost(paid, paid * months, _provisioned(minutes, weight, settings) * MONTH_S / HOUR_S)
+    months = weight * MONTH_S / max(span_s, MINUTE_S)
+    return Cost(
+        months * sum(_paid(one.plain_writes, one.plain_reads, settings.prices) for one in minutes),
+        months * sum(_paid(one.write_units, one.read_units, settings.prices) for one in minutes),
+        _provisioned(minutes, weight, settings) * MONTH_S / HOUR_S,
+    )
+
+
+def _paid(writes: float, reads: float, prices: Prices) -> float:
+    return (writes * prices.million_writes + reads * prices.million_reads) / 1e6
 
 
 def _provisioned(minutes: list[Minute], weight: int, settings: PlanSettings) -> float:

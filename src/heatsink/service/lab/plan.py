@@ -87,7 +87,7 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option("--region", default=PRICES.region, help="Whose prices these are."),
+        click.option("--prices", default=PRICES.whose, help="Whose these are, for the page."),
         click.option(
             "--write-price",
             type=DOLLARS,
@@ -207,7 +207,7 @@ def _settings(options: dict[str, Any]) -> PlanSettings:
         consistent_reads=options["consistent"],
         all_buckets=not options["by_id"],
         prices=Prices(
-            region=options["region"],
+            whose=options["prices"],
             million_writes=options["write_price"],
             million_reads=options["read_price"],
             write_unit_hour=options["write_hour_price"],
