@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
-from heatsink import Heatsink, Retries, connect
+from heatsink import BucketRules, Heatsink, Retries, connect
 from heatsink.clock import SystemClock
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
@@ -41,6 +42,45 @@ async def test_a_throttled_partition_is_heat() -> None:
                 await hs.log.append("hot", b"%d" % n)
         assert set(throttled) == {"hot"}
         assert (await hs.explain("hot")).table_refusal is None
+
+
+async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
+    """Six cool keys on one partition, then one hot key: the same refusals, another cure."""
+    clock, limits = SystemClock(), EngineSettings(port=0, write_limit=60, partitions=1, burst_s=1)
+    async with running_engine(limits, clock) as endpoint:
+        await make_table(parse("messages", {"endpoint": endpoint}), clock, None)
+        url, rules = f"dynamodb://messages?endpoint={endpoint}", BucketRules(bucket_units_s=60)
+        async with connect(url, retries=Retries(deadline_s=30), rules=rules) as hs:
+            await hs.pin("hot", buckets=1, reason="to look at it")
+            cool = await explained_under_load(hs, [f"cool{n}" for n in range(6)])
+            hot = await explained_under_load(hs, ["hot"])
+    assert "store   hot partition, no single hot key" in cool
+    assert "as are 5 others" in cool
+    assert "store   one hot key" in hot
+
+
+async def explained_under_load(hs: Heatsink, keys: list[str]) -> str:
+    """What is said of the first key once it is throttled, with 100 writes/s to all together."""
+
+    async def load(key: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(hs.log.append(key, b"hello"))
+                await asyncio.sleep(len(keys) / 100)
+
+    writing = [asyncio.create_task(load(key)) for key in keys]
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                text = str(await hs.explain(keys[0]))
+                others = "as are 5 others" in text or len(keys) == 1
+                if "  store   " in text and others:
+                    return text
+                await asyncio.sleep(0.1)
+    finally:
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
 
 
 async def test_a_throttled_table_is_not_and_explain_says_so() -> None:
