@@ -97,7 +97,8 @@ def what_the_store_can_do(culprit: Culprit | None, crowded: int) -> str | None:
         return "one hot key: no store can split it, more buckets take its heat apart"
     others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
     return (
-        f"hot partition, no single hot key: it is throttled with room in its buckets{others}; "
+        "hot partition, no single hot key: throttled, though it would not fill half a bucket"
+        f"{others}; "
         "a store with adaptive capacity splits the partition, more buckets do not help"
     )
 

@@ -340,18 +340,17 @@ class Heatsink:
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
             heat=heat,
-            store=self._store_can(layout, heat),
+            store=self._store_can(heat),
             table_refusal=self._backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self._reading().near_keys.in_force().get(key),
         )
 
-    def _store_can(self, layout: Layout, heat: KeyHeat | None) -> str | None:
+    def _store_can(self, heat: KeyHeat | None) -> str | None:
         if heat is None or self._coordination is None:
             return None
-        buckets, rules = layout.epoch_at(self._registry.now_ms()).buckets, self._settings.rules
-        culprit = suffers_from(heat, buckets, rules)
-        return what_the_store_can_do(culprit, len(self._coordination.crowded(rules)))
+        culprit = suffers_from(heat, self._settings.rules)
+        return what_the_store_can_do(culprit, len(self._coordination.crowded(self._settings.rules)))
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self._registry.now_ms())

@@ -84,11 +84,7 @@ class KeyWatch:
     def crowded(self, rules: BucketRules) -> set[str]:
         """Keys that met the heat of others in that window: their partitions are hot."""
         keys = self.latest.keys if self.latest else {}
-        return {
-            key
-            for key, heat in keys.items()
-            if suffers_from(heat, self._buckets(key), rules) == "partition"
-        }
+        return {key for key, heat in keys.items() if suffers_from(heat, rules) == "partition"}
 
     @property
     def servers(self) -> int:

@@ -50,15 +50,15 @@ class BucketRules(msgspec.Struct, frozen=True):
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
 
 
-def suffers_from(heat: KeyHeat, buckets: int, rules: BucketRules) -> Culprit | None:
+def suffers_from(heat: KeyHeat, rules: BucketRules) -> Culprit | None:
     """Whose heat a throttled key meets: its own, or that of others in the same partition.
 
-    A key whose buckets are less than half full is not what makes a partition hot. More buckets
-    would not help it; a store that splits hot partitions does.
+    A key that would not fill half a bucket is not what makes a partition hot. More buckets would
+    not help it; a store that splits hot partitions does.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
         return None
-    return "key" if heat.write_units_s >= buckets * rules.bucket_units_s / 2 else "partition"
+    return "key" if heat.write_units_s >= rules.bucket_units_s / 2 else "partition"
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ class BucketPolicy:
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
         """Throttled for its own heat although this layout was in force all through the window."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
-        return in_force and suffers_from(heat, layout.buckets, self._rules) == "key"
+        return in_force and suffers_from(heat, self._rules) == "key"
 
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
         """Look through the spread keys, but not every second where calm is counted in minutes."""
