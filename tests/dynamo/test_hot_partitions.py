@@ -130,7 +130,7 @@ def test_two_keys_of_one_partition_are_split_apart_and_no_longer_throttled() -> 
                 until(lambda: "Split done" in events(url))
                 sleep(1)  # until each partition has a little in hand
                 before = sum(writer.refused for writer in writers)
-                sleep(3)
+                sleep(2)
                 after = sum(writer.refused for writer in writers)
             finally:
                 stop.set()
@@ -218,9 +218,9 @@ async def append_for_ever(hs: heatsink.Heatsink, ids: list[str], per_s: float) -
 
 
 async def until_calm(url: str) -> None:
-    """Three seconds in which nothing is throttled, after it was."""
+    """Two seconds in which nothing is throttled, after it was."""
     throttles, calm_s, deadline_s = 0, 0.0, monotonic() + 2 * PATIENCE_S
-    while calm_s < 3:
+    while calm_s < 2:
         assert monotonic() < deadline_s
         await asyncio.sleep(0.5)
         now = sum((await asyncio.to_thread(inspect, url, "messages"))["throttles"].values())
