@@ -25,7 +25,7 @@ from .calls import TABLE, Calls
 FREE = EngineSettings(write_limit=1e9, read_limit=1e9, partitions=2)
 HASHES = [f"key{number}" for number in range(12)]
 SORTS = [f"{number:02}" for number in range(6)]
-WORKLOADS = 150
+WORKLOADS = 120
 
 writes = st.tuples(
     st.sampled_from(["put", "put", "put", "delete", "update"]),
@@ -179,7 +179,7 @@ def test_every_answer_is_that_of_a_dictionary_whatever_moves_when(drawn: list[An
 def test_a_long_walk_splits_and_merges_dozens_of_times() -> None:
     rng, world, most = Random(5), World(), 0
     tokens = [*map(token_of, HASHES), *(rng.getrandbits(64) for _ in range(20))]
-    for number in range(6_000):
+    for number in range(3_000):
         rng.choice([world.put, world.delete, world.update])(rng.choice(HASHES), rng.choice(SORTS))
         world.tend()
         if number % 20 == 0:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
+from heatsink.lab import celebrity, fairness, isolation, partitions, rates, reads, scaling
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
@@ -92,3 +92,15 @@ def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
     assert pulled.writes == 10 * celebrity.FRIENDS
     assert max(pulled.celebrity_s) < 0.01
     assert max(pushed.celebrity_s) > 0.1
+
+
+def test_adaptive_capacity_stops_at_one_key_and_salt_needs_it_on_a_young_table() -> None:
+    plain, adaptive, salted, both = (
+        list(partitions.seconds(case, 2_700, seed=1))[-10:] for case in partitions.CASES
+    )
+    assert sum(second.others_throttled for second in plain) > 0
+    assert sum(second.others_throttled for second in adaptive) == 0
+    assert all(second.hot_throttled > 1_500 for second in adaptive)
+    assert sum(second.throttled for second in salted) > 0
+    assert salted[-1].buckets > 1
+    assert sum(second.throttled for second in both) == 0

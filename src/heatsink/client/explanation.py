@@ -9,6 +9,7 @@ import msgspec
 from heatsink.detect.heat import KeyHeat
 from heatsink.registry.decision import Decision
 from heatsink.registry.layout import Epoch, Layout
+from heatsink.spread.policy import Culprit
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -21,6 +22,8 @@ class Explanation(msgspec.Struct, frozen=True):
     pin: Decision | None
     heat: KeyHeat | None
     table_refusal: str | None = None
+    store: str | None = None
+    """What a store that refuses the key's writes can do about it, and what only buckets can."""
     near: Decision | None = None
     bucket_units: tuple[int, ...] = ()
     """Write units to each bucket of the present layout through this process, so far."""
@@ -70,6 +73,8 @@ class Explanation(msgspec.Struct, frozen=True):
         ]
         if self.near is not None:
             lines.insert(2, f"  near    kept {self.near.value} ms, {self.near.reason}")
+        if self.store is not None:
+            lines.insert(3, f"  store   {self.store}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
@@ -82,6 +87,20 @@ class Explanation(msgspec.Struct, frozen=True):
             f"{heat.writes_s:,.0f} writes/s (+ at most {heat.bound_s:,.0f}), "
             f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
         )
+
+
+def what_the_store_can_do(culprit: Culprit | None, crowded: int) -> str | None:
+    """In words. `crowded` is how many keys meet the heat of others at present."""
+    if culprit is None:
+        return None
+    if culprit == "key":
+        return "one hot key: no store can split it, more buckets take its heat apart"
+    others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
+    return (
+        "hot partition, no single hot key: throttled, though it would not fill half a bucket"
+        f"{others}; "
+        "a store with adaptive capacity splits the partition, more buckets do not help"
+    )
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -21,6 +21,7 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.control.beside import Beside
+from heatsink.detect.heat import KeyHeat
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
@@ -35,11 +36,11 @@ from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 from heatsink.spread.parts import Parts
-from heatsink.spread.policy import BucketRules
+from heatsink.spread.policy import BucketRules, suffers_from
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
-from .explanation import Explanation
+from .explanation import Explanation, what_the_store_can_do
 from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
 from .queue.timelines import make_timelines
@@ -331,17 +332,25 @@ class Heatsink:
         deadline_s = self._backoff.deadline_s()
         layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
         view = self._registry.view
+        heat = self._coordination.heat_of(key) if self._coordination else None
         return Explanation(
             key=key,
             layout=layout,
             now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
-            heat=self._coordination.heat_of(key) if self._coordination else None,
+            heat=heat,
+            store=self._store_can(heat),
             table_refusal=self._backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self._reading().near_keys.in_force().get(key),
         )
+
+    def _store_can(self, heat: KeyHeat | None) -> str | None:
+        if heat is None or self._coordination is None:
+            return None
+        culprit = suffers_from(heat, self._settings.rules)
+        return what_the_store_can_do(culprit, len(self._coordination.crowded(self._settings.rules)))
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self._registry.now_ms())

@@ -15,7 +15,7 @@ from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.registry.registry import Registry
-from heatsink.spread.policy import BucketPolicy, Observation
+from heatsink.spread.policy import BucketPolicy, BucketRules, Observation, suffers_from
 from heatsink.stores.stores import Stores
 
 from .queue.watch import is_worker_pin
@@ -81,6 +81,11 @@ class KeyWatch:
         """The key's heat in the last complete window, if it was reported."""
         return self.latest.keys.get(key) if self.latest else None
 
+    def crowded(self, rules: BucketRules) -> set[str]:
+        """Keys that met the heat of others in that window: their partitions are hot."""
+        keys = self.latest.keys if self.latest else {}
+        return {key for key, heat in keys.items() if suffers_from(heat, rules) == "partition"}
+
     @property
     def servers(self) -> int:
         """How many reported in that window."""
@@ -118,6 +123,9 @@ class Coordination:
     def heat_of(self, key: str) -> KeyHeat | None:
         """Only the leader hears of heat; what it heard before it lost the lead is stale."""
         return self.watch.heat_of(key) if self.coordinator.leads else None
+
+    def crowded(self, rules: BucketRules) -> set[str]:
+        return self.watch.crowded(rules) if self.coordinator.leads else set()
 
     def hottest(self, limit: int) -> Hottest:
         return self.watch.hottest(limit, self.coordinator.leads)

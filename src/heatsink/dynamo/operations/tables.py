@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any
 from uuid import UUID
 
@@ -11,14 +12,12 @@ from heatsink.dynamo.database import Database, Json
 from heatsink.dynamo.errors import Refused, ValidationFailed, constraint_failed, not_found
 from heatsink.dynamo.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
 from heatsink.dynamo.schema import KeyPart, Schema
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.dynamo.settings import PARTITIONS_MAX, EngineSettings
 from heatsink.dynamo.table import Table, TableSpec
 from heatsink.split.capacity import TableCapacity
 
 ACCOUNT = "000000000000"
 NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
-PARTITION_READS = 3_000
-PARTITION_WRITES = 1_000
 LISTED_MAX = 100
 TABLE_UNITS_MAX = 40_000  # the service's default quota of a table, for reads and for writes
 UNITS_MAX = 10**12
@@ -106,9 +105,15 @@ def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
         table=TableCapacity(
             reads=_units("ReadCapacityUnits", reads), writes=_units("WriteCapacityUnits", writes)
         ),
-        partitions=-(-(reads * PARTITION_WRITES + writes * PARTITION_READS) // 3_000_000),
+        partitions=_partitions(reads, writes, settings),
         settings=settings.of_partitions(),
     )
+
+
+def _partitions(reads: int, writes: int, settings: EngineSettings) -> int:
+    """As many as it takes to carry what is provisioned."""
+    needed = reads / settings.read_limit + writes / settings.write_limit
+    return min(max(ceil(needed), 1), PARTITIONS_MAX)
 
 
 def _units(field: str, units: int) -> float:

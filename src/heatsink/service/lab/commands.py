@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from heatsink.lab import celebrity, fairness, isolation, rates, reads, scaling
+from heatsink.lab import celebrity, fairness, isolation, partitions, rates, reads, scaling
 from heatsink.lab.report import Report
 
 from .page import show
@@ -81,6 +81,14 @@ def reads_command(items: int, seed: int, out: Path | None) -> None:
 def celebrity_command(items: int, seed: int, out: Path | None) -> None:
     """Posts pushed to all followers, or pulled by them."""
     _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("partitions")
+@_items(partitions.WRITES_PER_S, "Writes a second to the conversation.")
+@_options
+def partitions_command(items: int, seed: int, out: Path | None) -> None:
+    """A hot conversation on a young table: adaptive capacity, salting, and both."""
+    _show(partitions.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 def _show(report: Report, out: Path | None, options: str) -> None:
