@@ -16,11 +16,11 @@ import msgspec
 from heatsink.dynamo.engine import API, Engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
-from heatsink.lab.plan.published import SHAPES
 from heatsink.lab.plan.replay import replay
 from heatsink.lab.plan.settings import PlanSettings
-from heatsink.lab.plan.synthetic import SyntheticTrace
-from heatsink.lab.plan.trace import Request
+from heatsink.lab.plan.traces.published import SHAPES
+from heatsink.lab.plan.traces.synthetic import SyntheticTrace
+from heatsink.lab.plan.traces.trace import Request
 from heatsink.testing import ManualClock
 
 from .harness import Bench, Contender, Scale, at_most, interleave

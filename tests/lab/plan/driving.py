@@ -14,11 +14,11 @@ from heatsink.dynamo.capacity import READ_UNIT_BYTES
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import Throttled
 from heatsink.lab.plan.lane import Remedy
-from heatsink.lab.plan.published import SHAPES
 from heatsink.lab.plan.replay import replay
 from heatsink.lab.plan.settings import PlanSettings
-from heatsink.lab.plan.synthetic import SyntheticTrace
-from heatsink.lab.plan.trace import Request
+from heatsink.lab.plan.traces.published import SHAPES
+from heatsink.lab.plan.traces.synthetic import SyntheticTrace
+from heatsink.lab.plan.traces.trace import Request
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
+import msgspec
 import pytest
 
 from heatsink.absorb.policy import NearRules
+from heatsink.dynamo.rows.tokens import token_of
 from heatsink.errors import InvalidSetting
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
 from heatsink.lab.plan.replay import Outcome, replay
 from heatsink.lab.plan.settings import PlanSettings, Prices
-from heatsink.lab.plan.synthetic import MIDNIGHT_S, Load, SyntheticTrace
-from heatsink.lab.plan.trace import Request
+from heatsink.lab.plan.traces.synthetic import MIDNIGHT_S, Load, SyntheticTrace
+from heatsink.lab.plan.traces.trace import Request
 from heatsink.split.capacity import TableCapacity
+from heatsink.split.map import SPACE
 from heatsink.split.settings import SplitSettings
 from heatsink.spread.policy import BucketRules
 
@@ -57,8 +61,14 @@ def test_spreading_gives_a_hot_key_the_buckets_that_production_would() -> None:
     found = outcome(evenly(["hot"], 390, 20), "spread")
     assert (found.keys_spread, found.buckets_max) == (1, 5)
     assert found.bucket_hours == pytest.approx(4 * 20 / 3_600, rel=0.1)
-    late = 390 * 2  # what came before the new epoch began
-    assert found.throttled < late
+    late_s = 0.8  # a key on the rise is reported early, and half a second later its epoch begins
+    assert found.throttled < 390 * late_s
+
+
+def test_a_key_that_is_throttled_on_its_buckets_gets_more() -> None:
+    """Five buckets on four partitions: two share one, which is too much for it."""
+    few = msgspec.structs.replace(TENTH, partitions=4)
+    assert outcome(evenly(["hot"], 390, 20), "spread", few).buckets_max > 5
 
 
 def test_what_has_cooled_down_gets_its_one_bucket_back() -> None:
@@ -90,6 +100,20 @@ def test_a_read_of_a_spread_key_asks_all_its_buckets_or_one(
     )
     found = outcome(writes + later, "spread", settings)
     assert found.read_units == 50 * units
+
+
+def test_a_read_of_all_buckets_fails_with_any_of_them() -> None:
+    """A neighbour of one of the buckets uses up what their partition may do."""
+    partition = token_of("hot#0") * 64 // SPACE
+    neighbour = next(key for key in map(str, count()) if token_of(key) * 64 // SPACE == partition)
+    writes = evenly(["hot"], 390, 10)
+    reads = evenly([neighbour] * 99 + ["hot"], 2_000, 10, is_write=False)
+    later = [each._replace(time_s=each.time_s + 10) for each in reads]
+    by_id = msgspec.structs.replace(TENTH, all_buckets=False)
+    of_pages, of_ids = (
+        outcome(writes + later, "spread", settings).throttled for settings in (TENTH, by_id)
+    )
+    assert of_pages - of_ids > 0.5 * sum(each.key == "hot" for each in reads)
 
 
 def test_what_a_remedy_adds_or_saves_is_told_apart_from_what_is_throttled() -> None:
@@ -173,6 +197,18 @@ def test_a_sample_says_what_the_whole_says(name: str) -> None:
     assert of_sample.throttled_share == pytest.approx(of_whole.throttled_share, rel=0.1, abs=0.01)
     assert of_sample.absorbed == pytest.approx(of_whole.absorbed, rel=0.1)
     assert of_sample.cost.on_demand == pytest.approx(of_whole.cost.on_demand, rel=0.1)
+
+
+def test_a_small_sample_throttles_as_much() -> None:
+    whole = Load(keys=50, skew=1.2, peak=1_000, trough=1.0, hours=0.02)
+    sample = msgspec.structs.replace(whole, hours=2)
+    of_whole, of_sample = (
+        replay(SyntheticTrace(load, most, seed=1), TENTH, seed=1, remedies=[NOTHING])
+        for load, most in ((whole, 10**6), (sample, 20_000))
+    )
+    assert (of_whole.survey.weight, of_sample.survey.weight) == (1, 360)
+    share = of_whole.outcomes[0].throttled_share
+    assert of_sample.outcomes[0].throttled_share == pytest.approx(share, rel=0.05)
 
 
 def test_a_month_costs_its_units_or_its_hours() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.plan.published import SHAPES
-from heatsink.lab.plan.synthetic import MIDNIGHT_S, Load, SyntheticTrace
+from heatsink.lab.plan.traces.published import SHAPES
+from heatsink.lab.plan.traces.synthetic import MIDNIGHT_S, Load, SyntheticTrace
 from heatsink.testing.traffic import HEAD, Zipf
 
 SMALL = Load(keys=1_000, skew=1.1, peak=2.0, trough=0.2, read_share=0.7, hours=24)
@@ -26,6 +26,8 @@ def test_a_trace_has_the_parameters_it_was_made_with(requests_max: int) -> None:
     hottest, count = Counter(one.key for one in requests).most_common(1)[0]
     assert hottest == "key-0"
     assert count / len(requests) == pytest.approx(Zipf(1_000, 1.1).share(0), rel=0.03)
+    reads_of_it = sum(not one.is_write for one in requests if one.key == hottest)
+    assert reads_of_it / count == pytest.approx(SMALL.read_share, abs=0.02)
     hours = Counter(int((one.time_s - MIDNIGHT_S) / 3_600) for one in requests)
     assert hours[12] / hours[0] == pytest.approx(1 / SMALL.trough, rel=0.1)
 

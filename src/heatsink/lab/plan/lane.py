@@ -15,7 +15,7 @@ from .absorbing import Absorbing
 from .settings import PlanSettings
 from .spreading import Spreading, by_chance, in_turn
 from .tally import MINUTE_S, Minute
-from .trace import Request
+from .traces.trace import Request
 from .watch import Watch
 
 QUIET_S = 3_600.0  # longer than this without a request, and nothing changes any more

@@ -13,7 +13,7 @@ from .lane import REMEDIES, Lane, Remedy, Stage
 from .settings import PlanSettings
 from .survey import PROGRESS_REQUESTS, Progress, Survey, survey
 from .tally import Cost, Minute, cost_of
-from .trace import Trace
+from .traces.trace import Trace
 
 TOKENS_KEPT = 1_000_000
 SURVEY_SHARE = 0.1  # of the time: for the progress bar

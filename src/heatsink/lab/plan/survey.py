@@ -12,7 +12,7 @@ from heatsink.errors import InvalidSetting
 
 from .settings import PlanSettings
 from .tally import MINUTE_S
-from .trace import Request, Trace
+from .traces.trace import Request, Trace
 
 PROGRESS_REQUESTS = 10_000
 KEYS_COUNTED = 1_000_000  # the hottest is among the first that many, or there is none

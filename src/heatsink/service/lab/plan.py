@@ -13,14 +13,14 @@ import msgspec
 
 from heatsink.errors import InvalidSetting
 from heatsink.lab.plan.advice import advice, warnings
-from heatsink.lab.plan.csv_trace import WEIGHT_MAX, CsvTrace
 from heatsink.lab.plan.findings import report_of
 from heatsink.lab.plan.lane import REMEDIES
-from heatsink.lab.plan.published import SHAPES
 from heatsink.lab.plan.replay import Replay, replay
 from heatsink.lab.plan.settings import PlanSettings, Prices
-from heatsink.lab.plan.synthetic import Load, SyntheticTrace
-from heatsink.lab.plan.trace import Trace
+from heatsink.lab.plan.traces.csv_file import WEIGHT_MAX, CsvTrace
+from heatsink.lab.plan.traces.published import SHAPES
+from heatsink.lab.plan.traces.synthetic import Load, SyntheticTrace
+from heatsink.lab.plan.traces.trace import Trace
 from heatsink.service.configuration import Number, config_option
 from heatsink.split.capacity import TableCapacity
 

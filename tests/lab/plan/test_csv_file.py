@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.plan.csv_trace import BYTES_MAX, CsvTrace
-from heatsink.lab.plan.trace import Request
+from heatsink.lab.plan.traces.csv_file import BYTES_MAX, CsvTrace
+from heatsink.lab.plan.traces.trace import Request
 
 HEADER = "time,key,operation,bytes\n"
 NOON_S = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()

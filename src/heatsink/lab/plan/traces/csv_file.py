@@ -27,6 +27,11 @@ MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
 TIME_MAX = 1e14
 LATE_S_MAX = 60.0
 WEIGHT_MAX = 10**6
+ACCEPTED = {
+    "time": "seconds or milliseconds since 1970, or ISO 8601",
+    "operation": f"one of {', '.join(OPERATIONS)}",
+    "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
+}
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -68,49 +73,32 @@ class CsvTrace:
 
     def _parsed(self, lines: Iterable[str]) -> Iterator[Request]:
         rows, last_s = csv.reader(lines, strict=True), -inf
-        time_at, key_at, operation_at, bytes_at = self._places(next(rows, []))
+        places = self._places(next(rows, []))
+        time_at, key_at, operation_at, bytes_at = places
         for row in rows:
             if not row:
                 continue
             try:
-                time_s = _seconds(row[time_at])
+                last_s = _seconds(row[time_at], last_s)
                 key = check_key(row[key_at])
-                is_write = OPERATIONS[row[operation_at].strip().lower()]
-                size = _size(row[bytes_at])
-                if time_s < last_s:
-                    time_s = _not_late(time_s, last_s)
-            except (LookupError, ValueError, InvalidInput):
-                fields = {name: row[place : place + 1] for name, place in self._named.items()}
-                raise self._wrong(rows.line_num, fields, last_s) from None
-            last_s = time_s
-            yield Request(time_s, key, is_write, size)
+                is_write, size = _is_write(row[operation_at]), _size(row[bytes_at])
+            except IndexError:
+                at = next(number for number, place in enumerate(places) if place >= len(row))
+                raise self._wrong(rows.line_num, f"{COLUMNS[at]} is missing") from None
+            except InvalidInput as error:
+                raise self._wrong(rows.line_num, str(error)) from None
+            yield Request(last_s, key, is_write, size)
+
+    def _wrong(self, line: int, why: str) -> InvalidSetting:
+        return InvalidSetting(f"{self.name} line {line}: {why}")
 
     def _places(self, header: list[str]) -> list[int]:
         names = [name.strip().lower().lstrip("\ufeff") for name in header]
         missing = [name for name in COLUMNS if name not in names]
         if missing:
-            raise InvalidSetting(
-                f"{self.name} line 1: it must name the columns {', '.join(COLUMNS)}; "
-                f"{', '.join(missing)} not found"
-            )
-        self._named = {name: names.index(name) for name in COLUMNS}
-        return list(self._named.values())
-
-    def _wrong(self, line: int, fields: dict[str, list[str]], last_s: float) -> InvalidSetting:
-        """Which field it was: looked for only when one is wrong."""
-        checks = {"time": _seconds, "key": check_key, "operation": _operation, "bytes": _size}
-        for name, check in checks.items():
-            if not fields[name]:
-                return InvalidSetting(f"{self.name} line {line}: {name} is missing")
-            try:
-                check(fields[name][0])
-            except (ValueError, InvalidInput) as error:
-                why = str(error) if isinstance(error, InvalidInput) else _must_be(name, fields)
-                return InvalidSetting(f"{self.name} line {line}: {why}")
-        back_s = last_s - _seconds(fields["time"][0])
-        return InvalidSetting(
-            f"{self.name} line {line}: time goes back by {back_s:,.0f} s: sort the trace by time"
-        )
+            columns = f"it must name the columns {', '.join(COLUMNS)}"
+            raise self._wrong(1, f"{columns}; {', '.join(missing)} not found")
+        return [names.index(name) for name in COLUMNS]
 
 
 def _lines(file: BufferedReader) -> Iterator[str]:
@@ -121,40 +109,45 @@ def _lines(file: BufferedReader) -> Iterator[str]:
         yield from map(bytes.decode, file)
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, last_s: float) -> float:
+    """Not before the line before, from which it may be a little late."""
     try:
         number = float(text)
     except ValueError:
-        moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        number = _iso_seconds(text)
     if not 0 <= number < TIME_MAX:
-        raise ValueError(text)
-    return number if number < MILLISECONDS_FROM else number / 1000
-
-
-def _not_late(time_s: float, last_s: float) -> float:
+        raise _refusal("time", text)
+    time_s = number if number < MILLISECONDS_FROM else number / 1000
     if last_s - time_s > LATE_S_MAX:
-        raise ValueError(time_s)
-    return last_s
+        back_s = last_s - time_s
+        raise InvalidSetting(f"time goes back by {back_s:,.0f} s: sort the trace by time")
+    return max(time_s, last_s)
 
 
-def _operation(text: str) -> bool:
-    if text.strip().lower() not in OPERATIONS:
-        raise ValueError(text)
-    return OPERATIONS[text.strip().lower()]
+def _iso_seconds(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise _refusal("time", text) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _is_write(text: str) -> bool:
+    is_write = OPERATIONS.get(text.strip().lower())
+    if is_write is None:
+        raise _refusal("operation", text)
+    return is_write
 
 
 def _size(text: str) -> int:
-    size = int(text)
+    try:
+        size = int(text)
+    except ValueError:
+        raise _refusal("bytes", text) from None
     if not 0 <= size <= BYTES_MAX:
-        raise ValueError(text)
+        raise _refusal("bytes", text)
     return size
 
 
-def _must_be(name: str, fields: dict[str, list[str]]) -> str:
-    accepted = {
-        "time": "seconds or milliseconds since 1970, or ISO 8601",
-        "operation": f"one of {', '.join(OPERATIONS)}",
-        "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
-    }
-    return f"{name} must be {accepted[name]}, not {shown(fields[name][0])}"
+def _refusal(name: str, text: str) -> InvalidSetting:
+    return InvalidSetting(f"{name} must be {ACCEPTED[name]}, not {shown(text)}")
