@@ -78,6 +78,7 @@ def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
     [
         (("nowhere.csv",), "trace 'nowhere.csv' cannot be read: No such file or directory"),
         (("nowhere.csv", "--keys", "5"), "--keys has no place here: TRACE 'nowhere.csv' says"),
+        (("nowhere.csv", "--requests", "5000"), "--requests has no place here"),
         (("--sampled", "5"), "--sampled has no place here"),
         (("--shape", "twitter-8", "--skew", "1"), "--skew has no place here: --shape twitter-8"),
         ((*SMALL, "--write-capacity", "5"), "capacity needs write and read units, or neither"),

@@ -180,7 +180,7 @@ def _given(ctx: click.Context, names: tuple[str, ...]) -> list[str]:
 
 def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Trace:
     if path is not None:
-        _refuse(_given(ctx, OF_A_LOAD), f"TRACE {str(path)!r} says what is replayed")
+        _refuse(_given(ctx, (*OF_A_LOAD, "requests")), f"TRACE {str(path)!r} says what is replayed")
         return CsvTrace(path, options["sampled"])
     _refuse(_given(ctx, ("sampled",)), "a load without a TRACE is sampled by --requests")
     if options["shape"] is not None:
