@@ -25,6 +25,7 @@ class DynamoLog:
     def __init__(self, table: Table, clock: Clock, consistent: bool, meter: Meter) -> None:
         self._meter = meter
         self._table = table
+        self._puts = table.row_puts()
         self._clock = clock
         self._consistent = consistent
 
@@ -33,25 +34,18 @@ class DynamoLog:
         return not row.deleted and not expired
 
     async def put(self, partition: str, row: Row) -> Row | None:
-        request = {
-            "Item": row_item(partition, row),
-            "ConditionExpression": "attribute_not_exists(p)",
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            "ReturnConsumedCapacity": "TOTAL",
-        }
         try:
-            answer = await self._table.call("PutItem", request)
-            self._report_surplus(partition, row, answer.body)
+            consumed = await self._puts.put(partition, row)
         except ConditionFailed as taken:
             return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
+        if consumed > write_units(1, len(row.body)):
+            self._report_surplus(partition, row, consumed)
         return None
 
-    def _report_surplus(self, partition: str, row: Row, answer: Item) -> None:
+    def _report_surplus(self, partition: str, row: Row, consumed: float) -> None:
         """Names and stamps weigh too: a body just under a kilobyte costs two units."""
-        consumed = answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0)
         surplus = int(consumed) - write_units(1, len(row.body))
-        if surplus > 0:
-            self._meter.report(key_of(partition)[0], surplus)
+        self._meter.report(key_of(partition)[0], surplus)
 
     async def _reread(self, partition: str, row: Row) -> Row:
         """For engines that do not send the old item back."""
