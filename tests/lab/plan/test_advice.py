@@ -69,7 +69,9 @@ def test_where_nothing_cures_the_one_that_helps_most_is_named() -> None:
 
 
 def test_a_calm_table_needs_no_remedy() -> None:
-    first, rest = advice(found(outcome(NOTHING, 0, 1.0), outcome(ABSORB, 0, 0.5)))
+    first, rest = advice(
+        found(outcome(NOTHING, 0, 1.0), outcome(SPREAD, 0, 1.0), outcome(ABSORB, 0, 0.5))
+    )
     assert first == "0.00% of the requests are throttled as it is. No remedy is needed."
     assert rest == "Absorb throttles nothing either, for 50% less cost of a request."
 

@@ -35,6 +35,7 @@ def advice(found: Replay) -> list[str]:
     first = f"{before.throttled_share:.2%} of the requests are throttled as it is."
     if before.throttled_share < CALM_SHARE:
         first += " No remedy is needed."
+        others = [each for each in others if abs(each.cost_factor - 1) >= SAME]
     elif chosen is not before:
         cure = "cures it" if _cures(chosen, before) else "helps most, and does not cure it"
         first += f" Recommended: {chosen.remedy.name}, which {cure}."

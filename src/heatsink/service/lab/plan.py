@@ -222,7 +222,8 @@ def _progress(is_shown: bool) -> Iterator[Callable[[float], object]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not is_shown) as bar:
+    hidden = not is_shown or not console.is_terminal
+    with Progress(console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("Replaying", total=1.0)
         yield lambda done: bar.update(task, completed=done)
 
