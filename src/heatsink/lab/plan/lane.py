@@ -20,7 +20,7 @@ from .watch import Watch
 
 QUIET_S = 3_600.0  # longer than this without a request, and nothing changes any more
 WINDOW_S_MAX = 60.0
-SAMPLES_A_WINDOW = 8
+WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills a bucket
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -47,7 +47,6 @@ class Stage(msgspec.Struct, frozen=True):
     """What all lanes begin with. A sample is judged over longer windows than the whole."""
 
     weight: int
-
     start_s: float
     partitions: int
 
@@ -57,7 +56,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def window_s(self) -> float:
-        return min(max(self.weight / SAMPLES_A_WINDOW, 1.0), WINDOW_S_MAX)
+        return min(max(self.weight / WEIGHT_A_SECOND, 1.0), WINDOW_S_MAX)
 
 
 class Lane:
@@ -98,12 +97,8 @@ class Lane:
         if now_s >= self._minute_ends_s:
             self._begin_minute(now_s)
         self._minute.requests += 1
-        served = (
-            self._write(key, token, size, now_s)
-            if is_write
-            else self._read(key, token, size, now_s)
-        )
-        if not served:
+        serve = self._write if is_write else self._read
+        if not serve(key, token, size, now_s):
             self._minute.throttled += 1
 
     def end(self, now_s: float) -> None:
