@@ -41,17 +41,19 @@ class DynamoLog:
         }
         try:
             answer = await self._table.call("PutItem", request)
-            self._report_surplus(partition, row, answer.body)
+            self._report(partition, row, answer.body.get("ConsumedCapacity", {}))
         except ConditionFailed as taken:
             return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
         return None
 
-    def _report_surplus(self, partition: str, row: Row, answer: Item) -> None:
+    def _report(self, partition: str, row: Row, consumed: Item) -> None:
         """Names and stamps weigh too: a body just under a kilobyte costs two units."""
-        consumed = answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0)
-        surplus = int(consumed) - write_units(1, len(row.body))
+        units = int(consumed.get("CapacityUnits", 0))
+        surplus = units - write_units(1, len(row.body))
         if surplus > 0:
             self._meter.report(key_of(partition)[0], surplus)
+        if "Partition" in consumed:
+            self._meter.locate(key_of(partition)[0], consumed["Partition"], units)
 
     async def _reread(self, partition: str, row: Row) -> Row:
         """For engines that do not send the old item back."""
