@@ -5,10 +5,11 @@ a client does per put (build, sign, send, parse) is its own CPU time, which the 
 the rate; items have 200 bytes. aiobotocore pins its own botocore, so it runs in an environment of
 its own (`aiobotocore.txt`), in a process that waits for its turn; boto3 blocks and takes threads.
 
-The bare put is the very request an append makes: the row's item if it is not there yet, the old one
-if it is, and what it consumed. Heatsink's own traffic to the store (it follows the registry) weighs
-on both. On a busy machine the rates of client and engine, which want a processor each, say less
-than the CPU time.
+The bare put is the client's `call` with the very request an append makes: the row's item if it is
+not there yet, the old one if it is, and what it consumed. An append sends it as text through the
+same client and does not read the answer's date, which pays for a part of what it does itself.
+Heatsink's own traffic to the store (it follows the registry) weighs on both. On a busy machine the
+rates of client and engine, which want a processor each, say less than the CPU time.
 """
 
 from __future__ import annotations

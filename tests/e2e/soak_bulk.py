@@ -12,7 +12,7 @@ from time import monotonic
 from heatsink.testing.servers import RedisServer
 
 from .bulk import client, running_workers
-from .test_bulk import LEASE_S, kill_redis, kill_workers
+from .test_bulk import LEASE_S, kill_redis, kill_workers, latest_rerun_s
 
 ITEMS = 50_000
 KILLS = 20
@@ -21,9 +21,12 @@ KILLS = 20
 async def play(redis: RedisServer, folder: Path, number: int) -> None:
     with running_workers(redis, folder, LEASE_S) as workers:
         async with client(redis) as queue:
-            await kill_workers(workers, queue, ITEMS, KILLS, Random(number))
-            again = len(workers.rerun())
-            print(f"round {number}: {ITEMS:,} items, {KILLS} kills, {again} ran again", flush=True)
+            apart_s = 0.0 if number % 2 else 2 * LEASE_S
+            await kill_workers(workers, queue, ITEMS, KILLS, Random(number), apart_s)
+            again, late_s = len(workers.rerun()), latest_rerun_s(workers)
+            print(f"round {number}: {ITEMS:,} items, {KILLS} kills {apart_s:g} s apart, ", end="")
+            print(f"{again} ran again at most {late_s:.2f} s after a kill", flush=True)
+            assert number % 2 or late_s < 2 * LEASE_S
             for _ in range(2):
                 workers.start(workers=16)
             accepted = await kill_redis(redis, workers, queue, KILLS // 2)

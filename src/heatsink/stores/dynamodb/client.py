@@ -8,8 +8,9 @@ dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -28,6 +29,7 @@ CLOSED_MEANWHILE = "the DynamoDB store was closed during the call"
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
+Answer = TypeVar("Answer")
 
 
 class Result(NamedTuple):
@@ -58,15 +60,15 @@ class DynamoClient:
 
     async def call(self, operation: str, payload: Item) -> Result:
         """One request, one answer; a refusal raises the error that says what to do about it."""
-        body = encode(payload)
-        credentials = await self._credentials.get()
-        headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
-        status, date, answer = await self._post(body, headers)
+        status, date, answer = await self.send(operation, encode(payload))
         if status == 200:
-            return Result(self._read(answer), self._time_of(date))
+            return Result(self.read(answer, decode), self._time_of(date))
         raise failure_of(operation, payload, status, answer)
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
+    async def send(self, operation: str, body: bytes) -> tuple[int, str | None, bytes]:
+        """A request as it goes over the wire; the status, date and body of its answer."""
+        credentials = await self._credentials.get()
+        headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
         session = self._open_session()
         try:
             async with session.post(
@@ -100,7 +102,7 @@ class DynamoClient:
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
 
-    def _read(self, answer: bytes) -> dict[str, Any]:
+    def read(self, answer: bytes, decode: Callable[[bytes], Answer]) -> Answer:
         try:
             return decode(answer)
         except (msgspec.MsgspecError, ValueError):

@@ -13,6 +13,7 @@ from heatsink.stores.stores import Meter
 
 from .failures import ConditionFailed
 from .items import EPOCHS, ROW, Item, binary, key, layout_of, row_item, row_of, sort_of
+from .puts import Consumed
 from .table import Table
 
 LAST = b"\xff"
@@ -25,6 +26,7 @@ class DynamoLog:
     def __init__(self, table: Table, clock: Clock, consistent: bool, meter: Meter) -> None:
         self._meter = meter
         self._table = table
+        self._puts = table.row_puts()
         self._clock = clock
         self._consistent = consistent
 
@@ -33,27 +35,21 @@ class DynamoLog:
         return not row.deleted and not expired
 
     async def put(self, partition: str, row: Row) -> Row | None:
-        request = {
-            "Item": row_item(partition, row),
-            "ConditionExpression": "attribute_not_exists(p)",
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            "ReturnConsumedCapacity": "TOTAL",
-        }
         try:
-            answer = await self._table.call("PutItem", request)
-            self._report(partition, row, answer.body.get("ConsumedCapacity", {}))
+            consumed = await self._puts.put(partition, row)
         except ConditionFailed as taken:
             return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
+        self._report(partition, row, consumed)
         return None
 
-    def _report(self, partition: str, row: Row, consumed: Item) -> None:
+    def _report(self, partition: str, row: Row, consumed: Consumed) -> None:
         """Names and stamps weigh too: a body just under a kilobyte costs two units."""
-        units = int(consumed.get("CapacityUnits", 0))
-        surplus = units - write_units(1, len(row.body))
-        if surplus > 0:
-            self._meter.report(key_of(partition)[0], surplus)
-        if "Partition" in consumed:
-            self._meter.locate(key_of(partition)[0], consumed["Partition"], units)
+        units = int(consumed.CapacityUnits)
+        foreseen = write_units(1, len(row.body))
+        if units > foreseen:
+            self._meter.report(key_of(partition)[0], units - foreseen)
+        if consumed.Partition is not None:
+            self._meter.locate(key_of(partition)[0], consumed.Partition, units)
 
     async def _reread(self, partition: str, row: Row) -> Row:
         """For engines that do not send the old item back."""

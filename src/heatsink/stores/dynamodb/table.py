@@ -8,6 +8,7 @@ from heatsink.errors import InvalidSetting, Unavailable
 
 from .client import DynamoClient, Item, Result
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
+from .puts import RowPuts
 
 DELETE_AT_ONCE = 25
 
@@ -19,6 +20,9 @@ class Table:
 
     async def call(self, operation: str, request: Item) -> Result:
         return await self._client.call(operation, {"TableName": self.name, **request})
+
+    def row_puts(self) -> RowPuts:
+        return RowPuts(self._client, self.name)
 
     async def get(self, key: Item, consistent: bool) -> Item | None:
         answer = await self.call("GetItem", {"Key": key, "ConsistentRead": consistent})

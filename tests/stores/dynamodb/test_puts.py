@@ -1,0 +1,28 @@
+"""The request of a new row is put together by hand, and is the one a general call would send."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.clock import SystemClock
+from heatsink.spread.store import Row
+from heatsink.stores.dynamodb.client import DynamoClient
+from heatsink.stores.dynamodb.credentials import FixedCredentials
+from heatsink.stores.dynamodb.items import row_item
+from heatsink.stores.dynamodb.puts import CONDITIONS, RowPuts
+
+CLIENT = DynamoClient("http://localhost", "local", FixedCredentials(), SystemClock())
+times = st.integers(0, 2**48)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+rows = st.builds(
+    Row, st.binary(min_size=8, max_size=16), st.binary(), times, st.integers(1, 512),
+    st.none() | times, st.booleans(),
+)  # fmt: skip
+
+
+@given(names, names, rows)
+def test_a_row_is_sent_as_a_general_call_would_send_it(table: str, name: str, row: Row) -> None:
+    sent = msgspec.json.decode(RowPuts(CLIENT, table).body(name, row))
+    assert sent == {"TableName": table, **CONDITIONS, "Item": row_item(name, row)}
