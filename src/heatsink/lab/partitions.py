@@ -180,13 +180,14 @@ def _table(runs: list[Run]) -> Table:
             round(run.rate("accepted")),
             round(run.rate("hot_throttled")),
             round(run.rate("others_throttled")),
+            sum(each.throttled for each in run.seconds),
             run.seconds[-1].buckets,
             len(run.seconds[-1].partitions),
-            sum(each.throttled for each in run.seconds),
         ]
         for run in runs
     ]
-    columns = ["", "accepted/s", "throttled/s", "of others", "buckets", "partitions", "in all"]
+    throttled = ["throttled/s", "others throttled/s", "throttled in all"]
+    columns = ["", "accepted/s", *throttled, "buckets", "partitions"]
     return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows)
 
 

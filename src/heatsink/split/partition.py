@@ -16,7 +16,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     """A partition for people and tests; rates are of the last whole window, in units a second.
 
     Heat is what was asked for, throttled or not. `burst` is what is saved up of the table's
-    capacity, `None` on demand. `hottest` is a key's hash. `stuck` says why nothing more can be done.
+    capacity, `None` on demand. `hottest` is a key's hash. `stuck` is why nothing more can be done.
     """
 
     number: int
