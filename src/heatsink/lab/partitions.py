@@ -186,9 +186,9 @@ def _table(runs: list[Run]) -> Table:
         ]
         for run in runs
     ]
-    throttled = ["throttled/s", "others throttled/s", "throttled in all"]
-    columns = ["", "accepted/s", *throttled, "buckets", "partitions"]
-    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows)
+    columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
+    note = "throttled/s is the conversation's; in all is the whole run and everybody."
+    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
 
 
 def _changes(run: Run) -> Table:
