@@ -27,6 +27,7 @@ NAMES = (
     "view",
     "activation",
     "engine",
+    "adaptive",
     "dynamodb",
     "registry_reads",
     "fleet",

@@ -116,6 +116,7 @@ def test_capacity_of_the_table_apart_from_indexes(calls: Calls) -> None:
         "TableName": TABLE,
         "CapacityUnits": 1.0,
         "Table": {"CapacityUnits": 1.0},
+        "Partition": 2,  # of ours alone
     }
 
 

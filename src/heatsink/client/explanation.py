@@ -11,6 +11,8 @@ from heatsink.registry.decision import Decision
 from heatsink.registry.layout import Epoch, Layout
 from heatsink.spread.policy import Culprit
 
+from .store_partitions import PartitionHeat
+
 
 class Explanation(msgspec.Struct, frozen=True):
     """`print` it. Heat is known to the process that leads, for keys hot enough to be reported."""
@@ -89,18 +91,24 @@ class Explanation(msgspec.Struct, frozen=True):
         )
 
 
-def what_the_store_can_do(culprit: Culprit | None, crowded: int) -> str | None:
+def what_the_store_can_do(
+    culprit: Culprit | None, crowded: int, place: PartitionHeat | None
+) -> str | None:
     """In words. `crowded` is how many keys meet the heat of others at present."""
     if culprit is None:
         return None
+    where = f" ({_partition(place)})" if place else ""
     if culprit == "key":
-        return "one hot key: no store can split it, more buckets take its heat apart"
+        return f"one hot key{where}: no store can split it, more buckets take its heat apart"
     others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
     return (
-        "hot partition, no single hot key: throttled, though it would not fill half a bucket"
-        f"{others}; "
+        f"hot partition{where}, no single hot key: throttled by the heat of others{others}; "
         "a store with adaptive capacity splits the partition, more buckets do not help"
     )
+
+
+def _partition(place: PartitionHeat) -> str:
+    return f"{place.partition}, {place.write_units_s:,.0f} write units/s in all"
 
 
 def _count(number: int, one: str, many: str = "") -> str:

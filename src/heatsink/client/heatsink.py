@@ -36,7 +36,7 @@ from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
 from heatsink.spread.log import Log
 from heatsink.spread.parts import Parts
-from heatsink.spread.policy import BucketRules, suffers_from
+from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
@@ -48,6 +48,7 @@ from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, wo
 from .read_side import ReadSide
 from .settings import Settings
 from .status import Status
+from .store_partitions import StorePartitions, culprit_of
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -81,6 +82,7 @@ class Heatsink:
         self._rng = rng
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
+        self._partitions = StorePartitions(self._tracker)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._coordination: Coordination | None = None
@@ -121,6 +123,7 @@ class Heatsink:
         )
         self._log = Log(self._stores.log, parts)
         self._stores.meter.report = self._tracker.record_units
+        self._stores.meter.locate = self._partitions.locate
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
 
     def _start_background_work(self) -> None:
@@ -340,17 +343,20 @@ class Heatsink:
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
             heat=heat,
-            store=self._store_can(heat),
+            store=self._store_can(key, layout, heat),
             table_refusal=self._backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self._reading().near_keys.in_force().get(key),
         )
 
-    def _store_can(self, heat: KeyHeat | None) -> str | None:
+    def _store_can(self, key: str, layout: Layout, heat: KeyHeat | None) -> str | None:
         if heat is None or self._coordination is None:
             return None
-        culprit = suffers_from(heat, self._settings.rules)
-        return what_the_store_can_do(culprit, len(self._coordination.crowded(self._settings.rules)))
+        rules, place = self._settings.rules, None
+        if layout.buckets == 1:
+            place = self._coordination.partition_heat(self._partitions.place_of(key))
+        crowded = len(self._coordination.crowded(rules))
+        return what_the_store_can_do(culprit_of(heat, place, rules), crowded, place)
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self._registry.now_ms())

@@ -20,6 +20,7 @@ from heatsink.stores.stores import Stores
 
 from .queue.watch import is_worker_pin
 from .settings import Settings
+from .store_partitions import PartitionHeat, taken_apart
 
 SILENT_WINDOWS = 3
 
@@ -45,6 +46,8 @@ class Hottest(msgspec.Struct, frozen=True):
     start_s: float | None = None
     unreported_s: float = 0.0
     keys: tuple[HotKey, ...] = ()
+    partitions: tuple[PartitionHeat, ...] = ()
+    """Of a store that says where its rows lie: the hottest first."""
 
 
 class KeyWatch:
@@ -62,13 +65,14 @@ class KeyWatch:
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
         self.latest: WindowHeat | None = None
+        self.partitions: dict[int, PartitionHeat] = {}
 
     async def observe(self) -> Observation:
         now_s = self._registry.fleet_now_s()
         for report in await self._bus.receive():
             self._aggregator.add(report, now_s)
             self._heard_s = now_s
-        windows = self._aggregator.take(now_s)
+        windows = [self._of_keys(window) for window in self._aggregator.take(now_s)]
         if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
             windows = []
         self._lease.servers = self._aggregator.servers
@@ -76,6 +80,12 @@ class KeyWatch:
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
         return Observation(windows, view.layouts, pins, view.version)
+
+    def _of_keys(self, window: WindowHeat) -> WindowHeat:
+        keys, partitions = taken_apart(window)
+        if window.complete:
+            self.partitions = partitions
+        return keys
 
     def heat_of(self, key: str) -> KeyHeat | None:
         """The key's heat in the last complete window, if it was reported."""
@@ -104,7 +114,11 @@ class KeyWatch:
             start_s=window.start_s,
             unreported_s=max([window.unreported_s, *unlisted]),
             keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in ranked[:limit]),
+            partitions=tuple(self._hottest_partitions()[:limit]),
         )
+
+    def _hottest_partitions(self) -> list[PartitionHeat]:
+        return sorted(self.partitions.values(), key=lambda heat: -heat.write_units_s)
 
     def _buckets(self, key: str) -> int:
         layout = self._registry.view.layout(key)
@@ -126,6 +140,10 @@ class Coordination:
 
     def crowded(self, rules: BucketRules) -> set[str]:
         return self.watch.crowded(rules) if self.coordinator.leads else set()
+
+    def partition_heat(self, number: int | None) -> PartitionHeat | None:
+        known = self.watch.partitions if self.coordinator.leads else {}
+        return None if number is None else known.get(number)
 
     def hottest(self, limit: int) -> Hottest:
         return self.watch.hottest(limit, self.coordinator.leads)

@@ -127,8 +127,7 @@ class Adaptation:
         )
 
     def _report(self, state: PartitionState) -> PartitionReport:
-        hottest = self._adaptive.partition(state.number).heat.hottest()
-        key = None if hottest is None else self._rows.key_at(hottest.key)
+        key = None if state.hottest is None else self._rows.key_at(state.hottest)
         move = self._rows.map.find(state.start).move
         rows, bytes_ = self._rows.size(state.start, state.end)
         moved = None if move is None else move.moved

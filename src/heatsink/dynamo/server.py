@@ -46,15 +46,13 @@ _PAGE_HEAD = (
     b"img-src 'self'; style-src 'self'; frame-ancestors 'none'\r\n\r\n"
 )
 
-Handle = Callable[["Connection", str, bytes], None]
-
 
 class Connection(asyncio.Protocol):
     """One client. Requests are answered in the order they came."""
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(IncomingRequest(self, server.handle))
+        self.parser = httptools.HttpRequestParser(IncomingRequest(self, server))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,7 +67,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
+            self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.refuse(400, b"this is not HTTP/1.1")
 
@@ -82,32 +80,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def write(self, status: int, body: bytes) -> None:
-        request_id = self._server.request_id()
-        head = _HEAD % (status, REASONS[status], len(body), request_id, crc32(body))
-        self._send(head + body)
-
-    def browse(self, url: bytes) -> None:
-        """Answer a request that names no operation: a browser's, or a mistake."""
-        found = None
-        if self._parser.get_method() == b"GET":
-            found = page.answer(url.partition(b"?")[0].decode("latin-1"), self._server.engine)
-        if found is None:
-            self.write(404, NOT_THE_API)
-        else:
-            kind, body = found
-            self._send(_PAGE_HEAD % (kind.encode(), len(body)) + body)
-
-    def _send(self, answer: bytes) -> None:
+    def send(self, answer: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(answer)
-        if not self._parser.should_keep_alive():
+        if not self.parser.should_keep_alive():
             self._transport.close()
 
     def refuse(self, status: int, why: bytes) -> None:
         """The last answer on this connection."""
-        self.write(status, b'{"message":"%s"}' % why)
+        self.send(self._server.framed(status, b'{"message":"%s"}' % why))
         if self._transport is not None:
             self._transport.close()
 
@@ -115,9 +97,9 @@ class Connection(asyncio.Protocol):
 class IncomingRequest:
     """Gathers what the HTTP parser finds until a request is complete."""
 
-    def __init__(self, connection: Connection, handle: Handle) -> None:
+    def __init__(self, connection: Connection, server: EngineServer) -> None:
         self._connection = connection
-        self._handle = handle
+        self._server = server
         self._target = ""
         self._url = b""
         self._body: list[bytes] = []
@@ -144,16 +126,17 @@ class IncomingRequest:
     def on_message_complete(self) -> None:
         if self._target:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._handle(self._connection, self._target, body)
+            self._server.handle(self._connection, self._target, body)
         else:
-            self._connection.browse(self._url)
+            method = self._connection.parser.get_method()
+            self._connection.send(self._server.browse(method, self._url))
 
 
 class EngineServer:
     """The engine behind a listening socket."""
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
-        self.engine = Engine(settings, clock, rng)
+        self._engine = Engine(settings, clock, rng)
         self._latency_s = settings.latency_s
         self._port = settings.port
         self._clock = clock
@@ -163,8 +146,18 @@ class EngineServer:
         self._server: asyncio.Server | None = None
         self.transports: set[asyncio.Transport] = set()
 
-    def request_id(self) -> int:
-        return self._rng.getrandbits(REQUEST_ID_BITS)
+    def framed(self, status: int, body: bytes) -> bytes:
+        request_id = self._rng.getrandbits(REQUEST_ID_BITS)
+        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body)) + body
+
+    def browse(self, method: bytes, url: bytes) -> bytes:
+        """The answer to a request that names no operation: a browser's, or a mistake."""
+        path = url.partition(b"?")[0].decode("latin-1")
+        found = page.answer(path, self._engine) if method == b"GET" else None
+        if found is None:
+            return self.framed(404, NOT_THE_API)
+        kind, body = found
+        return _PAGE_HEAD % (kind.encode(), len(body)) + body
 
     async def start(self) -> str:
         """Listen, and say at which URL."""
@@ -181,7 +174,7 @@ class EngineServer:
 
     async def _tend(self) -> None:
         while True:
-            self.engine.tend()
+            self._engine.tend()
             await self._clock.sleep(TEND_S)
 
     async def stop(self) -> None:
@@ -198,7 +191,7 @@ class EngineServer:
 
     def handle(self, connection: Connection, target: str, body: bytes) -> None:
         if not self._latency_s:
-            connection.write(*self.engine.answer(target, body))
+            connection.send(self.framed(*self._engine.answer(target, body)))
             return
         task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
         self._late.add(task)
@@ -206,7 +199,7 @@ class EngineServer:
 
     async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
         await self._clock.sleep(self._latency_s)
-        connection.write(*self.engine.answer(target, body))
+        connection.send(self.framed(*self._engine.answer(target, body)))
 
 
 @asynccontextmanager

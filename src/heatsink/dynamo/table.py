@@ -70,6 +70,9 @@ class Table:
     def take(self, operation: Operation, key: Key, units: float) -> Verdict:
         return self.throughput.take(operation, token_of(key.hash), units)
 
+    def partition_of(self, key: Key) -> int:
+        return self.throughput.adaptive.map.find(token_of(key.hash)).number
+
     def describe(self) -> dict[str, Any]:
         count, size = self.rows.size()
         return {

@@ -38,9 +38,9 @@ RULES = BucketRules(buckets_max=8)
 ADAPTIVE = SplitSettings(split_after_s=LAG_S, cool_down_s=1.0)
 CASES = {
     "plain": (FIXED, False),
-    "adaptive capacity alone": (ADAPTIVE, False),
+    "adaptive alone": (ADAPTIVE, False),
     "salted": (FIXED, True),
-    "salted + adaptive capacity": (ADAPTIVE, True),
+    "salted + adaptive": (ADAPTIVE, True),
 }
 
 
@@ -139,9 +139,9 @@ def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> Report:
         title="Hot partitions: adaptive capacity, salting, and both",
         story=_story(writes_per_s),
         figures=[
-            Figure("adaptive capacity alone", _throttled(adaptive), f"plain: {_throttled(plain)}"),
+            Figure("adaptive alone", _throttled(adaptive), f"plain: {_throttled(plain)}"),
             Figure("salted", _throttled(salted), f"{_shape(salted)}"),
-            Figure("salted + adaptive capacity", _throttled(both), f"{_shape(both)}"),
+            Figure("salted + adaptive", _throttled(both), f"{_shape(both)}"),
         ],
         tables=[_table(runs), _changes(adaptive), _changes(both)],
         charts=[
@@ -180,14 +180,15 @@ def _table(runs: list[Run]) -> Table:
             round(run.rate("accepted")),
             round(run.rate("hot_throttled")),
             round(run.rate("others_throttled")),
+            sum(each.throttled for each in run.seconds),
             run.seconds[-1].buckets,
             len(run.seconds[-1].partitions),
-            sum(each.throttled for each in run.seconds),
         ]
         for run in runs
     ]
-    columns = ["", "accepted/s", "throttled/s", "of others", "buckets", "partitions", "in all"]
-    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows)
+    columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
+    note = "throttled/s is the conversation's; in all is the whole run and everybody."
+    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
 
 
 def _changes(run: Run) -> Table:

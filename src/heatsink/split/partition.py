@@ -16,7 +16,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     """A partition for people and tests; rates are of the last whole window, in units a second.
 
     Heat is what was asked for, throttled or not. `burst` is what is saved up of the table's
-    capacity, `None` on demand. `stuck` says why nothing more can be done, if so.
+    capacity, `None` on demand. `hottest` is a key's hash. `stuck` is why nothing more can be done.
     """
 
     number: int
@@ -30,6 +30,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     throttles: int
     write_burst: float | None
     read_burst: float | None
+    hottest: int | None
     hottest_share: float
     stuck: str | None
 
@@ -116,6 +117,7 @@ class Partition:
             self.writes.throttles_so_far + self.reads.throttles_so_far,
             None if self.writes.share is None else max(self.writes.share.level, 0.0),
             None if self.reads.share is None else max(self.reads.share.level, 0.0),
+            hottest.key if hottest else None,
             hottest.share if hottest else 0.0,
             self.stuck,
         )

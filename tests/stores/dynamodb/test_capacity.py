@@ -56,9 +56,14 @@ async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
         url, rules = f"dynamodb://messages?endpoint={endpoint}", BucketRules(bucket_units_s=60)
         async with connect(url, retries=Retries(deadline_s=30), rules=rules) as hs:
             await hs.pin(hot_key, buckets=1, reason="to look at it")
-            await until_explained(hs, cool_keys, "store   hot partition, no single hot key")
+            await until_explained(
+                hs, cool_keys, "no single hot key: throttled by the heat of others"
+            )
             await until_explained(hs, cool_keys, "as are 5 others")
-            await until_explained(hs, [hot_key], "store   one hot key")
+            await until_explained(hs, cool_keys, "store   hot partition (2, ")
+            assert 2 in [each.partition for each in hs.hottest().partitions]
+            assert not [each for each in hs.hottest().keys if each.key.startswith("~partition")]
+            await until_explained(hs, [hot_key], "store   one hot key (2, ")
 
 
 def beside_the_registry(key: str) -> bool:

@@ -121,6 +121,7 @@ def _carry_out(plan: Plan, request: PutItem | DeleteItem | UpdateItem) -> Json:
     units = plan.units()
     plan.table.take("Write", plan.key, units)
     consumed.add(plan.table, "Write", units)
+    consumed.at(plan.table, plan.key)
     if plan.failure is not None:
         raise plan.failure
     plan.commit()
