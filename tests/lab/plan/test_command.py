@@ -46,6 +46,7 @@ def test_json_is_all_that_is_printed_if_it_is_wanted(
     found = json.loads(result.output)
     assert [each["remedy"]["name"] for each in found["outcomes"]] == ["nothing", "all three"]
     assert found["outcomes"][0]["requests"] == found["survey"]["requests"] > 0
+    assert 0 <= found["outcomes"][0]["throttled_share"] <= 1
     assert found["advice"]
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
+from itertools import accumulate, count
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heatsink.absorb.policy import NearRules
+from heatsink.dynamo.capacity import write_units
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.errors import InvalidSetting
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
@@ -268,6 +271,32 @@ def test_progress_grows_to_the_whole() -> None:
     replay(SyntheticTrace(load, 10**6, 1), TENTH, 1, [NOTHING], seen.append)
     assert seen == sorted(seen)
     assert seen[-1] > 0.9
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 3), st.sampled_from("abc"), st.booleans(), st.integers(0, 9_000)),
+        min_size=1,
+        max_size=300,
+    ),
+    st.integers(1, 4),
+)
+def test_whatever_the_trace_no_remedy_serves_more_than_there_is(
+    rows: list[tuple[float, str, bool, int]], partitions: int
+) -> None:
+    times = accumulate((gap for gap, *_ in rows), initial=MIDNIGHT_S)
+    requests = [Request(time_s, *row[1:]) for time_s, row in zip(times, rows, strict=False)]
+    plan = msgspec.structs.replace(TENTH, partitions=partitions)
+    for found in replay(Recorded(requests), plan, seed=1).outcomes:
+        assert found.requests == len(requests) == sum(one.requests for one in found.minutes)
+        assert 0 <= found.throttled <= len(requests) - found.absorbed
+        largest = max(write_units(request.size) for request in requests)
+        seconds = requests[-1].time_s - requests[0].time_s + plan.split.ceiling_s
+        assert found.write_units <= found.partitions * (100 * seconds + largest)
+        assert found.cost.on_demand >= 0
+        if not (found.remedy.spread or found.remedy.absorb):
+            assert found.cost_factor == pytest.approx(1)
 
 
 def test_a_trace_without_requests_is_refused() -> None:

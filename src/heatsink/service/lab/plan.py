@@ -15,7 +15,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.lab.plan.advice import advice, warnings
 from heatsink.lab.plan.findings import report_of
 from heatsink.lab.plan.lane import REMEDIES
-from heatsink.lab.plan.replay import Replay, replay
+from heatsink.lab.plan.replay import Outcome, Replay, replay
 from heatsink.lab.plan.settings import PlanSettings, Prices
 from heatsink.lab.plan.traces.csv_file import WEIGHT_MAX, CsvTrace
 from heatsink.lab.plan.traces.published import SHAPES
@@ -229,13 +229,18 @@ def _progress(is_shown: bool) -> Iterator[Callable[[float], object]]:
 
 
 def _as_json(found: Replay) -> str:
-    outcomes = [
-        {**msgspec.to_builtins(each), "minutes": len(each.minutes)} for each in found.outcomes
-    ]
+    """All figures but the minutes', of which there are many."""
     said = {"warnings": warnings(found), "advice": advice(found)}
-    return msgspec.json.encode(
-        {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
-    ).decode()
+    outcomes = [_figures(each) for each in found.outcomes]
+    whole = {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
+    return msgspec.json.encode(whole).decode()
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    figures: dict[str, Any] = msgspec.to_builtins(outcome)
+    del figures["minutes"]
+    computed = {"throttled_share": outcome.throttled_share, "cost_factor": outcome.cost_factor}
+    return {**figures, **computed}
 
 
 def _command(ctx: click.Context) -> str:
