@@ -26,7 +26,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: int = 100_000
     skew: float = 0.99
-    peak: float = 5_000.0
+    peak: float = 20_000.0
     trough: float = 0.3
     read_share: float = 0.5
     item_bytes: int = 500
