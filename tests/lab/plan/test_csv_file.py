@@ -99,6 +99,7 @@ def test_a_wrong_line_is_refused_by_its_number_and_field(
         (gzip.compress(HEADER.encode() + b"1,a,read,1\n" * 99)[:-9], "gzip data is cut off"),
         (b"\x1f\x8b" + b"nonsense", "cannot be read"),
     ],
+    ids=["empty", "without operations", "not UTF-8", "a quote left open", "cut off", "not gzip"],
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert said in refusal_of(tmp_path, text)
