@@ -24,7 +24,7 @@ from tests.servers import real
 
 from .driver import PARTITION, Driver
 
-PAGE = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
 ROLE = re.findall(r"^    (user heatsink-queue .*)$", PAGE, re.MULTILINE)[0]
 CLUSTER_ALSO = re.findall(r"On a cluster it also needs `([^`]*)`", PAGE)[0]
 ADMIN = "user default on nopass ~* &* +@all"

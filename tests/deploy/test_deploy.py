@@ -190,7 +190,7 @@ def test_an_alert_says_what_it_means_and_how_bad_it_is() -> None:
     for group in documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]:
         for rule in group["rules"]:
             assert rule["labels"]["severity"] in ("critical", "warning")
-            assert set(rule["annotations"]) == {"summary", "description"}
+            assert set(rule["annotations"]) == {"summary", "description", "runbook"}
             assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
@@ -203,7 +203,10 @@ def test_panels_have_places_of_their_own() -> None:
 
 
 def test_the_page_says_what_to_do_about_every_alert() -> None:
-    page = (DEPLOY.parent / "docs" / "deploy.md").read_text()
+    page = (DEPLOY.parent / "docs" / "operations" / "alerts.md").read_text()
     groups = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]
-    alerts = {rule["alert"] for group in groups for rule in group["rules"]}
-    assert set(re.findall(r"^\| (Heatsink\w+) \|", page, re.MULTILINE)) == alerts
+    alerts = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert re.findall(r"^## (Heatsink\w+)$", page, re.MULTILINE) == list(alerts)
+    for name, rule in alerts.items():
+        runbook = f"docs/operations/alerts.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == runbook

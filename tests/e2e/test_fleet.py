@@ -124,7 +124,7 @@ class Fleet:
                     self.acknowledged[line[37:-1]] = UUID(line[:36].decode())
 
 
-def until(condition: object, seconds: float = 20.0) -> None:
+def until(condition: object, seconds: float = 60.0) -> None:
     deadline_s = monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert monotonic() < deadline_s, "it did not happen in time"
@@ -179,7 +179,7 @@ async def compare(fleet: Fleet) -> int:
     for name in APP_SERVERS:
         fleet.kill(name)
     fleet.note_acknowledged()
-    assert len(fleet.acknowledged) > 1_000
+    assert len(fleet.acknowledged) > 300
     async with connect(fleet.store, coordinate=False) as hs:
         await verify(hs, fleet)
     return len(fleet.acknowledged)

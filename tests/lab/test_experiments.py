@@ -6,7 +6,16 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import celebrity, fairness, isolation, partitions, rates, reads, scaling
+from heatsink.lab import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    partitions,
+    rates,
+    reads,
+    scaling,
+)
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
@@ -67,13 +76,31 @@ def test_an_unknown_limit_is_found_by_the_whole_queue() -> None:
     "experiment",
     [
         partial(fairness.experiment, giant=2_000, batches=3),
+        partial(hot_key.one_run, "Heatsink", 100),
         partial(rates.experiment, jobs=300, seconds=90.0),
         partial(scaling.experiment, items=1_000),
     ],
-    ids=("fairness", "rates", "scaling"),
+    ids=("fairness", "hot-key", "rates", "scaling"),
 )
 def test_a_seed_gives_the_same_report(experiment: partial[object]) -> None:
     assert experiment(seed=3) == experiment(seed=3)
+
+
+def test_a_key_that_goes_viral_is_spread_before_its_partition_refuses() -> None:
+    plain, spread = (hot_key.one_run(case, 400, seed=1) for case in hot_key.CASES)
+    assert plain.total("given_up") > 0.3 * plain.total("offered")
+    assert spread.total("refused") == spread.total("given_up") == 0
+    assert max(second.buckets for second in spread.seconds) >= 5
+    assert spread.seconds[-1].buckets == 1, "it has cooled down"
+    for run in (plain, spread):
+        assert run.found == run.total("acknowledged")
+
+
+def test_a_page_of_many_buckets_reads_few_rows_more() -> None:
+    one, eight = (run_on_virtual_time(hot_key.page_cost(buckets, seed=1)) for buckets in (1, 8))
+    assert (one.queries, one.rows) == (1, hot_key.PAGE + 1)
+    assert eight.queries < 9
+    assert eight.rows < 100
 
 
 def test_a_product_page_kept_near_costs_few_loads_and_nobody_waits() -> None:

@@ -1,4 +1,4 @@
-"""The IAM policies of docs/aws.md against what the code calls: enough for each role, not more."""
+"""The IAM policies of docs/how-to/aws.md against what the code calls: enough, and not more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient, Item, Result
 from tests.spread.test_log import everything, spread
 
-PAGE = Path(__file__).parents[2] / "docs" / "aws.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws.md"
 CLOCK = SystemClock()
 NO_LEADING_KEYS = {"DescribeTable", "Scan"}
 
@@ -36,7 +36,7 @@ class Use(NamedTuple):
 
 def policy(role: str) -> list[dict[str, Any]]:
     section = re.search(rf"### {role}\n.*?```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert section, f"docs/aws.md has no policy for {role}"
+    assert section, f"docs/how-to/aws.md has no policy for {role}"
     statements: list[dict[str, Any]] = json.loads(section[1])["Statement"]
     return statements
 

@@ -144,8 +144,8 @@ async def test_erasing_leaves_nothing_not_even_tombstones(log: LogStore, stores:
 
 async def test_a_scan_sees_every_row_also_deleted_ones(log: LogStore) -> None:
     wanted = {("p" if n % 2 else "q", row(n).raw) for n in range(2_500)}
-    for first in range(0, 2_500, 250):
-        numbers = range(first, first + 250)
+    for first in range(0, 2_500, 50):
+        numbers = range(first, first + 50)
         await asyncio.gather(*(log.put("p" if n % 2 else "q", row(n)) for n in numbers))
     await log.delete("p", row(1, b"", deleted=True))
     assert {(partition, found.raw) async for partition, found in log.scan()} == wanted

@@ -167,6 +167,7 @@ class BlockingReads:
             self._shelf.cache.forget(key)
 
     def drop_all(self) -> None:
+        """Forget everything here, and tell nobody."""
         with self._lock:
             self._flights.clear()
             self._shelf.cache.clear()
@@ -196,5 +197,6 @@ class BlockingReads:
         return decorate
 
     def stats(self) -> ReadStats:
+        """What became of all reads so far."""
         with self._lock:
             return self._shelf.stats()

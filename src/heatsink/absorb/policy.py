@@ -16,16 +16,20 @@ COOL_SHARE = 0.5  # a key is hot until it is read less than this share of what m
 
 
 class NearRules(msgspec.Struct, frozen=True):
-    """From `hot_reads_s` on a key is read-hot. All processes together load it `loads_s` at most.
+    """Which keys are read-hot, and how often the fleet loads them.
 
-    So each keeps it for (number of processes ÷ `loads_s`), as far as its readers' `stale_for`
-    allows. It is let go when it was read half as much for `cool_down_s`.
+    Each process keeps one for (number of processes ÷ `loads_s`) seconds, as far as its readers'
+    `stale_for` allows.
     """
 
     hot_reads_s: float = 1_000.0
+    """Reads a second, of all processes, that make a key read-hot."""
     loads_s: float = 100.0
+    """All processes together load such a key so often a second at most."""
     cool_down_s: float = 30.0
+    """A key is let go after it was read half as much for so long."""
     keys_max: int = 1_000
+    """How many keys may be kept near at a time."""
 
     def __post_init__(self) -> None:
         check_number("hot_reads_s", self.hot_reads_s, 1, 10**12)

@@ -127,6 +127,7 @@ class Reads:
         self._shelf.cache.forget(key)
 
     def drop_all(self) -> None:
+        """Forget everything here, and tell nobody."""
         self._loading.forget_all()
         self._shelf.cache.clear()
 
@@ -164,6 +165,7 @@ class Reads:
         return decorate
 
     def stats(self) -> ReadStats:
+        """What became of all reads so far."""
         return self._shelf.stats()
 
     def _check_open(self) -> None:

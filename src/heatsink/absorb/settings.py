@@ -13,16 +13,16 @@ from .near_cache import CAPACITY, Weigh
 
 
 class ReadSettings(msgspec.Struct, frozen=True):
-    """`capacity` is in entries, or in whatever `weigh(value)` counts: bytes, rows.
-
-    `patience_s` is how long a load may take before its readers are told to retry. Entries count as
-    older than they are by up to `jitter` × `fresh_for`.
-    """
+    """The cache of one process: how much it keeps, and how long it waits for a load."""
 
     capacity: int = CAPACITY
+    """In entries, or in whatever `weigh` counts."""
     weigh: Weigh | None = None
+    """A function of a value: its bytes, its rows. None counts entries."""
     patience_s: float = 30.0
+    """How long a load may take before its readers are told to retry."""
     jitter: float = 0.1
+    """Entries count as older than they are, by up to `jitter` × `fresh_for`."""
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, 10**12)

@@ -143,6 +143,7 @@ class Table:
         return self._places.registry_key(check_partition_value(key))
 
     def close(self) -> None:
+        """Give back what it holds; your own table stays open."""
         self._pool.shutdown()
         self._background.close()
 

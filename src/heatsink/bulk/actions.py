@@ -99,16 +99,22 @@ class Context:
 
 @dataclass(frozen=True)
 class Action:
-    """A handler and how it is run. `together` > 1: it takes lists of items and of contexts."""
+    """A handler and how it is run."""
 
     name: str
     handler: Callable[..., Any]
     max_attempts: int = 5
+    """So many times an item is tried before it has failed."""
     timeout_s: float = 60.0
+    """A handler that takes longer is cancelled, which counts as an attempt."""
     backoff_s: float = 1.0
+    """The pause before the second attempt; twice as long each time, with jitter."""
     backoff_max_s: float = 300.0
+    """The longest pause."""
     together: int = 1
+    """More than 1: the handler takes lists of so many items and contexts."""
     is_async: bool = True
+    """Found out from the handler: a plain `def` runs in a thread."""
 
     def __post_init__(self) -> None:
         check_action("name", self.name)
@@ -168,6 +174,7 @@ class Actions:
         return register
 
     def get(self, name: str) -> Action | None:
+        """The action of that name, if there is one."""
         return self._actions.get(name)
 
     def and_also(self, action: Action) -> Actions:

@@ -25,6 +25,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def per_s(self) -> float:
+        """The same as a number of starts a second."""
         return self.count / self.period_s
 
     def __str__(self) -> str:
@@ -88,6 +89,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
+        """Whether it has ended."""
         return self.state in FINAL
 
     @property
@@ -96,23 +98,32 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a batch is. `accepted` items are safe; `eta_s` is None until there is a pace."""
+    """How far a batch is."""
 
     id: str
     action: str
     tenant: str
     state: State
     accepted: int
+    """Items of the batch: safe."""
     done: int
+    """Items that are done."""
     failed: int
+    """Items that have failed for good."""
     cancelled: int
+    """Items that will not run."""
     running: int
+    """Items that workers have now."""
     waiting: int
+    """Items that wait: for a worker, their rate or their next attempt."""
     eta_s: float | None
+    """Seconds left by the pace so far; None until there is a pace."""
     reason: str = ""
+    """Why it was aborted."""
 
     @property
     def is_final(self) -> bool:
+        """Whether it has ended."""
         return self.state in FINAL
 
 

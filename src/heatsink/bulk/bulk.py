@@ -38,22 +38,24 @@ Durability = Literal["fsync", "relaxed"]
 
 
 class BulkSettings(msgspec.Struct, frozen=True):
-    """`partitioned=False` is the path from before partitions, for a rollout without a stop.
-
-    `partitions` counts for the first process that ever opens the queue; later it is changed with
-    `repartition`. `stage` keeps deployments on one Redis apart; `places` puts partitions on a Redis
-    of their own. `durability="relaxed"` accepts what is not on disk yet. `weights` gives tenants
-    more than one share; `webhooks` are the URL prefixes that may be called when a batch is done.
-    """
+    """The queue of bulk actions, as every process that uses it has to see it."""
 
     partitions: int = PARTITIONS
+    """For the first process that opens the queue; later `repartition` changes it."""
     partitioned: bool = True
+    """`False` is the path from before partitions, for a rollout without a stop."""
     stage: str = "default"
+    """Keeps deployments on one Redis apart."""
     durability: Durability = "fsync"
+    """`relaxed` accepts what is not on disk yet."""
     places: Mapping[int, str] = {}
+    """Partitions on a Redis of their own: `{3: "redis://other"}`."""
     deadline_s: float = 30.0
+    """How long a call waits for a queue that is away."""
     weights: Mapping[str, float] = {}
+    """Tenants with more, or less, than one share."""
     webhooks: tuple[str, ...] = ()
+    """URL prefixes that may be called when a batch is done."""
 
     def __post_init__(self) -> None:
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -68,6 +70,8 @@ class BulkSettings(msgspec.Struct, frozen=True):
 
 
 class Bulk:
+    """`hs.bulk`: batches of items, submitted, looked at and steered."""
+
     def __init__(
         self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
     ) -> None:
@@ -305,9 +309,11 @@ class Bulk:
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
+        """Hand out no more items; what runs finishes."""
         await self._steer(id, "paused")
 
     async def resume(self, id: str) -> None:
+        """Go on with a paused batch."""
         await self._steer(id, "running")
 
     async def retry_failed(self, id: str) -> None:

@@ -60,7 +60,7 @@ class Submission:
         self._counts: dict[int, int] = {}
         self._chunks: dict[int, int] = {}
         self._loads: dict[int, float] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: list[asyncio.Task[None]] = []
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
         lane = lane_of(self._batch)
@@ -104,7 +104,7 @@ class Submission:
         self._chunks[partition] = first + len(chunks)
         self._counts[partition] = self._counts.get(partition, 0) + items
         self._loads[partition] = self._loads.get(partition, 0.0) + items
-        self._calls.add(asyncio.ensure_future(self._send(partition, chunks)))
+        self._calls.append(asyncio.ensure_future(self._send(partition, chunks)))
         await self._finish_calls(CALLS_MAX - 1)
 
     async def _look_at_loads(self) -> None:
@@ -137,8 +137,10 @@ class Submission:
 
     async def _finish_calls(self, most: int) -> None:
         while len(self._calls) > most:
-            done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.gather(*done)  # looks at all of them, and raises the first error
+            done, _ = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+            ended = [call for call in self._calls if call in done]
+            self._calls = [call for call in self._calls if call not in done]
+            await asyncio.gather(*ended)  # looks at all of them, and raises the first error
 
     def _part(self, partition: int) -> Part:
         batch = self._batch

@@ -19,14 +19,21 @@ class Explanation(msgspec.Struct, frozen=True):
 
     key: str
     layout: Layout
+    """Its epochs."""
     now_ms: int
+    """When it was asked for."""
     decision: Decision | None
+    """What the policy decided last."""
     pin: Decision | None
+    """What an operator decided, if anything."""
     heat: KeyHeat | None
+    """What it costs now, where that is known."""
     table_refusal: str | None = None
+    """The table's own last refusal, which buckets do not cure."""
     store: str | None = None
     """What a store that refuses the key's writes can do about it, and what only buckets can."""
     near: Decision | None = None
+    """The decision to keep it near, if it is read-hot."""
     bucket_units: tuple[int, ...] = ()
     """Write units to each bucket of the present layout through this process, so far."""
 
@@ -37,6 +44,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
+        """All that the key ever had, oldest first."""
         return self.layout.epochs
 
     @property
@@ -57,6 +65,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
+        """Why it has as many buckets as it has."""
         if self.pin is not None:
             return f"pinned to {self.pin.value}: {self.pin.reason}"
         if self.decision is not None:

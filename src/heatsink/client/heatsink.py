@@ -239,12 +239,14 @@ class Heatsink:
 
     @property
     def log(self) -> Log:
+        """Logs: conversations, feeds, audit trails."""
         if self._log is None:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._log
 
     @property
     def counters(self) -> Counters:
+        """Counters that many add to."""
         if self._counters is None:
             raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
         return self._counters

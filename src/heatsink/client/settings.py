@@ -24,19 +24,33 @@ class Settings(msgspec.Struct, frozen=True):
     """How one process takes part. `coordinate=False` leaves deciding to other processes."""
 
     ids: IdScheme = msgspec.field(default_factory=Uuid7)
+    """`Uuid7()`, `Ulid()` or `Snowflake(epoch_ms=…)`: one kind for a whole store."""
     rules: BucketRules = BucketRules()
+    """When keys get more buckets, and fewer."""
     retries: Retries = Retries()
+    """How long a call goes on trying."""
     window_s: float = 1.0
+    """Over how many seconds heat is counted: 0.1 to 60."""
     token_ttl_s: float = TOKEN_TTL_S
+    """For how many seconds counters remember tokens: at least 60."""
     coordinate: bool = True
+    """Take part in leading; `False` is the data plane alone."""
     lease_s: float = 3.0
+    """For how many seconds a silent leader keeps the lead."""
     name: str = ""
+    """What this process is called in the registry; left out, its host."""
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
+    """The queue of bulk actions."""
     scaling: str = "littles_law"
+    """`littles_law`, `time_decay`, `congestion` or `exponential`: how workers are scaled."""
     timelines: TimelineSettings = TimelineSettings()
+    """From where on posts are pulled, and how fresh homes are."""
     workers: WorkerRules = WorkerRules()
+    """The numbers of the scaling policies."""
     reads: ReadSettings = ReadSettings()
+    """The cache of hot reads in this process."""
     near: NearRules = NearRules()
+    """Which keys the whole fleet keeps near."""
 
     @property
     def alarm_units(self) -> int:

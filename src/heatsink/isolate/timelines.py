@@ -40,11 +40,14 @@ SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
 
 
 class TimelineSettings(msgspec.Struct, frozen=True):
-    """`threshold` followers make an author pulled; posts of theirs are cached for `fresh_for`."""
+    """From where on posts are pulled, and how old what homes show may be."""
 
     threshold: int = 10_000
+    """Authors with so many followers are pulled; until 80 % of it again."""
     fresh_for: float = 0.5
+    """For how long posts of pulled authors are served as they were read."""
     stale_for: float = 5.0
+    """What is older than this is never shown."""
 
     def __post_init__(self) -> None:
         check_whole("threshold", self.threshold, 1, FOLLOWERS_MAX)
@@ -63,11 +66,15 @@ class Post:
 
 @dataclass(frozen=True)
 class HomePage:
+    """Posts, the newest first. `cursor` goes on where they end; None after the last page."""
+
     posts: list[Post]
     cursor: str | None
 
 
 class Timelines:
+    """`hs.timelines`: who follows whom, and what they see."""
+
     def __init__(
         self,
         log: PostLog,
@@ -105,9 +112,11 @@ class Timelines:
         return is_new
 
     async def followers(self, author: str) -> int:
+        """How many follow an author."""
         return await self._graph.follower_count(_check_name("author", author))
 
     async def following(self, user: str) -> list[str]:
+        """Whom a user follows, in the order of their names."""
         return sorted(await self._graph.following(_check_name("user", user)))
 
     def authors(self) -> list[AuthorMode]:

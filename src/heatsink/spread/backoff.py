@@ -29,14 +29,17 @@ Result = TypeVar("Result")
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How long to keep trying. Attempt n waits at most `first_s * 2**n`, at most `longest_s`.
-
-    A `deadline_s` of 0 is one attempt, as long as the store lets it take, and none after it.
-    """
+    """How long to keep trying: exponential pauses with full jitter, until a deadline."""
 
     first_s: float = 0.02
+    """Attempt n waits `first_s * 2**n` at most."""
     longest_s: float = 0.5
+    """The longest pause."""
     deadline_s: float = 10.0
+    """How long the whole call may take; an attempt under way is cut then.
+
+    0 is one attempt, as long as the store lets it take, and none after it.
+    """
 
     def __post_init__(self) -> None:
         check_number("longest_s", self.longest_s, 0.001, 3600)

@@ -28,6 +28,8 @@ REMEMBERED_MAX = 10_000
 
 
 class Counters:
+    """`hs.counters`: numbers that many may add to at once, exact whatever is retried."""
+
     def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float = TOKEN_TTL_S) -> None:
         self._store = store
         self._parts = parts

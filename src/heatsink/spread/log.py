@@ -29,6 +29,8 @@ TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 
 
 class Log:
+    """`hs.log`: entries under a key, in the order of their ids."""
+
     def __init__(self, store: LogStore, parts: Parts) -> None:
         self._store = store
         self._parts = parts

@@ -28,10 +28,12 @@ class Identified(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> Any:
+        """Of the deployment's kind: a UUID, a ULID as text, a Snowflake as a number."""
         return self.scheme.value(self.raw)
 
     @property
     def time(self) -> datetime:
+        """The time in the id, in UTC."""
         return datetime.fromtimestamp(self.scheme.time_ms(self.raw) / 1000, UTC)
 
 

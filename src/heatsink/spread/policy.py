@@ -23,19 +23,25 @@ BLIND_WINDOWS = 3  # after missing more than these in a row, calm has to be seen
 
 
 class BucketRules(msgspec.Struct, frozen=True):
-    """When to grow, when to shrink, and how far. `shrink=False` is a high-water mark.
-
-    `forecast_s` is how far ahead of a rising key the layout must be: a window to see it, the
-    horizon for the new epoch to begin, and a second of room.
-    """
+    """When to grow, when to shrink, and how far."""
 
     bucket_units_s: int = 800
+    """Write units that a bucket should carry per second: 80 % of a partition's limit."""
     buckets_max: int = 64
+    """The most that one key may have: up to 1,024."""
     forecast_s: float = 3.0
+    """How far ahead of a rising key the layout must be; 0 switches forecasting off.
+
+    A window to see it, the horizon for the new epoch to begin, and a second of room.
+    """
     cool_down_s: float = 300.0
+    """How long it must be calm before N comes down."""
     shrink: bool = True
+    """`False` is a high-water mark: N never comes down."""
     shrink_fill: float = 0.5
+    """How full the fewer buckets may be, as a share of `bucket_units_s`."""
     extra_buckets_max: int = 100_000
+    """Buckets beyond the first, of all keys together."""
 
     def __post_init__(self) -> None:
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)

@@ -29,7 +29,7 @@ from tests.servers import real
 from .test_relay_conformance import META, entry
 from .test_wire_conformance import Listener, listening, until
 
-PAGE = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "redis.md").read_text()
 ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
 CLUSTER_ALSO = re.findall(r"On a cluster both also need `([^`]*)`", PAGE)[0]
 ADMIN = "user default on nopass ~* &* +@all"
@@ -105,5 +105,7 @@ async def test_each_role_hears_and_says_what_is_forgotten(
 async def test_no_role_can_do_more(role: tuple[str, str], words: tuple[str, ...]) -> None:
     with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
         async with logged_in(server, role) as connection:
-            with pytest.raises(Refused, match=r"may not: see the ACL lines in docs/redis\.md"):
+            with pytest.raises(
+                Refused, match=r"may not: see the ACL lines in docs/how-to/redis\.md"
+            ):
                 await connection.run(*words)

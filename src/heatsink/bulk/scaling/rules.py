@@ -14,27 +14,32 @@ WORKERS_MAX = 10_000
 
 
 class WorkerRules(msgspec.Struct, frozen=True):
-    """`base` workers when there is nothing to do, at most `workers_max` in any one partition.
-
-    The seed's policies grow where more than `depth` runnable items wait per worker, `time_decay`
-    after `cycles` turns in a row and up to `growth_max` times the base; it shrinks by half every
-    `decay_s`, `decay_after_s` after the last growth. Little's law drains what is runnable within
-    `drain_s`, with `margin` square roots to spare, and shrinks after `hold_s` with less to do.
-    `fleet_max` is for all partitions together.
-    """
+    """How many workers there may be, and the numbers of the laws that choose."""
 
     base: int = 8
+    """Workers of a partition when there is nothing to do."""
     workers_max: int = 256
+    """Workers of any one partition."""
     fleet_max: int = WORKERS_MAX
+    """Workers of all partitions together."""
     depth: float = 10.0
+    """The seed's policies grow where more runnable items than this wait per worker."""
     cycles: int = 3
+    """`time_decay` grows after so many turns in a row."""
     growth_max: float = 8.0
+    """`time_decay` grows up to so many times the base."""
     decay_after_s: float = 600.0
+    """`time_decay` begins to shrink so long after it last grew."""
     decay_s: float = 60.0
+    """`time_decay` shrinks by half every so often."""
     drain_s: float = 30.0
+    """Little's law drains what is runnable within this time."""
     margin: float = 1.0
+    """Little's law has so many square roots to spare."""
     hold_s: float = 60.0
+    """Little's law shrinks after so long with less to do."""
     probe_again_s: float = 120.0
+    """Little's law doubts a knee that it has found so long after it, then less often."""
 
     def __post_init__(self) -> None:
         check_whole("base", self.base, 1, WORKERS_MAX)

@@ -39,14 +39,20 @@ LEGACY_PREFIX = "unpartitioned/"  # these share their own queue among themselves
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
-    """`workers` run in each partition until a coordinator decides otherwise."""
+    """What `hs.worker(actions, …)` may be told."""
 
     workers: int = 8
+    """In each partition, until a coordinator decides otherwise."""
     workers_max: int = 256
+    """The most of them in one partition."""
     lease_s: float = 10.0
+    """How long a silent worker keeps its items."""
     member_s: float = 5.0
+    """How long a silent process keeps its partitions."""
     grace_s: float = 8.0
+    """What runs may take so long to finish when the process is told to end."""
     partitioned: bool = True
+    """As in `BulkSettings`."""
 
     def __post_init__(self) -> None:
         check_whole("workers", self.workers, 1, WORKERS_MAX)
@@ -58,6 +64,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer:
+    """A process's part in running items: owns queue partitions, and workers in each of them."""
+
     def __init__(
         self,
         stores: QueueStores,
@@ -87,10 +95,12 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int]:
+        """Those that this process owns now."""
         return sorted(self._pumps)
 
     @property
     def workers(self) -> dict[int, int]:
+        """How many run in each of its partitions now."""
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
 
     async def run(self) -> None:
@@ -115,6 +125,7 @@ class Consumer:
             raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
+        """Let `run` finish what is under way, give back the rest, and return."""
         self._stopped.set()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:

@@ -81,7 +81,7 @@ class WorkerPool:
         self._jobs: deque[Job] = deque()
         self._waiting_items = 0
         self._missing: dict[str, float] = {}
-        self._workers: set[Worker] = set()
+        self._workers: dict[Worker, None] = {}  # in order, so that a simulation replays
         self._idle: deque[asyncio.Future[None]] = deque()
         self._yielded_s = 0.0
         self.is_ending = False
@@ -103,7 +103,7 @@ class WorkerPool:
         self.size = size
         while len(self._workers) < size:
             worker = Worker()
-            self._workers.add(worker)
+            self._workers[worker] = None
             worker.task = asyncio.ensure_future(self._work(worker))
         self._wake(len(self._idle))
 
@@ -153,7 +153,7 @@ class WorkerPool:
                     self._yielded_s = now_s
                     await self._clock.sleep(0)
         finally:
-            self._workers.discard(worker)
+            self._workers.pop(worker, None)
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -277,7 +277,7 @@ class WorkerPool:
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
         logger.error("a handler of %r ignores its cancellation: left behind", action.name)
         worker.abandoned = True
-        self._workers.discard(worker)
+        self._workers.pop(worker, None)
         self._release(worker)
         error = TimedOut(f"the handler never returned after timeout_s={action.timeout_s:g}")
         used_s = self._clock.monotonic_s() - worker.started_s

@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab import celebrity, fairness, isolation, partitions, rates, reads, scaling
+from heatsink.lab import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    partitions,
+    rates,
+    reads,
+    scaling,
+)
 from heatsink.lab.report import Report, shown, to_html
 
 
@@ -32,6 +41,14 @@ def _items(default: int, what: str) -> Callable[..., Any]:
     return click.option(
         "--items", type=click.IntRange(1_000), default=default, show_default=True, help=what
     )
+
+
+@lab.command("hot-key")
+@_items(hot_key.PEAK_S, "Writes a second at the top.")
+@_options
+def hot_key_command(items: int, seed: int, out: Path | None) -> None:
+    """A conversation that goes viral, with one bucket and spread."""
+    _show(hot_key.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("scaling")

@@ -117,7 +117,7 @@ OPTIONS = (
         "--limit",
         multiple=True,
         callback=_refusing(limits_of),
-        help="NAME=NUMBER, of those in docs/server.md.",
+        help="NAME=NUMBER, of those in docs/how-to/server.md.",
     ),
     *SHAPE,
     click.option("--log-json", is_flag=True, help="One JSON object a line."),

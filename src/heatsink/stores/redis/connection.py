@@ -178,7 +178,7 @@ def _refusal(error: Exception, where: str, command: str) -> Exception:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     code = next(named, str(error).split(" ")[0])
     if code == "NOPERM":
-        hint = "its user may not: see the ACL lines in docs/redis.md"
+        hint = "its user may not: see the ACL lines in docs/how-to/redis.md"
         return Refused(f"{where} refuses {command}: {hint}", code)
     return Refused(f"{where} refuses {command}: {str(error)[:120]}", code)
 

@@ -1,0 +1,37 @@
+"""Those parts of the reference that the code itself knows, made as Markdown when the site is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from . import commands, errors, fields, http_api, metrics
+
+MAKERS: dict[str, Callable[..., str]] = {
+    "commands": commands.markdown,
+    "errors": errors.markdown,
+    "http-api": http_api.markdown,
+    "metrics": metrics.markdown,
+    "record": fields.record,
+    "settings": fields.settings,
+}
+
+
+class Generated(SphinxDirective):
+    """`{generated} settings heatsink.BucketRules`: a maker, and what it is to be made of."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[Any]:
+        maker, *arguments = self.arguments[0].split()
+        text = MAKERS[maker](*arguments)
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("generated", Generated)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

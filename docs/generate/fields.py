@@ -1,0 +1,65 @@
+"""Records and settings: their fields, and what is said below each in the source."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from pkgutil import resolve_name
+from textwrap import dedent
+from typing import Any
+
+import msgspec
+
+from .markdown import code, paragraphs, table
+
+WRITTEN_OUT = (bool, int, float, str, tuple, list, dict, type(None))
+
+
+def settings(name: str) -> str:
+    """What one may give, with what holds if one does not."""
+    kind, texts = resolve_name(name), field_texts(resolve_name(name))
+    rows = [
+        [code(field), code(default), texts.get(field, "")]
+        for field, default in defaults(kind).items()
+    ]
+    return paragraphs(inspect.getdoc(kind) or "", table(["field", "default", ""], rows))
+
+
+def record(name: str) -> str:
+    """What one gets: names and types."""
+    kind, texts = resolve_name(name), field_texts(resolve_name(name))
+    rows = [
+        [code(field), code(annotation), texts.get(field, "")]
+        for field, annotation in kind.__annotations__.items()
+    ]
+    return table(["field", "type", ""], rows)
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """The string below a field, as type checkers and editors read it too."""
+    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: text.value.value
+        for field, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def defaults(kind: Any) -> dict[str, str]:
+    """Of the fields that may be left out."""
+    if dataclasses.is_dataclass(kind):
+        plain = {field.name: field.default for field in dataclasses.fields(kind)}
+        return {name: repr(x) for name, x in plain.items() if x is not dataclasses.MISSING}
+    return {field.name: _shown(field) for field in msgspec.structs.fields(kind)}
+
+
+def _shown(field: msgspec.structs.FieldInfo) -> str:
+    factory: Any = field.default_factory
+    value = field.default if factory is msgspec.NODEFAULT else factory()
+    return repr(value) if isinstance(value, WRITTEN_OUT) else f"{type(value).__name__}()"

@@ -1,0 +1,53 @@
+"""What `/metrics` serves, asked of the collectors of each process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from heatsink import connect
+from heatsink.bulk import Actions
+from heatsink.service.api.metrics import Metrics as OfServer
+from heatsink.service.coordinator import Metrics as OfCoordinator
+from heatsink.service.queue_metrics import QueueCollector, WorkCollector
+
+from .markdown import code, table
+
+Families = dict[str, list[Metric]]
+
+
+def markdown() -> str:
+    families = asyncio.run(_families())
+    known = {metric.name: metric for metrics in families.values() for metric in metrics}
+    rows = [_row(metric, _served_by(metric.name, families)) for metric in known.values()]
+    return table(["metric", "type", "labels", "meaning", "served by"], rows)
+
+
+async def _families() -> Families:
+    async with connect("memory://") as hs:
+        queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
+        server = OfServer(hs)
+        server.add(work)
+        return {
+            "coordinator": _collected(OfCoordinator(hs.status, queue)),
+            "serve": _collected(server),
+            "worker": list(work.collect()),
+        }
+
+
+def _collected(metrics: OfServer | OfCoordinator) -> list[Metric]:
+    found: Iterable[Metric] = metrics._registry.collect()
+    return list(found)
+
+
+def _served_by(name: str, families: Families) -> str:
+    here = [who for who, metrics in families.items() if name in {each.name for each in metrics}]
+    return ", ".join(map(code, here))
+
+
+def _row(metric: Metric, served_by: str) -> list[str]:
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    labels = ", ".join(map(code, getattr(metric, "_labelnames", ())))
+    return [code(name), metric.type, labels, metric.documentation, served_by]

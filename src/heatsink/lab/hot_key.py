@@ -1,0 +1,258 @@
+"""One conversation goes viral: with one bucket, spread by Heatsink; and what buckets cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from itertools import accumulate
+from random import Random
+
+import msgspec
+
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.settings import Settings
+from heatsink.errors import Retryable, Throttled
+from heatsink.spread.backoff import Retries
+from heatsink.spread.policy import BucketRules
+from heatsink.spread.store import Answer, Ask, LogStore, Row
+from heatsink.stores.memory import memory_stores
+from heatsink.stores.throttled import PartitionLimit, throttled
+from heatsink.testing import SkewedClock, run_on_virtual_time
+
+from .report import Cell, Chart, Figure, Report, Series, Table
+
+PEAK_S = 4_000
+LIMIT_SHARE = 0.25  # of the peak is what one partition takes
+FILL = 0.8
+GROWTH = 1.2
+TOP_S, FADE_S, CALM_S = 10, 6, 18
+COOL_DOWN_S = 5.0
+RETRIES = Retries(first_s=0.2, longest_s=1.0, deadline_s=2.0)
+TICK_S = 0.01
+PAGE = 50
+PAGES = 40
+ROWS = 3_000
+BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+KEY = "chat"
+CASES = {"one bucket": False, "Heatsink": True}
+
+
+STORY = f"""\
+A conversation with few messages goes viral: 20 % more every second, up to what four partitions
+take. Whoever writes tries again for {RETRIES.deadline_s:g} s, and then gives up.
+
+With one bucket, all that the partition does not take is refused. Heatsink sees the slope, and makes
+buckets before they are needed; a while after the crowd has left there is one again.
+
+Buckets cost nothing to write and something to read: a page of {PAGE} has to ask each of them."""
+
+
+class Second(msgspec.Struct):
+    offered: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    given_up: int = 0
+    buckets: int = 1
+
+
+class Run(msgspec.Struct, frozen=True):
+    """`found` is what there was when everything was read back."""
+
+    case: str
+    seconds: list[Second]
+    found: int
+
+    def total(self, field: str) -> int:
+        return sum(getattr(second, field) for second in self.seconds)
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """Of a page, on average."""
+
+    buckets: int
+    queries: float
+    rows: float
+
+
+class WatchedLog:
+    """A log store that counts what it refused, and what it was asked for."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self.refused = self.queries = self.rows = 0
+        self.get, self.delete = store.get, store.delete
+        self.erase, self.scan = store.erase, store.scan
+
+    def put(self, partition: str, row: Row) -> Awaitable[Row | None]:
+        try:
+            return self._store.put(partition, row)
+        except Throttled:
+            self.refused += 1
+            raise
+
+    async def query(self, partition: str, ask: Ask) -> Answer:
+        answer = await self._store.query(partition, ask)
+        self.queries += 1
+        self.rows += len(answer.rows)
+        return answer
+
+
+def offered(peak_s: int) -> list[int]:
+    """Writes in each second: a quiet chat, then 20 % more every second, the top, and calm again."""
+    quiet = peak_s / 20
+    rising = [quiet] * 4
+    while rising[-1] * GROWTH < peak_s:
+        rising.append(rising[-1] * GROWTH)
+    fading = accumulate([0.6] * FADE_S, lambda rate, share: rate * share, initial=float(peak_s))
+    return [round(rate) for rate in [*rising, *[peak_s] * TOP_S, *fading, *[quiet / 2] * CALM_S]]
+
+
+class Crowd:
+    def __init__(self, case: str, peak_s: int, seed: int) -> None:
+        self.clock = SkewedClock()
+        limit_s = peak_s * LIMIT_SHARE
+        stores = throttled(memory_stores(self.clock), PartitionLimit(writes_s=limit_s), self.clock)
+        self._log = WatchedLog(stores.log)
+        rules = BucketRules(bucket_units_s=int(limit_s * FILL), cool_down_s=COOL_DOWN_S)
+        settings = Settings(rules=rules, retries=RETRIES, coordinate=CASES[case])
+        self._client = Heatsink(replace(stores, log=self._log), settings, self.clock, Random(seed))
+        self._plan = offered(peak_s)
+        self.case = case
+        self.seconds = [Second() for _ in self._plan]
+
+    async def _write(self, hs: Heatsink) -> None:
+        try:
+            await hs.log.append(KEY, b"hello")
+        except Retryable:
+            self._now.given_up += 1
+        else:
+            self._now.acknowledged += 1
+
+    async def play(self) -> Run:
+        async with self._client as hs:
+            async with asyncio.TaskGroup() as writes:
+                for second, count in zip(self.seconds, self._plan, strict=True):
+                    self._now = second
+                    await self._offer(hs, writes, count)
+            return Run(self.case, self.seconds, await _count(hs))
+
+    async def _offer(self, hs: Heatsink, writes: asyncio.TaskGroup, count: int) -> None:
+        """For a second, whether or not earlier writes were answered: the crowd does not wait."""
+        refused, ticks = self._log.refused, round(1 / TICK_S)
+        for tick in range(ticks):
+            for _ in range(count * tick // ticks, count * (tick + 1) // ticks):
+                writes.create_task(self._write(hs))
+            await self.clock.sleep(TICK_S)
+        self._now.offered = count
+        self._now.refused = self._log.refused - refused
+        self._now.buckets = (await hs.explain(KEY)).buckets
+
+
+async def _count(hs: Heatsink) -> int:
+    found, cursor = 0, None
+    while True:
+        page = await hs.log.page(KEY, limit=1_000, cursor=cursor)
+        found, cursor = found + len(page.entries), page.cursor
+        if cursor is None:
+            return found
+
+
+def one_run(case: str, peak_s: int, seed: int) -> Run:
+    async def play() -> Run:
+        return await Crowd(case, peak_s, seed).play()
+
+    return run_on_virtual_time(play())
+
+
+async def page_cost(buckets: int, seed: int) -> Cost:
+    """Of pages that begin anywhere in a log that has as many buckets all the time."""
+    clock, chance = SkewedClock(), Random(seed)
+    stores = memory_stores(clock)
+    log = WatchedLog(stores.log)
+    async with Heatsink(replace(stores, log=log), Settings(), clock, Random(seed)) as hs:
+        await hs.pin(KEY, buckets=buckets, reason="to see what it costs")
+        await clock.sleep(2.0)
+        ids = [(await hs.log.append(KEY, b"hello")).id for _ in range(ROWS)]
+        log.queries = log.rows = 0
+        for before in chance.choices(ids[2 * PAGE :], k=PAGES):
+            await hs.log.page(KEY, limit=PAGE, before=before)
+    return Cost(buckets, log.queries / PAGES, log.rows / PAGES)
+
+
+def experiment(peak_s: int = PEAK_S, seed: int = 1) -> Report:
+    plain, spread = (one_run(case, peak_s, seed) for case in CASES)
+    costs = [run_on_virtual_time(page_cost(buckets, seed)) for buckets in BUCKETS]
+    return Report(
+        name="hot-key",
+        title=f"A hot key: {peak_s:,} writes a second",
+        story=STORY,
+        figures=[
+            Figure("given up, one bucket", f"{plain.total('given_up'):,}", "writes"),
+            Figure("given up, Heatsink", f"{spread.total('given_up'):,}", "writes"),
+            Figure("buckets at most", str(max(second.buckets for second in spread.seconds))),
+        ],
+        tables=[_table([plain, spread]), _cost_table(costs)],
+        charts=[*_run_charts(plain, spread, peak_s * LIMIT_SHARE), *_cost_charts(costs)],
+    )
+
+
+def _table(runs: list[Run]) -> Table:
+    fields = ["offered", "acknowledged", "refused", "given_up"]
+    rows: list[list[Cell]] = [
+        [run.case, *(run.total(field) for field in fields), run.found] for run in runs
+    ]
+    columns = ["case", "offered", "acknowledged", "refusals", "given up", "found"]
+    note = "A write may be refused more than once. Found: by reading everything back."
+    return Table("The whole run", columns, rows, note)
+
+
+def _cost_table(costs: list[Cost]) -> Table:
+    rows: list[list[Cell]] = [
+        [cost.buckets, round(cost.queries, 1), round(cost.rows), cost.buckets * PAGE]
+        for cost in costs
+    ]
+    columns = ["buckets", "queries", "rows read", f"asking each for {PAGE}"]
+    return Table(f"What a page of {PAGE} costs", columns, rows)
+
+
+def _run_charts(plain: Run, spread: Run, limit_s: float) -> list[Chart]:
+    end = float(len(plain.seconds) - 1)
+    limit = Series("what one partition takes", [0.0, end], [limit_s, limit_s], "dot", 2)
+    wanted = _line("offered", plain, "offered", 4, "fill")
+    return [
+        Chart(
+            "Writes acknowledged",
+            "writes a second",
+            [
+                wanted,
+                limit,
+                _line("one bucket", plain, "acknowledged", 1),
+                _line("Heatsink", spread, "acknowledged", 0),
+            ],
+        ),
+        Chart(
+            "Answers “throttled”",
+            "a second",
+            [
+                _line("one bucket", plain, "refused", 1),
+                _line("Heatsink", spread, "refused", 0),
+            ],
+        ),
+        Chart("Buckets", "buckets", [_line("Heatsink", spread, "buckets", 0, "step")]),
+    ]
+
+
+def _line(name: str, run: Run, field: str, colour: int, style: str = "plain") -> Series:
+    seconds = [float(second) for second in range(len(run.seconds))]
+    values = [float(getattr(second, field)) for second in run.seconds]
+    return Series(name, seconds, values, style, colour)
+
+
+def _cost_charts(costs: list[Cost]) -> list[Chart]:
+    buckets = [str(cost.buckets) for cost in costs]
+    each = [float(cost.buckets * PAGE) for cost in costs]
+    rows = Series("Heatsink", buckets, [round(cost.rows, 1) for cost in costs], colour=0)
+    naive = Series(f"asking each bucket for {PAGE}", buckets, each, colour=1)
+    title = f"Rows read for a page of {PAGE}"
+    return [Chart(title, "rows", [rows, naive], "buckets", "bars", log=True)]
