@@ -27,6 +27,7 @@ NAMES = (
     "view",
     "activation",
     "engine",
+    "adaptive",
     "dynamodb",
     "registry_reads",
     "fleet",
@@ -37,6 +38,7 @@ NAMES = (
     "http",
     "dashboard",
     "celebrity",
+    "plan",
     "reads",
 )
 Measure = Callable[[Bench, Scale], Awaitable[None]]

@@ -18,11 +18,11 @@ class Calls:
     """Answers as JSON; `status` is that of the last one."""
 
     def __init__(self, clock: Clock, settings: EngineSettings | None = None) -> None:
-        self._engine = Engine(settings or EngineSettings(), clock, Random(7))
+        self.engine = Engine(settings or EngineSettings(), clock, Random(7))
         self.status = 0
 
     def __call__(self, operation: str, **request: Any) -> Any:
-        self.status, body = self._engine.answer(API + operation, msgspec.json.encode(request))
+        self.status, body = self.engine.answer(API + operation, msgspec.json.encode(request))
         return msgspec.json.decode(body)
 
     def create(self, sort_kind: str | None = "S", **options: Any) -> Any:

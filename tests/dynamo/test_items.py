@@ -7,8 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.dynamo.items import EVERYTHING, Bounds, Items, Key, Row
-from heatsink.dynamo.partitions import TOKENS, PartitionMap, token_of
+from heatsink.dynamo.rows.items import EVERYTHING, Bounds, Key, Row
+from heatsink.dynamo.rows.rows import Rows
+from heatsink.dynamo.rows.tokens import token_of
+from heatsink.split.map import SPACE
 
 hashes = st.sampled_from("pqr")
 sorts = st.text("ab", min_size=1, max_size=3)
@@ -16,8 +18,8 @@ keys = st.builds(Key, hashes, sorts)
 changes = st.lists(st.tuples(keys, st.booleans()), max_size=40)
 
 
-def made_by(steps: list[tuple[Key, bool]]) -> tuple[Items, dict[Key, Row]]:
-    items, plain = Items(), {}
+def made_by(steps: list[tuple[Key, bool]]) -> tuple[Rows, dict[Key, Row]]:
+    items, plain = Rows(), {}
     for number, (key, put) in enumerate(steps):
         row = Row({"n": {"N": str(number)}, "pk": {"S": str(key.hash)}}, number)
         if put:
@@ -58,11 +60,10 @@ def test_a_prefix_is_a_range(steps: Any, hash_: str, prefix: str) -> None:
 @given(changes, st.integers(1, 4))
 def test_segments_hold_everything_once(steps: Any, count: int) -> None:
     items, plain = made_by(steps)
-    edges = [number * TOKENS // count for number in range(count + 1)]
+    edges = [number * SPACE // count for number in range(count + 1)]
     found = [row for n in range(count) for row in items.scan(edges[n], edges[n + 1])]
     assert sorted(found, key=str) == sorted(plain.values(), key=str)
-    assert items.count == len(plain)
-    assert items.bytes == sum(row.size for row in plain.values())
+    assert items.size() == (len(plain), sum(row.size for row in plain.values()))
 
 
 @given(changes)
@@ -77,7 +78,7 @@ def test_a_scan_goes_on_after_any_key(steps: Any) -> None:
 
 
 def test_a_table_without_sort_keys_has_one_row_per_key() -> None:
-    items = Items()
+    items = Rows()
     items.put(Key("a", None), Row({}, 1))
     items.put(Key("a", None), Row({}, 2))
     assert [row.size for row in items.query("a", EVERYTHING)] == [2]
@@ -85,13 +86,8 @@ def test_a_table_without_sort_keys_has_one_row_per_key() -> None:
     assert list(items.scan()) == []
 
 
-def test_a_key_lives_in_one_partition_and_keys_spread_over_all() -> None:
-    numbers = iter(range(4))
-    partitions = PartitionMap(4, lambda: next(numbers))
+def test_keys_spread_evenly_over_the_hashes() -> None:
     counts = [0] * 4
     for number in range(4_000):
-        token = token_of(f"key{number}")
-        assert partitions.at(token) == partitions.number_at(token) == token * 4 // TOKENS
-        counts[partitions.at(token)] += 1
+        counts[token_of(f"key{number}") * 4 // SPACE] += 1
     assert min(counts) > 900
-    assert (partitions.at(0), partitions.at(TOKENS - 1)) == (0, 3)

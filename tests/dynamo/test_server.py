@@ -56,7 +56,7 @@ async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
 async def test_what_is_not_the_protocol_is_refused() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.write(request(b"{not json"))
         status, body = await wire.answer()
@@ -127,3 +127,22 @@ async def test_a_port_that_is_taken_is_named() -> None:
 def test_wrong_settings_are_named(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidSetting, match=next(iter(wrong))):
         EngineSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_browser_gets_the_page_and_the_figures_and_nothing_else() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        for path, status, part in (
+            (b"/", 200, b"<title>Partitions"),
+            (b"/?x=1", 200, b"<title>Partitions"),
+            (b"/page.js", 200, b"fetch("),
+            (b"/partitions", 200, b"[]"),
+            (b"/../settings.py", 404, b"X-Amz-Target"),
+        ):
+            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            answered, body = await wire.answer()
+            assert answered == status
+            assert part in body
+        wire.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        assert (await wire.answer())[0] == 404
+        wire.writer.close()

@@ -124,10 +124,10 @@ def test_an_on_demand_table_may_have_a_limit_of_its_own(clock: ManualClock) -> N
 
 
 @pytest.mark.parametrize(("idle_s", "units"), [(0, 1_000), (10, 11_000), (1_000, 300_000)])
-async def test_unused_capacity_is_saved_for_300_seconds(
+async def test_without_adaptive_capacity_a_partition_saves_300_seconds_of_its_limit(
     clock: ManualClock, idle_s: int, units: int
 ) -> None:
-    calls = Calls(clock)
+    calls = Calls(clock, EngineSettings(adaptive=False))
     calls.create()
     await clock.advance(idle_s)
     accepted = 0

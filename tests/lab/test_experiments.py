@@ -6,7 +6,16 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import celebrity, fairness, hot_key, isolation, rates, reads, scaling
+from heatsink.lab import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    partitions,
+    rates,
+    reads,
+    scaling,
+)
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
@@ -124,3 +133,15 @@ def test_in_an_event_each_rule_finds_its_author() -> None:
     assert both["commentator"].explained.startswith("pull: cost: ")
     assert both["commentator"].writes == both["celebrity"].writes == 0
     assert both["somebody"].writes == both["somebody"].posts * celebrity.FRIENDS
+
+
+def test_adaptive_capacity_stops_at_one_key_and_salt_needs_it_on_a_young_table() -> None:
+    plain, adaptive, salted, both = (
+        list(partitions.seconds(case, 2_700, seed=1))[-10:] for case in partitions.CASES
+    )
+    assert sum(second.others_throttled for second in plain) > 0
+    assert sum(second.others_throttled for second in adaptive) == 0
+    assert all(second.hot_throttled > 1_500 for second in adaptive)
+    assert sum(second.throttled for second in salted) > 0
+    assert salted[-1].buckets > 1
+    assert sum(second.throttled for second in both) == 0

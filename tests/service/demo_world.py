@@ -22,7 +22,7 @@ async def memory_world(plan: Plan, clock: Clock, rng: Random) -> AsyncIterator[W
     bulk = settings_of(plan).bulk
 
     def make_queue() -> Queue:
-        return Queue(MemoryQueueServer(clock).stores(), MemoryHomes(), bulk, clock, rng)
+        return Queue(MemoryQueueServer(clock).stores(), MemoryHomes(clock), bulk, clock, rng)
 
     async with world_of(lambda _: memory_stores(clock), make_queue, plan, clock, rng) as world:
         yield world

@@ -22,6 +22,7 @@ from heatsink.service.cli import main
 from heatsink.service.coordinator import ids_of
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
+from heatsink.stores.embedded import free_port
 
 
 def run(*arguments: str) -> Result:
@@ -39,6 +40,25 @@ def said(result: Result) -> str:
     assert result.stderr.startswith("heatsink: ")
     assert len(result.stderr.splitlines()) == 1
     return result.stderr
+
+
+async def test_the_partitions_of_a_running_engine_are_listed() -> None:
+    async with running_engine(EngineSettings(port=0, partitions=3), SystemClock()) as url:
+        port = url.rpartition(":")[2]
+        none = await run_elsewhere("dynamo", "--port", port, "--partitions")
+        assert "no tables yet" in none.output
+        made = await run_elsewhere("table", "create", f"dynamodb://chat?endpoint={url}")
+        assert made.exit_code == 0, made.output
+        listed = await run_elsewhere("dynamo", "--port", port, "--partitions")
+    assert listed.exit_code == 0
+    assert "chat: 3 partitions, version 1, throttled: none" in listed.output
+    assert listed.output.count("33.33%") == 3
+
+
+def test_an_engine_that_does_not_run_cannot_list_its_partitions() -> None:
+    line = said(run("dynamo", "--port", str(free_port()), "--partitions"))
+    assert "no engine answers" in line
+    assert "`heatsink dynamo`" in line
 
 
 @pytest.fixture
@@ -85,6 +105,8 @@ def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         ("dynamo", "--burst-seconds", "-1"),
         ("dynamo", "--replica-lag", "-1"),
         ("dynamo", "--latency", "nan"),
+        ("dynamo", "--split-after", "-1"),
+        ("dynamo", "--merge-after", "soon"),
         ("dynamo", "--write-limit", "0"),
         ("dynamo", "--read-limit", "inf"),
         ("dynamo", "--partitions", "1000000000"),

@@ -8,7 +8,7 @@ from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.errors import InvalidSetting
 from heatsink.registry.decision import PIN, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
-from heatsink.spread.policy import BucketPolicy, BucketRules, Observation
+from heatsink.spread.policy import BucketPolicy, BucketRules, Observation, suffers_from
 
 START_S = 1_800_000_000
 
@@ -135,6 +135,22 @@ def test_being_throttled_is_heat_whatever_the_count_says() -> None:
     plant.feel(790)
     assert plant.feel(790, throttles_s=100) == 2
     assert "throttled/s on 1 buckets" in plant.last_reason
+
+
+def test_a_cool_key_is_not_spread_for_the_heat_of_others_in_its_partition() -> None:
+    plant = Plant(EXACT)
+    assert plant.feel(100, seconds=5, throttles_s=60) == 1
+
+
+@pytest.mark.parametrize(
+    ("units_s", "throttles_s", "culprit"),
+    [(900, 0, None), (900, 200, "key"), (400, 200, "key"), (399, 200, "partition")],
+)
+def test_whose_heat_a_throttled_key_meets(
+    units_s: float, throttles_s: float, culprit: str | None
+) -> None:
+    heat = KeyHeat(units_s, units_s, 0.0, throttles_s, 0.0)
+    assert suffers_from(heat, BucketRules()) == culprit
 
 
 def test_throttles_from_before_the_present_layout_do_not_count() -> None:

@@ -9,6 +9,9 @@ import msgspec
 from heatsink.detect.heat import KeyHeat
 from heatsink.registry.decision import Decision
 from heatsink.registry.layout import Epoch, Layout
+from heatsink.spread.policy import Culprit
+
+from .store_partitions import PartitionHeat
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -27,6 +30,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """What it costs now, where that is known."""
     table_refusal: str | None = None
     """The table's own last refusal, which buckets do not cure."""
+    store: str | None = None
+    """What a store that refuses the key's writes can do about it, and what only buckets can."""
     near: Decision | None = None
     """The decision to keep it near, if it is read-hot."""
     bucket_units: tuple[int, ...] = ()
@@ -79,6 +84,8 @@ class Explanation(msgspec.Struct, frozen=True):
         ]
         if self.near is not None:
             lines.insert(2, f"  near    kept {self.near.value} ms, {self.near.reason}")
+        if self.store is not None:
+            lines.insert(3, f"  store   {self.store}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
@@ -91,6 +98,26 @@ class Explanation(msgspec.Struct, frozen=True):
             f"{heat.writes_s:,.0f} writes/s (+ at most {heat.bound_s:,.0f}), "
             f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
         )
+
+
+def what_the_store_can_do(
+    culprit: Culprit | None, crowded: int, place: PartitionHeat | None
+) -> str | None:
+    """In words. `crowded` is how many keys meet the heat of others at present."""
+    if culprit is None:
+        return None
+    where = f" ({_partition(place)})" if place else ""
+    if culprit == "key":
+        return f"one hot key{where}: no store can split it, more buckets take its heat apart"
+    others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
+    return (
+        f"hot partition{where}, no single hot key: throttled by the heat of others{others}; "
+        "a store with adaptive capacity splits the partition, more buckets do not help"
+    )
+
+
+def _partition(place: PartitionHeat) -> str:
+    return f"{place.partition}, {place.write_units_s:,.0f} write units/s in all"
 
 
 def _count(number: int, one: str, many: str = "") -> str:

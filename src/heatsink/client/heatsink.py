@@ -21,6 +21,7 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.control.beside import Beside
+from heatsink.detect.heat import KeyHeat
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
@@ -39,7 +40,7 @@ from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
-from .explanation import Explanation
+from .explanation import Explanation, what_the_store_can_do
 from .instruments import NONE, Instruments
 from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
@@ -48,6 +49,7 @@ from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, wo
 from .read_side import ReadSide
 from .settings import Settings
 from .status import Status
+from .store_partitions import StorePartitions, culprit_of
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -83,6 +85,7 @@ class Heatsink:
         self._rng = rng
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
+        self._partitions = StorePartitions(self._tracker)
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._coordination: Coordination | None = None
@@ -130,6 +133,7 @@ class Heatsink:
         )
         self._log = Log(self._stores.log, parts)
         self._stores.meter.report = self._tracker.record_units
+        self._stores.meter.locate = self._partitions.locate
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
         self._instruments.log(self._log)
         self._instruments.counters(self._counters)
@@ -351,17 +355,28 @@ class Heatsink:
         deadline_s = self._backoff.deadline_s()
         layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
         view = self._registry.view
+        heat = self._coordination.heat_of(key) if self._coordination else None
         return Explanation(
             key=key,
             layout=layout,
             now_ms=self._registry.now_ms(),
             decision=view.reasons.get(key),
             pin=view.pins.get(key),
-            heat=self._coordination.heat_of(key) if self._coordination else None,
+            heat=heat,
+            store=self._store_can(key, layout, heat),
             table_refusal=self._backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self._reading().near_keys.in_force().get(key),
         )
+
+    def _store_can(self, key: str, layout: Layout, heat: KeyHeat | None) -> str | None:
+        if heat is None or self._coordination is None:
+            return None
+        rules, place = self._settings.rules, None
+        if layout.buckets == 1:
+            place = self._coordination.partition_heat(self._partitions.place_of(key))
+        crowded = len(self._coordination.crowded(rules))
+        return what_the_store_can_do(culprit_of(heat, place, rules), crowded, place)
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self._registry.now_ms())

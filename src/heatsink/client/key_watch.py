@@ -15,11 +15,12 @@ from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.registry.registry import Registry
-from heatsink.spread.policy import BucketPolicy, Observation
+from heatsink.spread.policy import BucketPolicy, BucketRules, Observation, suffers_from
 from heatsink.stores.stores import Stores
 
 from .queue.watch import is_worker_pin
 from .settings import Settings
+from .store_partitions import PartitionHeat, taken_apart
 
 SILENT_WINDOWS = 3
 
@@ -45,6 +46,8 @@ class Hottest(msgspec.Struct, frozen=True):
     start_s: float | None = None
     unreported_s: float = 0.0
     keys: tuple[HotKey, ...] = ()
+    partitions: tuple[PartitionHeat, ...] = ()
+    """Of a store that says where its rows lie: the hottest first."""
 
 
 class KeyWatch:
@@ -62,13 +65,14 @@ class KeyWatch:
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
         self.latest: WindowHeat | None = None
+        self.partitions: dict[int, PartitionHeat] = {}
 
     async def observe(self) -> Observation:
         now_s = self._registry.fleet_now_s()
         for report in await self._bus.receive():
             self._aggregator.add(report, now_s)
             self._heard_s = now_s
-        windows = self._aggregator.take(now_s)
+        windows = [self._of_keys(window) for window in self._aggregator.take(now_s)]
         if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
             windows = []
         self._lease.servers = self._aggregator.servers
@@ -77,9 +81,20 @@ class KeyWatch:
         pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
         return Observation(windows, view.layouts, pins, view.version)
 
+    def _of_keys(self, window: WindowHeat) -> WindowHeat:
+        keys, partitions = taken_apart(window)
+        if window.complete:
+            self.partitions = partitions
+        return keys
+
     def heat_of(self, key: str) -> KeyHeat | None:
         """The key's heat in the last complete window, if it was reported."""
         return self.latest.keys.get(key) if self.latest else None
+
+    def crowded(self, rules: BucketRules) -> set[str]:
+        """Keys that met the heat of others in that window: their partitions are hot."""
+        keys = self.latest.keys if self.latest else {}
+        return {key for key, heat in keys.items() if suffers_from(heat, rules) == "partition"}
 
     @property
     def servers(self) -> int:
@@ -99,7 +114,11 @@ class KeyWatch:
             start_s=window.start_s,
             unreported_s=max([window.unreported_s, *unlisted]),
             keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in ranked[:limit]),
+            partitions=tuple(self._hottest_partitions()[:limit]),
         )
+
+    def _hottest_partitions(self) -> list[PartitionHeat]:
+        return sorted(self.partitions.values(), key=lambda heat: -heat.write_units_s)
 
     def _buckets(self, key: str) -> int:
         layout = self._registry.view.layout(key)
@@ -118,6 +137,13 @@ class Coordination:
     def heat_of(self, key: str) -> KeyHeat | None:
         """Only the leader hears of heat; what it heard before it lost the lead is stale."""
         return self.watch.heat_of(key) if self.coordinator.leads else None
+
+    def crowded(self, rules: BucketRules) -> set[str]:
+        return self.watch.crowded(rules) if self.coordinator.leads else set()
+
+    def partition_heat(self, number: int | None) -> PartitionHeat | None:
+        known = self.watch.partitions if self.coordinator.leads else {}
+        return None if number is None else known.get(number)
 
     def hottest(self, limit: int) -> Hottest:
         return self.watch.hottest(limit, self.coordinator.leads)

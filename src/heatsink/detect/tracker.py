@@ -53,8 +53,8 @@ class Tracker:
     def record_read(self, key: str, reads: int = 1) -> None:
         self._count(key, READS, reads)
 
-    def record_throttle(self, key: str) -> None:
-        self._count(key, THROTTLES, 1)
+    def record_throttle(self, key: str, throttles: int = 1) -> None:
+        self._count(key, THROTTLES, throttles)
 
     def _count(self, key: str, what: int, amount: int) -> None:
         with self._lock:

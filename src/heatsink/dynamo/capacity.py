@@ -11,14 +11,15 @@ from typing import Literal
 import msgspec
 
 from heatsink.clock import Clock
+from heatsink.split.capacity import TableCapacity, Verdict
+from heatsink.split.settings import SplitSettings
+from heatsink.split.table import AdaptiveTable
 
 from .errors import Throttled
-from .partitions import PartitionMap
 
 WRITE_UNIT_BYTES = 1_024
 READ_UNIT_BYTES = 4_096
 TRANSACTION_FACTOR = 2
-START_S = 1.0
 
 Operation = Literal["Read", "Write"]
 
@@ -32,91 +33,38 @@ def read_units(size: int, consistent: bool, factor: int = 1) -> float:
     return float(units) if consistent else units / 2
 
 
-class Budget:
-    """A token bucket. What is larger than it can ever hold passes when it is full, on credit."""
-
-    __slots__ = ("_level", "_most", "_rate", "_since_s")
-
-    def __init__(self, rate: float, burst_s: float, now_s: float) -> None:
-        self._rate = rate
-        self._most = max(rate * burst_s, 1.0)
-        self._level = min(max(rate * START_S, 1.0), self._most)
-        self._since_s = now_s
-
-    def covers(self, units: float, now_s: float) -> bool:
-        refilled = self._level + (now_s - self._since_s) * self._rate
-        self._level = min(refilled, self._most)
-        self._since_s = now_s
-        return self._level >= min(units, self._most)
-
-    def take(self, units: float) -> None:
-        self._level -= units
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Units per second; without a number there is no such limit."""
-
-    reads: float | None
-    writes: float | None
-
-
 class Limits(msgspec.Struct, frozen=True):
     """What a table is held to. `kind` names the table's own limit in the reasons."""
 
     on_demand: bool
     kind: str
-    table: Rates
-    partition: Rates
+    table: TableCapacity
     partitions: int
-    burst_s: float
-
-
-class Partition:
-    """The budgets of one partition."""
-
-    __slots__ = ("budgets",)
-
-    def __init__(self, limits: Limits, now_s: float) -> None:
-        self.budgets = _budgets(limits.partition, limits.burst_s, now_s)
-
-
-def _budgets(rates: Rates, burst_s: float, now_s: float) -> dict[str, Budget | None]:
-    both = {"Read": rates.reads, "Write": rates.writes}
-    return {
-        operation: None if rate is None else Budget(rate, burst_s, now_s)
-        for operation, rate in both.items()
-    }
+    settings: SplitSettings
 
 
 class Throughput:
     """Admits requests to one table, or throttles them and says which limit it was."""
 
     def __init__(self, limits: Limits, resource: str, clock: Clock) -> None:
-        now_s = clock.monotonic_s()
         self._limits = limits
         self._resource = resource
         self._clock = clock
-        self._table = _budgets(limits.table, limits.burst_s, now_s)
-        self.partitions = PartitionMap(limits.partitions, lambda: Partition(limits, now_s))
+        self.adaptive = AdaptiveTable(
+            limits.settings, limits.table, limits.partitions, clock.monotonic_s()
+        )
 
-    def take(self, operation: Operation, token: int, units: float) -> None:
+    def take(self, operation: Operation, token: int, units: float) -> Verdict:
         """Take units of the table and of the partition that holds `token`: all or nothing."""
-        now_s = self._clock.monotonic_s()
-        table = self._table[operation]
-        partition = self.partitions.at(token).budgets[operation]
-        if table is not None and not table.covers(units, now_s):
-            raise self._throttled(operation, self._limits.kind)
-        if partition is not None and not partition.covers(units, now_s):
-            raise self._throttled(operation, "KeyRangeThroughputExceeded")
-        for budget in (table, partition):
-            if budget is not None:
-                budget.take(units)
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
+        if verdict.accepted:
+            return verdict
+        limit = self._limits.kind if verdict.limit == "table" else "KeyRangeThroughputExceeded"
+        reason = f"Table{operation}{limit}"
+        raise Throttled(reason, self._resource, self._limits.on_demand)
 
-    def give_back(self, operation: Operation, token: int, units: float) -> None:
+    def give_back(self, operation: Operation, token: int, units: float, taken: Verdict) -> None:
         """Undo a `take`, for a transaction of which another action was throttled."""
-        for budget in (self._table[operation], self.partitions.at(token).budgets[operation]):
-            if budget is not None:
-                budget.take(-units)
-
-    def _throttled(self, operation: Operation, limit: str) -> Throttled:
-        return Throttled(f"Table{operation}{limit}", self._resource, self._limits.on_demand)
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        self.adaptive.refund(token, writes, reads, taken)

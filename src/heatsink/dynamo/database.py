@@ -9,6 +9,7 @@ from typing import Any
 from heatsink.clock import Clock
 
 from .errors import not_found
+from .rows.items import Key
 from .settings import EngineSettings
 from .table import Table
 
@@ -55,12 +56,21 @@ class Database:
             raise not_found()
         return table
 
+    def tend(self) -> None:
+        """Let partitions adapt: called again and again, between requests."""
+        for table in self.tables.values():
+            table.adaptation.tend()
+
 
 class Consumed:
-    """Adds up what a request costs, for `ReturnConsumedCapacity`."""
+    """Adds up what a request costs, for `ReturnConsumedCapacity`.
+
+    Unlike the service, the engine also says in which partition a row lies; SDKs drop it.
+    """
 
     def __init__(self, level: str) -> None:
         self._level = level
+        self._partition: int | None = None
         self._tables: dict[str, dict[str, float]] = {}
 
     def add(self, table: Table, operation: str, units: float) -> None:
@@ -68,9 +78,16 @@ class Consumed:
             used = self._tables.setdefault(table.spec.name, {})
             used[operation] = used.get(operation, 0.0) + units
 
+    def at(self, table: Table, key: Key) -> None:
+        """The request is about one row."""
+        if self._level != "NONE":
+            self._partition = table.partition_of(key)
+
     def one(self) -> Json:
         """For requests about one table."""
         found = self._listed(False)
+        if found and self._partition is not None:
+            found[0]["Partition"] = self._partition
         return {"ConsumedCapacity": found[0]} if found else {}
 
     def many(self, split: bool = False) -> Json:

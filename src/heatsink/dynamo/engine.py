@@ -12,6 +12,7 @@ import msgspec
 from heatsink.clock import Clock
 
 from . import requests
+from .adaptation import TableReport
 from .database import Database, Json
 from .errors import SERVICE, EngineError, Refused, ValidationFailed, constraint_failed
 from .operations.batches import batch_get_item, batch_write_item
@@ -27,6 +28,7 @@ from .operations.tables import (
 from .operations.transactions import transact_get_items, transact_write_items
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
+from .table import Table
 
 API = "DynamoDB_20120810."
 OK, BAD_REQUEST = 200, 400
@@ -74,6 +76,18 @@ class Engine:
             return BAD_REQUEST, _encode(error.body())
         except RecursionError:
             return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
+
+    def tend(self) -> None:
+        """Let partitions adapt to their heat. Requests may come between any two calls."""
+        self._database.tend()
+
+    def table(self, name: str) -> Table:
+        """A table itself, for tests and tools in the same process."""
+        return self._database.table(name)
+
+    def partitions(self) -> list[TableReport]:
+        """What every table's partitions hold and do."""
+        return [table.adaptation.report(name) for name, table in self._database.tables.items()]
 
     def _carry_out(self, target: str, body: bytes) -> Json:
         operation = OPERATIONS.get(target.removeprefix(API))

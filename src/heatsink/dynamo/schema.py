@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .errors import ValidationFailed
-from .items import Key
+from .rows.items import Key
 from .values import Item, Native, Value, admit, kind_of, native, text_size
 
 HASH_BYTES_MAX = 2_048

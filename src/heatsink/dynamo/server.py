@@ -2,7 +2,7 @@
 
 Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
 127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
-which is refused.
+which is refused. A GET without it is for the page about partitions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from zlib import crc32
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
 
+from . import page
 from .engine import Engine
 from .settings import HOST, EngineSettings
 
@@ -29,6 +30,7 @@ except ImportError as missing:
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
+TEND_S = 0.02
 TARGET = b"x-amz-target"
 TARGET_LENGTH = len(TARGET)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
@@ -37,8 +39,12 @@ _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\n\r\n"
 )
-
-Handle = Callable[["Connection", str, bytes], None]
+_PAGE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n"
+    b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    b"Content-Security-Policy: default-src 'none'; script-src 'self'; connect-src 'self'; "
+    b"img-src 'self'; style-src 'self'; frame-ancestors 'none'\r\n\r\n"
+)
 
 
 class Connection(asyncio.Protocol):
@@ -46,7 +52,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(IncomingRequest(self, server.handle))
+        self.parser = httptools.HttpRequestParser(IncomingRequest(self, server))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -61,7 +67,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
+            self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.refuse(400, b"this is not HTTP/1.1")
 
@@ -74,18 +80,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def write(self, status: int, body: bytes) -> None:
+    def send(self, answer: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        request_id = self._server.request_id()
-        head = _HEAD % (status, REASONS[status], len(body), request_id, crc32(body))
-        self._transport.write(head + body)
-        if not self._parser.should_keep_alive():
+        self._transport.write(answer)
+        if not self.parser.should_keep_alive():
             self._transport.close()
 
     def refuse(self, status: int, why: bytes) -> None:
         """The last answer on this connection."""
-        self.write(status, b'{"message":"%s"}' % why)
+        self.send(self._server.framed(status, b'{"message":"%s"}' % why))
         if self._transport is not None:
             self._transport.close()
 
@@ -93,15 +97,19 @@ class Connection(asyncio.Protocol):
 class IncomingRequest:
     """Gathers what the HTTP parser finds until a request is complete."""
 
-    def __init__(self, connection: Connection, handle: Handle) -> None:
+    def __init__(self, connection: Connection, server: EngineServer) -> None:
         self._connection = connection
-        self._handle = handle
+        self._server = server
         self._target = ""
+        self._url = b""
         self._body: list[bytes] = []
         self._size = 0
 
     def on_message_begin(self) -> None:
-        self._target, self._body, self._size = "", [], 0
+        self._target, self._url, self._body, self._size = "", b"", [], 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == TARGET_LENGTH and name.lower() == TARGET:
@@ -118,9 +126,10 @@ class IncomingRequest:
     def on_message_complete(self) -> None:
         if self._target:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._handle(self._connection, self._target, body)
+            self._server.handle(self._connection, self._target, body)
         else:
-            self._connection.write(404, NOT_THE_API)
+            method = self._connection.parser.get_method()
+            self._connection.send(self._server.browse(method, self._url))
 
 
 class EngineServer:
@@ -133,11 +142,22 @@ class EngineServer:
         self._clock = clock
         self._rng = rng
         self._late: set[asyncio.Task[None]] = set()
+        self._tending: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self.transports: set[asyncio.Transport] = set()
 
-    def request_id(self) -> int:
-        return self._rng.getrandbits(REQUEST_ID_BITS)
+    def framed(self, status: int, body: bytes) -> bytes:
+        request_id = self._rng.getrandbits(REQUEST_ID_BITS)
+        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body)) + body
+
+    def browse(self, method: bytes, url: bytes) -> bytes:
+        """The answer to a request that names no operation: a browser's, or a mistake."""
+        path = url.partition(b"?")[0].decode("latin-1")
+        found = page.answer(path, self._engine) if method == b"GET" else None
+        if found is None:
+            return self.framed(404, NOT_THE_API)
+        kind, body = found
+        return _PAGE_HEAD % (kind.encode(), len(body)) + body
 
     async def start(self) -> str:
         """Listen, and say at which URL."""
@@ -149,9 +169,17 @@ class EngineServer:
             raise InvalidSetting(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
+        self._tending = loop.create_task(self._tend())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
+    async def _tend(self) -> None:
+        while True:
+            self._engine.tend()
+            await self._clock.sleep(TEND_S)
+
     async def stop(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
         if self._server is not None:
             self._server.close()
         for task in self._late:
@@ -163,7 +191,7 @@ class EngineServer:
 
     def handle(self, connection: Connection, target: str, body: bytes) -> None:
         if not self._latency_s:
-            connection.write(*self._engine.answer(target, body))
+            connection.send(self.framed(*self._engine.answer(target, body)))
             return
         task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
         self._late.add(task)
@@ -171,7 +199,7 @@ class EngineServer:
 
     async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
         await self._clock.sleep(self._latency_s)
-        connection.write(*self._engine.answer(target, body))
+        connection.send(self.framed(*self._engine.answer(target, body)))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One table: its items, the replica that lags behind them, its limits and its description."""
+"""One table: its rows, the replica that lags behind them, its limits and its description."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 import msgspec
 
 from heatsink.clock import Clock
+from heatsink.split.capacity import Verdict
 
+from .adaptation import Adaptation
 from .capacity import Limits, Operation, Throughput
-from .items import Items, Key, Row
+from .rows.items import Key, Row
+from .rows.rows import Rows
+from .rows.tokens import token_of
 from .schema import Schema
 
 
@@ -26,10 +30,10 @@ class TableSpec(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """The items as they were `lag_s` ago: what a read that is not consistent may see."""
+    """The rows as they were `lag_s` ago: what a read that is not consistent may see."""
 
     def __init__(self, lag_s: float, clock: Clock) -> None:
-        self._items = Items()
+        self._rows = Rows()
         self._coming: deque[tuple[float, Key, Row | None]] = deque()
         self._lag_s = lag_s
         self._clock = clock
@@ -37,45 +41,50 @@ class Replica:
     def send(self, key: Key, row: Row | None) -> None:
         self._coming.append((self._clock.monotonic_s() + self._lag_s, key, row))
 
-    def items(self) -> Items:
+    def rows(self) -> Rows:
         now_s = self._clock.monotonic_s()
         while self._coming and self._coming[0][0] <= now_s:
             _, key, row = self._coming.popleft()
-            _store(self._items, key, row)
-        return self._items
+            _store(self._rows, key, row)
+        return self._rows
 
 
 class Table:
     def __init__(self, spec: TableSpec, clock: Clock, replica_lag_s: float) -> None:
         self.spec = spec
         self.schema = spec.schema
-        self.items = Items()
+        self.rows = Rows(spec.limits.partitions)
         self.throughput = Throughput(spec.limits, spec.arn, clock)
+        self.adaptation = Adaptation(self.throughput.adaptive, self.rows, clock)
         self.ttl_attribute: str | None = None
         self._replica = Replica(replica_lag_s, clock) if replica_lag_s else None
 
-    def read_from(self, consistent: bool) -> Items:
-        return self.items if consistent or self._replica is None else self._replica.items()
+    def read_from(self, consistent: bool) -> Rows:
+        return self.rows if consistent or self._replica is None else self._replica.rows()
 
     def write(self, key: Key, row: Row | None) -> None:
-        _store(self.items, key, row)
+        _store(self.rows, key, row)
         if self._replica is not None:
             self._replica.send(key, row)
 
-    def take(self, operation: Operation, key: Key, units: float) -> None:
-        self.throughput.take(operation, self.items.token(key.hash), units)
+    def take(self, operation: Operation, key: Key, units: float) -> Verdict:
+        return self.throughput.take(operation, token_of(key.hash), units)
+
+    def partition_of(self, key: Key) -> int:
+        return self.throughput.adaptive.map.find(token_of(key.hash)).number
 
     def describe(self) -> dict[str, Any]:
+        count, size = self.rows.size()
         return {
             **self.spec.description,
             "TableStatus": "ACTIVE",
-            "ItemCount": self.items.count,
-            "TableSizeBytes": self.items.bytes,
+            "ItemCount": count,
+            "TableSizeBytes": size,
         }
 
 
-def _store(items: Items, key: Key, row: Row | None) -> None:
+def _store(rows: Rows, key: Key, row: Row | None) -> None:
     if row is None:
-        items.remove(key)
+        rows.remove(key)
     else:
-        items.put(key, row)
+        rows.put(key, row)

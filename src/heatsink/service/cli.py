@@ -27,6 +27,7 @@ from .bulk import bulk
 from .configuration import PORTS, PREFIX, Number, config_option, json_option, log_json_option
 from .demo.command import demo
 from .lab.commands import lab
+from .lab.plan import plan
 from .operator.commands import decisions, explain, hot, pin, unpin
 from .operator.completion import completion
 from .operator.doctor import doctor
@@ -157,6 +158,7 @@ def coordinator(
 
 UNITS = Number(UNITS_MIN, UNITS_MAX)
 SECONDS = Number(0, SECONDS_MAX)
+SHOW = 0  # `--partitions` without a number
 
 
 @main.command()
@@ -167,36 +169,48 @@ SECONDS = Number(0, SECONDS_MAX)
 @click.option("--burst-seconds", type=SECONDS, default=300.0, help="What may be saved up.")
 @click.option(
     "--partitions",
-    type=click.IntRange(1, PARTITIONS_MAX),
+    type=click.IntRange(SHOW, PARTITIONS_MAX),
     default=4,
-    help="Partitions of a table on demand.",
+    is_flag=False,
+    flag_value=SHOW,
+    help="Partitions of a table on demand; without a number, list those of a running engine.",
 )
+@click.option(
+    "--adaptive/--no-adaptive", default=True, help="Lend throughput and split hot partitions."
+)
+@click.option("--split-after", type=SECONDS, default=600.0, help="Hot for so long, then split, s.")
+@click.option("--cool-down", type=SECONDS, default=60.0, help="Left alone after a split, s.")
+@click.option("--merge-after", type=SECONDS, help="Calm for so long, then merged, s; else never.")
 @click.option("--replica-lag", type=SECONDS, default=0.0, help="Staleness of weak reads, s.")
 @click.option(
     "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
 )
 @log_json_option
-def dynamo(
-    port: int,
-    write_limit: float,
-    read_limit: float,
-    burst_seconds: float,
-    partitions: int,
-    replica_lag: float,
-    latency: float,
-    log_json: bool,
-) -> None:
-    """A DynamoDB-compatible engine in memory that throttles hot partitions: for development."""
+def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
+    """A DynamoDB-compatible engine in memory whose partitions run hot and adapt: for development.
+
+    A page at its address shows the partitions, live; so does `heatsink dynamo --partitions`.
+    """
+    if partitions == SHOW:
+        from .operator.partitions import show_partitions
+
+        show_partitions(f"http://127.0.0.1:{port}", SystemClock())
+        return
+
     from heatsink.dynamo.server import serve
     from heatsink.dynamo.settings import EngineSettings
 
     settings = EngineSettings(
         port=port,
-        write_limit=write_limit,
-        read_limit=read_limit,
-        burst_s=burst_seconds,
+        write_limit=options["write_limit"],
+        read_limit=options["read_limit"],
+        burst_s=options["burst_seconds"],
         partitions=partitions,
-        replica_lag_s=replica_lag,
+        adaptive=options["adaptive"],
+        split_after_s=options["split_after"],
+        cool_down_s=options["cool_down"],
+        merge_after_s=options["merge_after"],
+        replica_lag_s=options["replica_lag"],
         latency_s=latency / 1000,
     )
 
@@ -259,7 +273,7 @@ def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
         click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
 
 
-for command in (demo, bulk, lab, worker, serve_command, config_command, bench):
+for command in (demo, bulk, lab, plan, worker, serve_command, config_command, bench):
     main.add_command(command)
 for command in (top, hot, explain, pin, unpin, decisions, doctor, completion):
     main.add_command(command)

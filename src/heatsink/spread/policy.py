@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,7 @@ from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.registry.decision import BUCKETS, SETTING, Decision, for_key
 from heatsink.registry.layout import COLD, Layout
 
+Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
 FORECAST_GROWTH_MAX = 2.0  # a jump is not the beginning of a line
 SHRINK_TO_MAX = 0.75  # fewer changes are worth more than the last bucket
@@ -52,6 +54,17 @@ class BucketRules(msgspec.Struct, frozen=True):
 
     def buckets_for(self, units_s: float) -> int:
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
+
+
+def suffers_from(heat: KeyHeat, rules: BucketRules) -> Culprit | None:
+    """Whose heat a throttled key meets: its own, or that of others in the same partition.
+
+    A key that would not fill half a bucket is not what makes a partition hot. More buckets would
+    not help it; a store that splits hot partitions does.
+    """
+    if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
+        return None
+    return "key" if heat.write_units_s >= rules.bucket_units_s / 2 else "partition"
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -156,10 +169,9 @@ class BucketPolicy:
         memory.last_s, memory.last_units_s = start_s, rate
 
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Throttled although the present layout was in force during the whole window."""
+        """Throttled for its own heat although this layout was in force all through the window."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
-        busy = heat.write_units_s >= self._rules.bucket_units_s / 2
-        return in_force and busy and heat.throttles_s > THROTTLED_SHARE * heat.writes_s
+        return in_force and suffers_from(heat, self._rules) == "key"
 
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
         """Look through the spread keys, but not every second where calm is counted in minutes."""

@@ -19,10 +19,14 @@ async def _nothing() -> None:
 
 
 class Meter:
-    """Where a store that is told what a write cost passes on what was not foreseen."""
+    """Where a store that is told what a write cost passes on what was not foreseen.
+
+    `locate` is for stores that say in which partition of theirs it was: our engine does.
+    """
 
     def __init__(self) -> None:
         self.report: Callable[[str, int], None] = lambda _key, _units: None
+        self.locate: Callable[[str, int, int], None] = lambda _key, _partition, _units: None
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ class ManualClock:
     """Stands still until it is turned."""
 
     def __init__(self, now_s: float = BEGINNING_S) -> None:
-        self._now_s = now_s
+        self._began_s = now_s
         self._passed_s = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = 0
 
     def now_s(self) -> float:
-        return self._now_s
+        return self._began_s + self._passed_s
 
     def monotonic_s(self) -> float:
         return self._passed_s
@@ -31,7 +31,7 @@ class ManualClock:
 
     def set_wall(self, now_s: float) -> None:
         """Make the wall clock jump; no time passes."""
-        self._now_s = now_s
+        self._began_s = now_s - self._passed_s
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, waking sleepers in order and letting each run before the next."""
@@ -39,15 +39,11 @@ class ManualClock:
         await self._let_others_run()
         while self._sleepers and self._sleepers[0][0] <= until_s:
             wake_s, _, awake = heappop(self._sleepers)
-            self._pass(max(wake_s - self._passed_s, 0.0))
+            self._passed_s = max(wake_s, self._passed_s)
             if not awake.done():
                 awake.set_result(None)
             await self._let_others_run()
-        self._pass(until_s - self._passed_s)
-
-    def _pass(self, seconds: float) -> None:
-        self._passed_s += seconds
-        self._now_s += seconds
+        self._passed_s = until_s
 
     async def _let_others_run(self) -> None:
         for _ in range(20):

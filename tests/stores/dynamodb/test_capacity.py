@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count, islice
 from unittest.mock import patch
 
-from heatsink import Heatsink, Retries, connect
+from heatsink import BucketRules, Heatsink, Retries, connect
 from heatsink.clock import SystemClock
+from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
+from heatsink.split.map import SPACE
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 
@@ -41,6 +45,50 @@ async def test_a_throttled_partition_is_heat() -> None:
                 await hs.log.append("hot", b"%d" % n)
         assert set(throttled) == {"hot"}
         assert (await hs.explain("hot")).table_refusal is None
+
+
+async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
+    """Six cool keys on one partition, then one hot key: the same refusals, another cure."""
+    clock, limits = SystemClock(), EngineSettings(port=0, write_limit=60, partitions=2, burst_s=1)
+    hot_key, *cool_keys = islice(filter(beside_the_registry, map("key{}".format, count())), 7)
+    async with running_engine(limits, clock) as endpoint:
+        await make_table(parse("messages", {"endpoint": endpoint}), clock, None)
+        url, rules = f"dynamodb://messages?endpoint={endpoint}", BucketRules(bucket_units_s=60)
+        async with connect(url, retries=Retries(deadline_s=30), rules=rules) as hs:
+            await hs.pin(hot_key, buckets=1, reason="to look at it")
+            await until_explained(
+                hs, cool_keys, "no single hot key: throttled by the heat of others"
+            )
+            await until_explained(hs, cool_keys, "as are 5 others")
+            await until_explained(hs, cool_keys, "store   hot partition (2, ")
+            assert 2 in [each.partition for each in hs.hottest().partitions]
+            assert not [each for each in hs.hottest().keys if each.key.startswith("~partition")]
+            await until_explained(hs, [hot_key], "store   one hot key (2, ")
+
+
+def beside_the_registry(key: str) -> bool:
+    """Whether a key lies in the other one of two partitions: there its heat is nobody else's."""
+    return token_of(key) * 2 // SPACE != token_of("%meta") * 2 // SPACE
+
+
+async def until_explained(hs: Heatsink, keys: list[str], words: str) -> None:
+    """Write 100 times a second to all keys together, until that is said of the first."""
+
+    async def load(key: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(hs.log.append(key, b"hello"))
+                await asyncio.sleep(len(keys) / 100)
+
+    writing = [asyncio.create_task(load(key)) for key in keys]
+    try:
+        async with asyncio.timeout(20):
+            while words not in str(await hs.explain(keys[0])):
+                await asyncio.sleep(0.1)
+    finally:
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
 
 
 async def test_a_throttled_table_is_not_and_explain_says_so() -> None:

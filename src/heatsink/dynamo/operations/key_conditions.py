@@ -18,7 +18,7 @@ from heatsink.dynamo.expressions.conditions import (
     OneOf,
 )
 from heatsink.dynamo.expressions.operands import Path, Placeholder, Scope, Size
-from heatsink.dynamo.items import EVERYTHING, Bounds
+from heatsink.dynamo.rows.items import EVERYTHING, Bounds
 from heatsink.dynamo.schema import KeyPart, Schema
 from heatsink.dynamo.values import Native, Value, kind_of
 

@@ -12,11 +12,12 @@ from heatsink.dynamo.errors import ValidationFailed, constraint_failed
 from heatsink.dynamo.expressions.conditions import Condition
 from heatsink.dynamo.expressions.operands import Scope
 from heatsink.dynamo.expressions.parser import Parsed, parse_condition, parse_projection
-from heatsink.dynamo.items import Key, Row
-from heatsink.dynamo.partitions import TOKENS
 from heatsink.dynamo.requests import GetItem, Page, Query, Scan
+from heatsink.dynamo.rows.items import Key, Row
+from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.table import Table
 from heatsink.dynamo.values import Item
+from heatsink.split.map import SPACE
 
 from .key_conditions import check_filter, key_range
 from .scopes import Projection, projection_of, scope_of
@@ -125,9 +126,10 @@ def _charge_scan(table: Table, rows: list[Row], units: float, first: int) -> Non
     """Each partition that was read pays for its share of the bytes."""
     shares: dict[int, int] = {}
     tokens: dict[int, int] = {}
+    partitions = table.throughput.adaptive.map
     for item, size in rows:
-        token = table.items.token(table.schema.key_of(table.schema.key_values(item)).hash)
-        number = table.throughput.partitions.number_at(token)
+        token = token_of(table.schema.key_of(table.schema.key_values(item)).hash)
+        number = partitions.find(token).number
         shares[number] = shares.get(number, 0) + size
         tokens[number] = token
     total = sum(shares.values())
@@ -197,7 +199,7 @@ def _after(table: Table, request: Page) -> Key | None:
 def _segment(request: Scan) -> tuple[int, int]:
     number, total = request.segment, request.total_segments
     if number is None and total is None:
-        return 0, TOKENS
+        return 0, SPACE
     if number is None or total is None:
         missing, given = (
             ("Segment", "TotalSegments") if number is None else ("TotalSegments", "Segment")
@@ -211,7 +213,7 @@ def _segment(request: Scan) -> tuple[int, int]:
             "The Segment parameter is zero-based and must be less than parameter TotalSegments: "
             f"Segment: {number} is not less than TotalSegments: {total}"
         )
-    return -(-number * TOKENS // total), -(-(number + 1) * TOKENS // total)
+    return -(-number * SPACE // total), -(-(number + 1) * SPACE // total)
 
 
 def _answer(table: Table, request: Page, seen: Seen, units: float) -> Json:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any
 from uuid import UUID
 
-from heatsink.dynamo.capacity import Limits, Rates
+from heatsink.dynamo.capacity import Limits
 from heatsink.dynamo.database import Database, Json
 from heatsink.dynamo.errors import Refused, ValidationFailed, constraint_failed, not_found
 from heatsink.dynamo.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
 from heatsink.dynamo.schema import KeyPart, Schema
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.dynamo.settings import PARTITIONS_MAX, EngineSettings
 from heatsink.dynamo.table import Table, TableSpec
+from heatsink.split.capacity import TableCapacity
 
 ACCOUNT = "000000000000"
 NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
-PARTITION_READS = 3_000
-PARTITION_WRITES = 1_000
 LISTED_MAX = 100
 TABLE_UNITS_MAX = 40_000  # the service's default quota of a table, for reads and for writes
 UNITS_MAX = 10**12
@@ -79,7 +79,6 @@ def _schema(request: CreateTable) -> Schema:
 
 
 def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
-    partition = Rates(settings.read_limit, settings.write_limit)
     provisioned = request.provisioned_throughput
     if request.billing_mode == "PAY_PER_REQUEST":
         if provisioned is not None:
@@ -91,9 +90,8 @@ def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
             on_demand=True,
             kind="MaxOnDemandThroughputExceeded",
             table=_most_on_demand(request),
-            partition=partition,
             partitions=settings.partitions,
-            burst_s=settings.burst_s,
+            settings=settings.of_partitions(),
         )
     if provisioned is None:
         raise ValidationFailed(
@@ -104,11 +102,18 @@ def _limits(request: CreateTable, settings: EngineSettings) -> Limits:
     return Limits(
         on_demand=False,
         kind="ProvisionedThroughputExceeded",
-        table=Rates(_units("ReadCapacityUnits", reads), _units("WriteCapacityUnits", writes)),
-        partition=partition,
-        partitions=-(-(reads * PARTITION_WRITES + writes * PARTITION_READS) // 3_000_000),
-        burst_s=settings.burst_s,
+        table=TableCapacity(
+            reads=_units("ReadCapacityUnits", reads), writes=_units("WriteCapacityUnits", writes)
+        ),
+        partitions=_partitions(reads, writes, settings),
+        settings=settings.of_partitions(),
     )
+
+
+def _partitions(reads: int, writes: int, settings: EngineSettings) -> int:
+    """As many as it takes to carry what is provisioned."""
+    needed = reads / settings.read_limit + writes / settings.write_limit
+    return min(max(ceil(needed), 1), PARTITIONS_MAX)
 
 
 def _units(field: str, units: int) -> float:
@@ -128,14 +133,14 @@ def _units(field: str, units: int) -> float:
     return float(units)
 
 
-def _most_on_demand(request: CreateTable) -> Rates:
+def _most_on_demand(request: CreateTable) -> TableCapacity:
     most = request.on_demand_throughput
     if most is None:
-        return Rates(None, None)
+        return TableCapacity()
     reads, writes = most.max_read_request_units, most.max_write_request_units
-    return Rates(
-        None if reads < 1 else _units("MaxReadRequestUnits", reads),
-        None if writes < 1 else _units("MaxWriteRequestUnits", writes),
+    return TableCapacity(
+        reads=None if reads < 1 else _units("MaxReadRequestUnits", reads),
+        writes=None if writes < 1 else _units("MaxWriteRequestUnits", writes),
     )
 
 

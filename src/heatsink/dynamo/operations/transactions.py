@@ -24,14 +24,16 @@ from heatsink.dynamo.errors import (
     cancellation_reason,
     constraint_failed,
 )
-from heatsink.dynamo.items import Key
 from heatsink.dynamo.requests import (
     TransactGetItems,
     TransactWriteItem,
     TransactWriteItems,
 )
+from heatsink.dynamo.rows.items import Key
+from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.table import Table
 from heatsink.dynamo.values import admit_item
+from heatsink.split.capacity import Verdict
 
 from .scopes import projection_of
 from .writes import Plan, plan_check, plan_delete, plan_put, plan_update
@@ -93,7 +95,7 @@ def _replayed(database: Database, request: TransactWriteItems) -> Json:
     charges = []
     for action in request.transact_items:
         table, key = _target(database, action)
-        row = table.items.get(key)
+        row = table.rows.get(key)
         units = read_units(row.size if row else 0, True, TRANSACTION_FACTOR)
         charges.append((table, key, units))
     _take_all("Read", charges)
@@ -147,20 +149,19 @@ def _plan(database: Database, action: TransactWriteItem) -> Plan:
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
     """Take the units of every action or of none."""
-    taken: list[Charge] = []
+    taken: list[tuple[Charge, Verdict]] = []
     refused: list[EngineError | None] = []
     for charge in charges:
         table, key, units = charge
         try:
-            table.take(operation, key, units)
-            taken.append(charge)
+            taken.append((charge, table.take(operation, key, units)))
             refused.append(None)
         except Throttled as error:
             refused.append(error)
     if not any(refused):
         return
-    for table, key, units in taken:
-        table.throughput.give_back(operation, table.items.token(key.hash), units)
+    for (table, key, units), verdict in taken:
+        table.throughput.give_back(operation, token_of(key.hash), units, verdict)
     raise _canceled(refused)
 
 
@@ -186,7 +187,7 @@ def transact_get_items(database: Database, request: TransactGetItems) -> Json:
         table = database.table(wanted.table_name)
         projection = projection_of(wanted.projection_expression, wanted.expression_attribute_names)
         key = table.schema.key_of(wanted.key)
-        row = table.items.get(key)
+        row = table.rows.get(key)
         charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
         responses.append({} if row is None else {"Item": projection.of(row.item)})
     _take_all("Read", charges)

@@ -13,8 +13,8 @@ from heatsink.dynamo.expressions.operands import Scope
 from heatsink.dynamo.expressions.parser import Parsed, parse_condition, parse_update
 from heatsink.dynamo.expressions.projection import project
 from heatsink.dynamo.expressions.updates import Update
-from heatsink.dynamo.items import Key, Row
 from heatsink.dynamo.requests import DeleteItem, PutItem, UpdateItem, Write
+from heatsink.dynamo.rows.items import Key, Row
 from heatsink.dynamo.table import Table
 from heatsink.dynamo.values import Item, admit_item
 
@@ -105,7 +105,7 @@ def _plan(
     table: Table, request: Write, key: Key, change: Change, scope: Scope | None = None
 ) -> Plan:
     scope = scope or _scope(request, None)
-    old = table.items.get(key)
+    old = table.rows.get(key)
     if request.condition_expression is not None:
         condition = parse_condition(request.condition_expression, CONDITION).root
         condition.check(scope, CONDITION)
@@ -121,6 +121,7 @@ def _carry_out(plan: Plan, request: PutItem | DeleteItem | UpdateItem) -> Json:
     units = plan.units()
     plan.table.take("Write", plan.key, units)
     consumed.add(plan.table, "Write", units)
+    consumed.at(plan.table, plan.key)
     if plan.failure is not None:
         raise plan.failure
     plan.commit()

@@ -266,6 +266,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
 
     `bucket_units` went to each bucket through this server, since it started.
     `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
+    `store` is about a key that is throttled: by its own heat, or by its partition's.
     """
 
     key: str
@@ -279,6 +280,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     queries_per_page: int
     partitions: int
     epochs: list[EpochLine]
+    store: str | None
     table_refusal: str | None
     bucket_units: list[int]
 

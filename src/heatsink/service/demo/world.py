@@ -22,7 +22,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.client.settings import Settings
 from heatsink.clock import Clock
-from heatsink.isolate.timelines import TimelineSettings
+from heatsink.isolate import TimelineSettings
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores

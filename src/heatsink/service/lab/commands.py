@@ -10,12 +10,21 @@ from typing import Any
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from heatsink.errors import InvalidSetting
-from heatsink.lab import celebrity, fairness, hot_key, isolation, rates, reads, scaling
-from heatsink.lab.report import Report, shown, to_html
+from heatsink.lab import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    partitions,
+    rates,
+    reads,
+    scaling,
+)
+from heatsink.lab.report import Report
 from heatsink.service.configuration import json_option
+
+from .page import show, write_page
 
 WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
 
@@ -105,44 +114,20 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
     _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
+@lab.command("partitions")
+@_items(partitions.WRITES_PER_S, "Writes a second to the conversation.")
+@_options
+def partitions_command(items: int, seed: int, out: Path | None) -> None:
+    """A hot conversation on a young table: adaptive capacity, salting, and both."""
+    _show(partitions.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
 def _show(report: Report, out: Path | None, options: str) -> None:
-    meta = click.get_current_context().meta
+    meta, command = click.get_current_context().meta, f"heatsink lab {report.name} {options}"
     meta[WAITING].stop()
-    if meta[AS_JSON]:
-        click.echo(msgspec.json.encode(report).decode())
-        if out is not None:
-            _write_page(report, out, options)
+    if not meta[AS_JSON]:
+        show(report, out or Path(f"lab-{report.name}.html"), command)
         return
-    console = Console()
-    console.print(f"\n[bold]{report.title}[/bold]")
-    for figure in report.figures:
-        beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
-        console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
-    for table in report.tables:
-        console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
-    page = out or Path(f"lab-{report.name}.html")
-    _write_page(report, page, options)
-    console.print(f"The page: {page}")
-
-
-def _write_page(report: Report, page: Path, options: str) -> None:
-    from heatsink.service.dashboard.site import plotly_file
-
-    command = f"heatsink lab {report.name} {options}"
-    _write(page, to_html(report, command, plotly_file().read_text(encoding="utf-8")))
-
-
-def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
-    table = Table(title=title, title_justify="left")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _write(page: Path, text: str) -> None:
-    try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidSetting(f"out {str(page)!r} cannot be written: {error.strerror}") from None
+    click.echo(msgspec.json.encode(report).decode())
+    if out is not None:
+        write_page(report, out, command)

@@ -67,6 +67,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         f"  epoch   {epoch['buckets']} from {epoch['start'] or 'the beginning'}"
         for epoch in reversed(found["epochs"])
     ]
+    if found["store"]:
+        lines.append(f"  store   {found['store']}")
     if found["near"]:
         lines.append(f"  near    kept {found['near']['value']} ms, {found['near']['reason']}")
     if found["table_refusal"]:

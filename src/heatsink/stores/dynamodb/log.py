@@ -13,6 +13,7 @@ from heatsink.stores.stores import Meter
 
 from .failures import ConditionFailed
 from .items import EPOCHS, ROW, Item, binary, key, layout_of, row_item, row_of, sort_of
+from .puts import Consumed
 from .table import Table
 
 LAST = b"\xff"
@@ -38,14 +39,17 @@ class DynamoLog:
             consumed = await self._puts.put(partition, row)
         except ConditionFailed as taken:
             return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
-        if consumed > write_units(1, len(row.body)):
-            self._report_surplus(partition, row, consumed)
+        self._report(partition, row, consumed)
         return None
 
-    def _report_surplus(self, partition: str, row: Row, consumed: float) -> None:
+    def _report(self, partition: str, row: Row, consumed: Consumed) -> None:
         """Names and stamps weigh too: a body just under a kilobyte costs two units."""
-        surplus = int(consumed) - write_units(1, len(row.body))
-        self._meter.report(key_of(partition)[0], surplus)
+        units = int(consumed.CapacityUnits)
+        foreseen = write_units(1, len(row.body))
+        if units > foreseen:
+            self._meter.report(key_of(partition)[0], units - foreseen)
+        if consumed.Partition is not None:
+            self._meter.locate(key_of(partition)[0], consumed.Partition, units)
 
     async def _reread(self, partition: str, row: Row) -> Row:
         """For engines that do not send the old item back."""

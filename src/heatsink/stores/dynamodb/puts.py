@@ -26,7 +26,10 @@ encode = msgspec.json.encode
 
 
 class Consumed(msgspec.Struct):
+    """`Partition` is where our engine put the row; DynamoDB does not tell."""
+
     CapacityUnits: float = 0.0
+    Partition: int | None = None
 
 
 class PutAnswer(msgspec.Struct):
@@ -34,6 +37,7 @@ class PutAnswer(msgspec.Struct):
 
 
 decode = msgspec.json.Decoder(PutAnswer).decode
+NOTHING = Consumed()
 
 
 class RowPuts:
@@ -44,15 +48,14 @@ class RowPuts:
         self._request = {"TableName": table, **CONDITIONS}
         self._head = encode(self._request)[:-1]
 
-    async def put(self, partition: str, row: Row) -> float:
-        """The units it consumed. `ConditionFailed` if there is a row of this id."""
+    async def put(self, partition: str, row: Row) -> Consumed:
+        """What it consumed. `ConditionFailed` if there is a row of this id."""
         body = self.body(partition, row)
         status, _, answer = await self._client.send("PutItem", body)
         if status != 200:
             request: dict[str, Any] = msgspec.json.decode(body)
             raise failure_of("PutItem", request, status, answer)
-        consumed = self._client.read(answer, decode).ConsumedCapacity
-        return consumed.CapacityUnits if consumed else 0.0
+        return self._client.read(answer, decode).ConsumedCapacity or NOTHING
 
     def body(self, partition: str, row: Row) -> bytes:
         if row.expires_ms is not None or row.deleted:

@@ -87,6 +87,7 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
             EpochLine(from_ms(epoch.start_ms) if epoch.start_ms else None, epoch.buckets)
             for epoch in found.epochs
         ],
+        store=found.store,
         table_refusal=found.table_refusal,
         bucket_units=list(found.bucket_units),
     )

@@ -83,6 +83,7 @@ class MeteredHomes:
         self.page = store.page
         self.fill = store.fill
         self.drop = store.drop
+        self.looked_at_s = store.looked_at_s
 
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
         await self._store.push(users, entry)

@@ -1,4 +1,4 @@
-"""The items of a table, each partition key's sorted by sort key. Pure: no time, no limits."""
+"""The items of a range of tokens, each partition key's sorted by sort key. No time, no limits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .partitions import TOKENS, token_of
-from .values import Item, Native
+from heatsink.dynamo.values import Item, Native
 
-BINS = 1_024
+BINS = 64
 
 
 class Key(NamedTuple):
@@ -41,23 +40,28 @@ EVERYTHING = Bounds()
 class Collection:
     """All items of one partition key."""
 
-    __slots__ = ("rows", "sorts", "token")
+    __slots__ = ("bytes", "rows", "sorts")
 
-    def __init__(self, token: int) -> None:
-        self.token = token
+    def __init__(self) -> None:
+        self.bytes = 0
         self.sorts: list[Any] = []
         self.rows: dict[Native | None, Row] = {}
 
     def put(self, sort: Native | None, row: Row) -> None:
-        if sort not in self.rows:
-            if self.sorts and sort < self.sorts[-1]:
-                insort(self.sorts, sort)
-            else:
-                self.sorts.append(sort)
+        old = self.rows.get(sort)
+        if old is not None:
+            self.bytes -= old.size
+        elif self.sorts and sort < self.sorts[-1]:
+            insort(self.sorts, sort)
+        else:
+            self.sorts.append(sort)
         self.rows[sort] = row
+        self.bytes += row.size
 
     def remove(self, sort: Native | None) -> None:
-        if self.rows.pop(sort, None) is not None:
+        old = self.rows.pop(sort, None)
+        if old is not None:
+            self.bytes -= old.size
             del self.sorts[bisect_left(self.sorts, sort) if sort is not None else 0]
 
     def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[Row]:
@@ -93,63 +97,72 @@ class Collection:
 
 
 class Items:
-    """Collections by partition key, and in the order of their tokens for scans."""
+    """Collections by partition key, and in the order of their tokens for scans and moves.
 
-    def __init__(self) -> None:
-        self._collections: dict[Native, Collection] = {}
+    The range is the one in which most tokens lie; others are kept too, a little slower.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self._start = start
+        self._width = -(-(end - start) // BINS)
         self._bins: list[list[tuple[int, Any]]] = [[] for _ in range(BINS)]
+        self.collections: dict[Native, Collection] = {}
         self.count = 0
         self.bytes = 0
 
-    def token(self, hash_: Native) -> int:
-        collection = self._collections.get(hash_)
-        return token_of(hash_) if collection is None else collection.token
-
     def get(self, key: Key) -> Row | None:
-        collection = self._collections.get(key.hash)
+        collection = self.collections.get(key.hash)
         return None if collection is None else collection.rows.get(key.sort)
 
-    def put(self, key: Key, row: Row) -> None:
-        collection = self._collections.get(key.hash)
+    def put(self, token: int, key: Key, row: Row) -> None:
+        collection = self.collections.get(key.hash)
         if collection is None:
-            collection = self._collections[key.hash] = Collection(token_of(key.hash))
-            insort(self._bin(collection.token), (collection.token, key.hash))
-        old = collection.rows.get(key.sort)
-        self.count += old is None
-        self.bytes += row.size - (old.size if old else 0)
+            collection = Collection()
+            self.attach(token, key.hash, collection)
+        count, bytes_ = len(collection.rows), collection.bytes
         collection.put(key.sort, row)
+        self.count += len(collection.rows) - count
+        self.bytes += collection.bytes - bytes_
 
-    def remove(self, key: Key) -> None:
-        collection = self._collections.get(key.hash)
-        old = None if collection is None else collection.rows.get(key.sort)
-        if collection is None or old is None:
+    def remove(self, token: int, key: Key) -> None:
+        collection = self.collections.get(key.hash)
+        if collection is None or key.sort not in collection.rows:
             return
+        bytes_ = collection.bytes
         collection.remove(key.sort)
         self.count -= 1
-        self.bytes -= old.size
+        self.bytes += collection.bytes - bytes_
         if not collection.rows:
-            del self._collections[key.hash]
-            self._bin(collection.token).remove((collection.token, key.hash))
+            self.detach(token, key.hash)
+
+    def attach(self, token: int, hash_: Native, collection: Collection) -> None:
+        """Take over all rows of a partition key at once."""
+        self.collections[hash_] = collection
+        insort(self._bins[self._bin(token)], (token, hash_))
+        self.count += len(collection.rows)
+        self.bytes += collection.bytes
+
+    def detach(self, token: int, hash_: Native) -> Collection:
+        collection = self.collections.pop(hash_)
+        bin_ = self._bins[self._bin(token)]
+        del bin_[bisect_left(bin_, (token, hash_))]
+        self.count -= len(collection.rows)
+        self.bytes -= collection.bytes
+        return collection
 
     def query(
         self, hash_: Native, bounds: Bounds, forward: bool = True, after: Key | None = None
     ) -> Iterator[Row]:
-        collection = self._collections.get(hash_)
+        collection = self.collections.get(hash_)
         return iter(()) if collection is None else collection.between(bounds, forward, after)
 
-    def scan(self, first: int = 0, until: int = TOKENS, after: Key | None = None) -> Iterator[Row]:
-        """Rows whose tokens are in [first, until), in the order of tokens, then of sort keys."""
-        start: tuple[Any, ...] = (first,)
-        if after is not None:
-            token = token_of(after.hash)
-            yield from self.query(after.hash, EVERYTHING, True, after)
-            start = (token, after.hash)
-        for bin_ in islice(self._bins, start[0] * BINS // TOKENS, None):
-            position = bisect_left(bin_, start) if after is None else bisect_right(bin_, start)
-            for token, hash_ in bin_[position:]:
-                if token >= until:
+    def places(self, after: tuple[Any, ...], until: int) -> Iterator[tuple[int, Any]]:
+        """Tokens below `until` and their keys in order, from (token,) on or after (token, key)."""
+        for bin_ in islice(self._bins, self._bin(after[0]), None):
+            for position in range(bisect_right(bin_, after), len(bin_)):
+                if bin_[position][0] >= until:
                     return
-                yield from self._collections[hash_].between(EVERYTHING, True, None)
+                yield bin_[position]
 
-    def _bin(self, token: int) -> list[tuple[int, Any]]:
-        return self._bins[token * BINS // TOKENS]
+    def _bin(self, token: int) -> int:
+        return min(max((token - self._start) // self._width, 0), BINS - 1)

@@ -1,0 +1,63 @@
+"""Heat by the store's own partitions, where a store tells in which of them a row lies.
+
+It goes the way of the heat of keys, under names that no caller can use, and is taken apart from it
+before anything is decided about keys. DynamoDB does not tell; our engine does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.detect.tracker import Tracker
+from heatsink.spread.policy import BucketRules, Culprit, suffers_from
+
+PREFIX = "~partition/"
+KNOWN_MAX = 16_384
+MOST = 0.5
+
+
+class PartitionHeat(msgspec.Struct, frozen=True):
+    """What a partition took from the whole fleet in the last complete window."""
+
+    partition: int
+    write_units_s: float
+
+
+class StorePartitions:
+    """Where this process's latest writes of each key went."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._places: dict[str, int] = {}
+
+    def locate(self, key: str, partition: int, units: int) -> None:
+        self._tracker.record(f"{PREFIX}{partition}", writes=units)
+        if len(self._places) >= KNOWN_MAX:
+            self._places.clear()
+        self._places[key] = partition
+
+    def place_of(self, key: str) -> int | None:
+        return self._places.get(key)
+
+
+def taken_apart(window: WindowHeat) -> tuple[WindowHeat, dict[int, PartitionHeat]]:
+    """The heat of keys, and that of partitions by their numbers."""
+    numbers = {key: int(key[len(PREFIX) :]) for key in window.keys if key.startswith(PREFIX)}
+    if not numbers:
+        return window, {}
+    keys = {key: heat for key, heat in window.keys.items() if key not in numbers}
+    partitions = {
+        number: PartitionHeat(number, window.keys[key].write_units_s)
+        for key, number in numbers.items()
+    }
+    return replace(window, keys=keys), partitions
+
+
+def culprit_of(heat: KeyHeat, place: PartitionHeat | None, rules: BucketRules) -> Culprit | None:
+    """Whose heat a throttled key meets; where the partition's is known, whoever is most of it."""
+    culprit = suffers_from(heat, rules)
+    if culprit is None or place is None:
+        return culprit
+    return "key" if heat.write_units_s >= MOST * place.write_units_s else "partition"

@@ -1,0 +1,207 @@
+"""One chat load on a young table: plain, with adaptive capacity, salted, and with both.
+
+The store's partitions are `split`'s and the salt is `spread`'s own policy; only the load and the
+seconds are made up. `seconds` is the same run step by step, for whoever wants to show it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+
+from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.hashing import seeded_hash
+from heatsink.registry.layout import COLD, Layout
+from heatsink.split.capacity import TableCapacity
+from heatsink.split.partition import PartitionState
+from heatsink.split.policy import Change
+from heatsink.split.settings import FIXED, SplitSettings
+from heatsink.split.table import AdaptiveTable
+from heatsink.spread.policy import BucketPolicy, BucketRules, Observation
+
+from .report import Cell, Chart, Figure, Report, Series, Table
+
+WRITES_PER_S = 3_000
+OTHERS_PER_S = 600
+OTHERS = 200
+CALM_PER_S = 200
+SPIKE_S = 5
+SECONDS = 60
+PARTITIONS = 4
+LAG_S = 10.0
+LAST_S = 10
+HOT = "conversation:match"
+RULES = BucketRules(buckets_max=8)
+ADAPTIVE = SplitSettings(split_after_s=LAG_S, cool_down_s=1.0)
+CASES = {
+    "plain": (FIXED, False),
+    "adaptive alone": (ADAPTIVE, False),
+    "salted": (FIXED, True),
+    "salted + adaptive": (ADAPTIVE, True),
+}
+
+
+class Second(msgspec.Struct, frozen=True):
+    """What became of one second's writes, and how the table was at its end."""
+
+    wanted: int
+    accepted: int
+    hot_throttled: int
+    others_throttled: int
+    buckets: int
+    partitions: list[PartitionState]
+    changes: list[Change]
+
+    @property
+    def throttled(self) -> int:
+        return self.hot_throttled + self.others_throttled
+
+
+class Chat:
+    """A conversation that a match sets on fire, among others that go on as before."""
+
+    def __init__(self, case: str, seed: int) -> None:
+        settings, self._is_salted = CASES[case]
+        self._chance = Random(seed)
+        self._token = seeded_hash(seed.to_bytes(8, "big"))
+        self._table = AdaptiveTable(settings, TableCapacity(), PARTITIONS, 0.0)
+        self._policy = BucketPolicy(RULES)
+        self._layout = COLD
+        others = [f"conversation:{number}" for number in range(OTHERS)]
+        self._others = [self._token(name.encode()) for name in others]
+
+    def second(self, number: int, writes_per_s: int) -> Second:
+        hot = self._hot_tokens(number)
+        count = writes_per_s + OTHERS_PER_S
+        throttled: Counter[bool] = Counter()
+        changes: list[Change] = []
+        for place in range(count):
+            now_s = number + place / count
+            if place % 100 == 0:
+                changes += self._table.review(now_s)
+            is_hot = self._chance.random() * count < writes_per_s
+            token = self._chance.choice(hot if is_hot else self._others)
+            throttled[is_hot] += not self._table.charge(token, 1.0, 0.0, now_s).accepted
+        buckets = len(hot)
+        if self._is_salted:
+            self._salt(number, writes_per_s, throttled[True])
+        return Second(
+            wanted=count,
+            accepted=count - throttled.total(),
+            hot_throttled=throttled[True],
+            others_throttled=throttled[False],
+            buckets=buckets,
+            partitions=self._table.partitions(),
+            changes=changes,
+        )
+
+    def _hot_tokens(self, second: int) -> list[int]:
+        epoch = self._layout.epoch_at(second * 1_000)
+        return [self._token(name.encode()) for name in epoch.partitions(HOT)]
+
+    def _salt(self, second: int, writes_s: int, throttles: int) -> None:
+        """The coordinator's turn at the end of a second; the new epoch begins with the next."""
+        heat = KeyHeat(float(writes_s), float(writes_s), 0.0, float(throttles), 0.0)
+        window = WindowHeat(second, float(second), True, {HOT: heat}, 0.0)
+        layouts: dict[str, Layout] = {HOT: self._layout}
+        for decision in self._policy.decide(Observation([window], layouts, {}, second)):
+            assert decision.value is not None
+            self._layout = self._layout.then((second + 1) * 1_000, decision.value)
+
+
+def seconds(case: str, writes_per_s: int = WRITES_PER_S, seed: int = 1) -> Iterator[Second]:
+    """The run of one case, a second at a time."""
+    chat = Chat(case, seed)
+    for number in range(SECONDS):
+        yield chat.second(number, CALM_PER_S if number < SPIKE_S else writes_per_s)
+
+
+class Run(msgspec.Struct, frozen=True):
+    case: str
+    seconds: list[Second]
+
+    def each(self, name: str) -> list[float]:
+        return [float(getattr(second, name)) for second in self.seconds]
+
+    def rate(self, name: str) -> float:
+        """Of the last seconds, when everything that reacts has reacted."""
+        return sum(self.each(name)[-LAST_S:]) / LAST_S
+
+
+def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> Report:
+    runs = [Run(case, list(seconds(case, writes_per_s, seed))) for case in CASES]
+    plain, adaptive, salted, both = runs
+    return Report(
+        name="partitions",
+        title="Hot partitions: adaptive capacity, salting, and both",
+        story=_story(writes_per_s),
+        figures=[
+            Figure("adaptive alone", _throttled(adaptive), f"plain: {_throttled(plain)}"),
+            Figure("salted", _throttled(salted), f"{_shape(salted)}"),
+            Figure("salted + adaptive", _throttled(both), f"{_shape(both)}"),
+        ],
+        tables=[_table(runs), _changes(adaptive), _changes(both)],
+        charts=[
+            Chart("Writes that are accepted", "a second", _lines(runs, "accepted")),
+            Chart("Writes that are throttled", "a second", _lines(runs, "throttled")),
+        ],
+    )
+
+
+def _story(writes_per_s: int) -> str:
+    return f"""\
+A young table has {PARTITIONS} partitions of {ADAPTIVE.write_units:,.0f} write units a second. From
+second {SPIKE_S} on one conversation gets {writes_per_s:,} writes a second, and {OTHERS} others
+{OTHERS_PER_S} together. The store splits a partition that was hot for {LAG_S:g} s (DynamoDB takes
+minutes); nobody writes again what was refused.
+
+Adaptive capacity takes the conversation apart from its neighbours, who then have room, and stops
+there: a key is never split. Salt gives it up to {RULES.buckets_max} keys (every page asks all of
+them), but they fall into the partitions that there are, and those that share one share its limit.
+With both, the store splits what the salt has made divisible."""
+
+
+def _throttled(run: Run) -> str:
+    return f"{run.rate('throttled'):,.0f} throttled/s"
+
+
+def _shape(run: Run) -> str:
+    last = run.seconds[-1]
+    return f"{last.buckets} buckets, {len(last.partitions)} partitions"
+
+
+def _table(runs: list[Run]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            run.case,
+            round(run.rate("accepted")),
+            round(run.rate("hot_throttled")),
+            round(run.rate("others_throttled")),
+            sum(each.throttled for each in run.seconds),
+            run.seconds[-1].buckets,
+            len(run.seconds[-1].partitions),
+        ]
+        for run in runs
+    ]
+    columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
+    note = "throttled/s is the conversation's; in all is the whole run and everybody."
+    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
+
+
+def _changes(run: Run) -> Table:
+    rows: list[list[Cell]] = [
+        [number, type(change).__name__, change.partition, change.reason]
+        for number, each in enumerate(run.seconds)
+        for change in each.changes
+    ]
+    return Table(f"What the store did: {run.case}", ["second", "", "partition", "why"], rows)
+
+
+def _lines(runs: list[Run], name: str) -> list[Series]:
+    places = [float(number) for number in range(SECONDS)]
+    return [
+        Series(run.case, places, run.each(name), colour=colour) for colour, run in enumerate(runs)
+    ]

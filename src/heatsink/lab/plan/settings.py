@@ -1,0 +1,81 @@
+"""What a plan assumes: the table, the app servers in front of it, and the prices."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+
+from heatsink.absorb.policy import NearRules
+from heatsink.absorb.shelf import FRESH_S, STALE_S, Times
+from heatsink.checks import check_kind, check_number, check_whole
+from heatsink.dynamo.settings import PARTITIONS_MAX
+from heatsink.errors import InvalidSetting
+from heatsink.split.capacity import TableCapacity
+from heatsink.split.settings import SplitSettings
+from heatsink.spread.policy import BucketRules
+
+PARTITIONS_MIN = 4  # of a table on demand when it is new: 4,000 writes and 12,000 reads a second
+HEADROOM = 2.0  # a table on demand takes twice its earlier peak at once (Developer Guide)
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """In dollars. Source: aws.amazon.com/dynamodb/pricing, of the standard table class.
+
+    `target` is how full provisioned capacity is kept: auto scaling's usual 70 %.
+    """
+
+    whose: str = "DynamoDB's in us-east-1 as of 1 November 2024"
+    million_writes: float = 0.625
+    million_reads: float = 0.125
+    write_unit_hour: float = 0.00065
+    read_unit_hour: float = 0.00013
+    target: float = 0.7
+
+    def __post_init__(self) -> None:
+        for name in ("million_writes", "million_reads", "write_unit_hour", "read_unit_hour"):
+            check_number(name, getattr(self, name), 0, 10**6)
+        check_number("target", self.target, 0.01, 1)
+
+
+class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`partitions` is how many the table begins with; 0 is what its capacity gives, and on demand
+    what an established table has: twice what the busiest minute needs if its keys were even.
+
+    Requests come to `servers` app servers, each with a near cache of its own. `all_buckets` says
+    that a read of a spread key asks every bucket, as a page or a count does; a read by id asks one.
+    """
+
+    capacity: TableCapacity = TableCapacity()
+    partitions: int = 0
+    split: SplitSettings = SplitSettings()
+    buckets: BucketRules = BucketRules()
+    near: NearRules = NearRules()
+    servers: int = 10
+    fresh_for: float = FRESH_S
+    stale_for: float = STALE_S
+    consistent_reads: bool = False
+    all_buckets: bool = True
+    prices: Prices = Prices()
+
+    def __post_init__(self) -> None:
+        if (self.capacity.writes is None) != (self.capacity.reads is None):
+            raise InvalidSetting("capacity needs write and read units, or neither (on demand)")
+        check_whole("partitions", self.partitions, 0, PARTITIONS_MAX)
+        check_whole("servers", self.servers, 1, 10_000)
+        Times(self.fresh_for, self.stale_for)
+        check_kind("consistent_reads", self.consistent_reads, bool)
+        check_kind("all_buckets", self.all_buckets, bool)
+
+    def partitions_for(self, writes_s: float, reads_s: float) -> int:
+        """How many the table begins with, given what the busiest minute asks for."""
+        if self.partitions:
+            return self.partitions
+        capacity, least = self.capacity, 1
+        if capacity.writes is None or capacity.reads is None:
+            capacity = TableCapacity(HEADROOM * writes_s, HEADROOM * reads_s)
+            least = PARTITIONS_MIN
+        assert capacity.writes is not None
+        assert capacity.reads is not None
+        needed = capacity.writes / self.split.write_units + capacity.reads / self.split.read_units
+        return min(max(ceil(needed), least), PARTITIONS_MAX)

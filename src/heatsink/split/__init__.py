@@ -1,0 +1,1 @@
+"""Hot partitions: what a partitioned store does about heat by itself, and where it stops. Pure."""

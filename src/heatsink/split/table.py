@@ -1,0 +1,198 @@
+"""One table whose partitions adapt: charges requests, and changes its partitions by the policy.
+
+`charge` is on the path of every request. `review` ends a window once a second, decides and applies.
+A store that has rows to move calls `decide` instead, moves, and then `apply`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from .capacity import BY_KEY, BY_PARTITION, OWN, Bucket, Limit, Side, TableCapacity, Verdict
+from .map import PartitionMap, equal_ranges
+from .partition import Partition, PartitionState
+from .policy import CannotHelp, Change, Isolate, Lend, Merge, Split, relieve, unite
+from .settings import SplitSettings
+
+WINDOW_S = 1.0
+
+
+class AdaptiveTable:
+    """`partitions` is how many there are at first; merging never leaves fewer."""
+
+    def __init__(
+        self, settings: SplitSettings, capacity: TableCapacity, partitions: int, now_s: float
+    ) -> None:
+        self._settings = settings
+        self._capacity = capacity
+        self._partitions_min = partitions
+        self._numbers = 0
+        self.throttles: Counter[Limit | None] = Counter()
+        self._window_began_s = now_s
+        self._write_heat = 1 / settings.write_units
+        self._read_heat = 1 / settings.read_units
+        self._writes = _table_bucket(capacity.writes, settings, now_s)
+        self._reads = _table_bucket(capacity.reads, settings, now_s)
+        self.map = PartitionMap(
+            self._made(start, end, partitions, now_s) for start, end in equal_ranges(partitions)
+        )
+
+    def charge(self, key_hash: int, writes: float, reads: float, now_s: float) -> Verdict:
+        """Take the units of one request: all of them, or none."""
+        partition = self.map.find(key_hash)
+        heat = writes * self._write_heat + reads * self._read_heat
+        lend, verdict = self._settings.lend, OWN
+        if writes:
+            verdict = partition.writes.admit(writes, now_s, self._writes, lend)
+        if reads and verdict.accepted:
+            written, verdict = verdict, partition.reads.admit(reads, now_s, self._reads, lend)
+            if writes and not verdict.accepted:
+                partition.writes.give_back(writes, self._writes, written)
+        if heat and verdict.limit != "table":
+            partition.heat.add(key_hash, heat)
+        if verdict.accepted:
+            return verdict
+        if verdict is BY_PARTITION and partition.is_one_key:
+            verdict = BY_KEY
+        self.throttles[verdict.limit] += 1
+        return verdict
+
+    def refund(self, key_hash: int, writes: float, reads: float, verdict: Verdict) -> None:
+        """Undo a charge that was accepted, for a transaction of which another was not."""
+        partition = self.map.find(key_hash)
+        if writes:
+            partition.writes.give_back(writes, self._writes, verdict)
+        if reads:
+            partition.reads.give_back(reads, self._reads, verdict)
+
+    def review(self, now_s: float) -> list[Change]:
+        """Decide and apply, for those who have no rows to move."""
+        changes = self.decide(now_s)
+        for change in changes:
+            self.apply(change, now_s)
+        return changes
+
+    def decide(self, now_s: float) -> list[Change]:
+        """End the window, if a second has passed, and say what should change.
+
+        A partition that is to be split, isolated or merged is left alone until that is applied.
+        """
+        elapsed_s = now_s - self._window_began_s
+        if elapsed_s < WINDOW_S:
+            return []
+        self._window_began_s = now_s
+        for partition in self.map:
+            partition.end_window(elapsed_s, now_s, self._settings)
+        return [*self._lends(), *self._reliefs(now_s), *self._merges(now_s)]
+
+    def _lends(self) -> Iterator[Lend]:
+        for partition in self.map:
+            began = partition.lent_s > 0 and not partition.is_lent_to
+            partition.is_lent_to = partition.lent_s > 0
+            if began:
+                reason = f"{partition.lent_s:,.0f} units/s beyond its share, unused by others"
+                yield Lend(partition.number, reason)
+
+    def _reliefs(self, now_s: float) -> Iterator[Split | Isolate | CannotHelp]:
+        count = len(self.map)
+        for partition in self.map:
+            if partition.changing or partition.hot_since_s is None:
+                continue
+            change = relieve(partition.look(now_s), count, self._settings)
+            if isinstance(change, CannotHelp):
+                if partition.stuck is None:
+                    yield change
+                partition.stuck = change.reason
+            elif change is not None:
+                partition.changing = True
+                count += 1 if isinstance(change, Split) else 2
+                yield change
+
+    def _merges(self, now_s: float) -> Iterator[Merge]:
+        spare = len(self.map) - self._partitions_min
+        if self._settings.merge_after_s is None:
+            return
+        for left, right in pairwise(self.map):
+            if spare <= 0 or left.changing or right.changing:
+                continue
+            change = unite(left.look(now_s), right.look(now_s), self._settings)
+            if change is not None:
+                left.changing = right.changing = True
+                spare -= 1
+                yield change
+
+    def apply(self, change: Change, now_s: float) -> None:
+        """Change the map. What only tells of something changes nothing."""
+        if isinstance(change, Lend | CannotHelp):
+            return
+        old = [self.partition(change.partition)]
+        if isinstance(change, Merge):
+            old.append(self.partition(change.other))
+        for one in old:
+            one.writes.refill(now_s)
+            one.reads.refill(now_s)
+        edges = edges_after(change, old[0].start, old[-1].end)
+        count = len(self.map) + len(edges) - 1 - len(old)
+        new = [self._heir(old, *bounds, count, now_s) for bounds in pairwise(edges)]
+        self.map.replace(old, new)
+        self._share_anew(now_s)
+
+    def partition(self, number: int) -> Partition:
+        return next(one for one in self.map if one.number == number)
+
+    def partitions(self) -> list[PartitionState]:
+        return [partition.state(self._settings) for partition in self.map]
+
+    def _made(self, start: int, end: int, count: int, now_s: float) -> Partition:
+        self._numbers += 1
+        settings = self._settings
+        writes = _side(settings.write_units, self._capacity.writes, count, settings, now_s)
+        reads = _side(settings.read_units, self._capacity.reads, count, settings, now_s)
+        return Partition(self._numbers, start, end, writes, reads)
+
+    def _heir(
+        self, old: list[Partition], start: int, end: int, count: int, now_s: float
+    ) -> Partition:
+        """A new partition with its part of what the old ones had saved, owed and counted."""
+        heir = self._made(start, end, count, now_s)
+        part = min((end - start) / (old[-1].end - old[0].start), 1.0)
+        heir.writes.inherit([one.writes for one in old], part)
+        heir.reads.inherit([one.reads for one in old], part)
+        for one in old:
+            heir.heat.keys.update(one.heat.part(start, end))
+        heir.changed(now_s)
+        return heir
+
+    def _share_anew(self, now_s: float) -> None:
+        """Each partition's share is the table's capacity by their number."""
+        count, burst_s = len(self.map), self._settings.burst_s
+        for partition in self.map:
+            for side, units in (
+                (partition.writes, self._capacity.writes),
+                (partition.reads, self._capacity.reads),
+            ):
+                if side.share is not None and units is not None:
+                    side.share.resize(units / count, burst_s, now_s)
+
+
+def edges_after(change: Split | Isolate | Merge, start: int, end: int) -> list[int]:
+    """The bounds of the partitions that take over [start, end)."""
+    inner: tuple[int, ...] = ()
+    if isinstance(change, Split):
+        inner = (change.at,)
+    elif isinstance(change, Isolate):
+        inner = (change.key, change.key + 1)
+    return sorted({start, *inner, end})
+
+
+def _table_bucket(units: float | None, settings: SplitSettings, now_s: float) -> Bucket | None:
+    return None if units is None else Bucket(units, settings.burst_s, now_s)
+
+
+def _side(
+    limit: float, table: float | None, count: int, settings: SplitSettings, now_s: float
+) -> Side:
+    ceiling = Bucket(limit, settings.ceiling_s, now_s)
+    return Side(ceiling, _table_bucket(None if table is None else table / count, settings, now_s))

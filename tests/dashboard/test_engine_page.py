@@ -1,0 +1,42 @@
+"""The engine's own page: partitions, their heat and what was done, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from heatsink.dynamo.settings import EngineSettings
+from tests.dynamo.contract.conftest import client_of
+from tests.dynamo.contract.engines import ours
+
+from .conftest import Visit
+
+BUSY = EngineSettings(port=0, write_limit=5, partitions=2, split_after_s=1.0, cool_down_s=0.0)
+
+
+@pytest.mark.timeout(90)
+def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit: Visit) -> None:
+    with ours(BUSY) as url:
+        page = visit(url)
+        expect(page.get_by_text("No table yet")).to_be_visible()
+        client = client_of(url)
+        client.create_table(
+            TableName="chat",
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        expect(page.get_by_text("2 partitions, map version 1, throttled: none")).to_be_visible()
+        cannot = page.get_by_text("it holds one key, and a key is never split").first
+        for number in range(400):
+            try:
+                client.put_item(TableName="chat", Item={"pk": {"S": "<i>hot"}})
+            except client.exceptions.ClientError:
+                page.wait_for_timeout(50)
+            if number % 20 == 19 and cannot.is_visible():
+                break
+        expect(cannot).to_be_visible()
+        expect(page.get_by_text("<i>hot (100%)").first).to_be_visible()
+        expect(page.get_by_text("isolate done")).to_be_visible()
+        assert page.locator(".space > div").count() == 4
+        client.close()

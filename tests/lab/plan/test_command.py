@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from heatsink.service.cli import main
+
+SMALL = ("--keys", "100", "--skew", "1.2", "--peak", "50", "--hours", "0.05")
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plan", *arguments])
+
+
+def trace_of(folder: Path, lines: str) -> Path:
+    file = folder / "trace.csv"
+    file.write_text(f"time,key,operation,bytes\n{lines}")
+    return file
+
+
+def test_a_trace_gives_tables_advice_and_a_page(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, "".join(f"{n / 2000},hot,write,100\n" for n in range(10_000)))
+    out = tmp_path / "plan.html"
+    result = plan(str(trace), "--out", str(out))
+    assert result.exit_code == 0, result.output
+    for title in ("Throttles", "Buckets and partitions", "Cost of a month"):
+        assert title in result.output
+    assert "Recommended: spread, which cures it." in " ".join(result.output.split())
+    page = out.read_text()
+    assert "<h1>Plan of a table: trace.csv</h1>" in page
+    assert f"heatsink plan {trace}" in page
+    assert "us-east-1 as of 1 November 2024" in page
+    assert not re.search(r"(src|href)=|@import|url\(", page.partition("<script")[0])
+
+
+def test_json_is_all_that_is_printed_if_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = plan(*SMALL, "--json", "--remedy", "nothing", "--remedy", "all three")
+    assert not list(tmp_path.iterdir())
+    found = json.loads(result.output)
+    assert [each["remedy"]["name"] for each in found["outcomes"]] == ["nothing", "all three"]
+    assert found["outcomes"][0]["requests"] == found["survey"]["requests"] > 0
+    assert 0 <= found["outcomes"][0]["throttled_share"] <= 1
+    assert found["advice"]
+
+
+def test_a_sampled_trace_counts_for_more(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, "1,a,write,100\n2,b,read,100\n")
+    result = plan(str(trace), "--sampled", "7", "--json", "--remedy", "nothing")
+    assert json.loads(result.output)["outcomes"][0]["requests"] == 14
+
+
+def test_a_published_shape_is_replayed_by_its_name() -> None:
+    result = plan("--shape", "twitter-8", "--requests", "2000", "--json", "--remedy", "nothing")
+    found = json.loads(result.output)
+    assert found["name"] == "twitter-8"
+    assert found["survey"]["requests"] == pytest.approx(2_110 * 86_400, rel=0.01)
+
+
+def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
+    pages = [tmp_path / "one.html", tmp_path / "two.html"]
+    first = plan(*SMALL, "--remedy", "spread + absorb", "--by-id", "--out", str(pages[0]))
+    assert first.exit_code == 0, first.output
+    written = re.search(r"heatsink plan ([^<]*)", pages[0].read_text())
+    assert written is not None
+    words = written[1].replace("&#x27;spread + absorb&#x27;", "spread_+_absorb").split()
+    plan(*(word.replace("_", " ") for word in words), "--out", str(pages[1]))
+    assert pages[0].read_text() == pages[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere.csv",), "trace 'nowhere.csv' cannot be read: No such file or directory"),
+        (("nowhere.csv", "--keys", "5"), "--keys has no place here: TRACE 'nowhere.csv' says"),
+        (("nowhere.csv", "--requests", "5000"), "--requests has no place here"),
+        (("--sampled", "5"), "--sampled has no place here"),
+        (("--shape", "twitter-8", "--skew", "1"), "--skew has no place here: --shape twitter-8"),
+        ((*SMALL, "--write-capacity", "5"), "capacity needs write and read units, or neither"),
+        ((*SMALL, "--fresh-for", "9"), "stale_for must be at least fresh_for"),
+        ((*SMALL, "--out", "/nowhere/plan.html"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_an_error_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    result = plan(*arguments)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("wrong", [("--skew", "nan"), ("--peak", "0"), ("--remedy", "hope")])
+def test_a_wrong_value_is_refused_by_its_flag(wrong: tuple[str, str]) -> None:
+    result = plan(*wrong)
+    assert result.exit_code == 2
+    assert wrong[0] in result.output
