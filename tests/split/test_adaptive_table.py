@@ -79,6 +79,14 @@ def test_nothing_is_split_before_the_lag_nor_when_the_heat_comes_and_goes() -> N
     assert run.changes == []
 
 
+def test_after_a_split_the_halves_are_left_alone_for_the_cool_down() -> None:
+    run = Run(SplitSettings(split_after_s=1.0, cool_down_s=10.0))
+    run.load(10, 4_000, lambda number: number % 64 * (SPACE // 64))
+    assert [type(change) for change in run.changes] == [Split]
+    run.load(3, 4_000, lambda number: number % 64 * (SPACE // 64))
+    assert [type(change) for change in run.changes] == [Split] * 3
+
+
 def test_one_key_borrows_is_isolated_and_then_said_to_be_beyond_help() -> None:
     run = Run(capacity=TableCapacity(writes=2_000.0, reads=100.0), partitions=4)
     run.load(20, 1_900, lambda number: ONE if number % 10 else TWO - number)
