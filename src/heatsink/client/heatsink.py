@@ -26,10 +26,9 @@ from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.hashing import SEED_BYTES
-from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.registry.decision import PIN, SETTING, Decision, LogEntry, Meta, for_key
+from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
 from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -48,12 +47,11 @@ from .queue.timelines import make_timelines
 from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, worker_pin
 from .read_side import ReadSide
 from .settings import Settings
-from .status import Status
+from .status import Status, status_of
 from .store_partitions import StorePartitions, culprit_of
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
-NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # what pins are of besides keys
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
@@ -295,23 +293,7 @@ class Heatsink:
         """How this process is doing: for health checks and metrics."""
         self._check_open()
         assert self._coordination is not None
-        view, coordinator = self._registry.view, self._coordination.coordinator
-        spread = [
-            layout.buckets
-            for key, layout in view.layouts.items()
-            if layout.buckets > 1 and not key.startswith(MODES)
-        ]
-        return Status(
-            name=self._name,
-            leads=coordinator.leads,
-            term=self._registry.meta.term,
-            version=view.version,
-            horizon_s=(view.horizon_ms - self._registry.now_ms()) / 1000,
-            servers=self._registry.servers,
-            spread_keys=len(spread),
-            extra_buckets=sum(spread) - len(spread),
-            pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
-        )
+        return status_of(self._name, self._registry, self._coordination.coordinator.leads)
 
     def hottest(self, limit: int = 20) -> Hottest:
         """The fleet's hottest keys, with bounds on what is not known. Only the leader knows."""

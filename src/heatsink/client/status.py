@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from heatsink.isolate.modes import PREFIX as MODES
+from heatsink.registry.decision import SETTING
+from heatsink.registry.registry import Registry
+
+from .queue.watch import PIN_PREFIX
+
+NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # what pins are of besides keys
+
 
 class Status(msgspec.Struct, frozen=True):
     """How one process is doing."""
@@ -31,3 +39,23 @@ class Status(msgspec.Struct, frozen=True):
     def ready(self) -> bool:
         """Whether its view is fresh: send it traffic."""
         return self.horizon_s > 0
+
+
+def status_of(name: str, registry: Registry, leads: bool) -> Status:
+    view = registry.view
+    spread = [
+        layout.buckets
+        for key, layout in view.layouts.items()
+        if layout.buckets > 1 and not key.startswith(MODES)
+    ]
+    return Status(
+        name=name,
+        leads=leads,
+        term=registry.meta.term,
+        version=view.version,
+        horizon_s=(view.horizon_ms - registry.now_ms()) / 1000,
+        servers=registry.servers,
+        spread_keys=len(spread),
+        extra_buckets=sum(spread) - len(spread),
+        pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
+    )
