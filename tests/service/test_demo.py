@@ -145,6 +145,14 @@ def test_on_a_ramp_heatsink_keeps_everything_and_the_plain_store_does_not() -> N
     assert buckets[0] == buckets[-1] == 1
 
 
+def test_the_chat_ends_with_why_a_young_table_needs_both() -> None:
+    verdict, _ = run_virtually(Plan("ramp", peak=400, limit=100))
+    plain, adaptive, salted, both = (table.throttled_s for table in verdict.young)
+    assert plain > adaptive > salted > both == 0
+    assert verdict.findings[-1].good
+    assert "one key is never split" in verdict.findings[-1].text
+
+
 def test_a_jump_is_spread_within_three_seconds_and_nothing_is_lost() -> None:
     verdict, _ = run_virtually(Plan("jump", peak=400, limit=100))
     assert verdict.kept_everything

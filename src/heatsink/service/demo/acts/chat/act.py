@@ -12,6 +12,7 @@ from heatsink.service.demo.world import World
 from .contenders import PlainChat, SpreadChat
 from .narration import Narration, narrate
 from .verdict import ChatVerdict, Recovery, reach_verdict, read_back
+from .young import young_tables
 
 WORDS = """\
 A database keeps its rows in partitions, and all rows of one key, such as one conversation, live
@@ -24,11 +25,13 @@ Below, the very same messages go to a plain store and to Heatsink, which sees th
 and spreads the conversation over more partitions.
 
 Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply
-before the dashed limit is reached, and go again when it is calm.
+before the dashed limit is reached, and go again when it is calm. At the end a third picture
+plays a rush on a young table whose store adapts by itself: why it takes both.
 
 Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
 times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
-calm seconds before it takes partitions back; outside a demo it waits five minutes."""
+calm seconds before it takes partitions back; outside a demo it waits five minutes. The young
+table is `heatsink lab partitions`, on virtual time."""
 REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 
@@ -65,6 +68,7 @@ class ChatAct:
                     await read_back(duel.heatsink, heatsink),
                     _recovery(duel),
                     gentle=not plan.brief,
+                    young=[] if plan.brief else await young_tables(clock),
                 )
 
 

@@ -9,6 +9,7 @@ from heatsink.service.demo.lanes.lane import Lane
 from heatsink.service.demo.lanes.meter import Totals
 
 from .contenders import Chat
+from .young import YoungTable, why_both
 
 THROTTLED_SHARE_MAX = 0.01
 RECOVERY_S_MAX = 3.0
@@ -51,10 +52,15 @@ class ChatVerdict(Verdict, frozen=True, tag="verdict"):
     heatsink: ReadBack
     throttled_share: float
     recovery: Recovery | None
+    young: list[YoungTable]
 
 
 def reach_verdict(
-    plain: ReadBack, heatsink: ReadBack, recovery: Recovery | None, gentle: bool = True
+    plain: ReadBack,
+    heatsink: ReadBack,
+    recovery: Recovery | None,
+    gentle: bool = True,
+    young: list[YoungTable] | None = None,
 ) -> ChatVerdict:
     """`throttled_share` is Heatsink's refusals as a share of the plain store's.
 
@@ -66,8 +72,10 @@ def reach_verdict(
     if recovery is not None:
         findings += _recovered(recovery)
     findings.append(_gone(plain))
+    if young:
+        findings.append(why_both(young))
     line, kept = _line(plain, heatsink), _kept_everything(heatsink)
-    return ChatVerdict(line, kept, findings, plain, heatsink, share, recovery)
+    return ChatVerdict(line, kept, findings, plain, heatsink, share, recovery, young or [])
 
 
 def _line(plain: ReadBack, heatsink: ReadBack) -> str:

@@ -1,6 +1,6 @@
-// Act 1: two lanes, each with its traffic, the heat of its partitions, and how many there are.
+// Act 1: two lanes, each with its traffic, the heat of its partitions, and how many there are; then a young table.
 
-import { chart, figures, h, write } from "/static/elements.js";
+import { chart, figures, h, wide, write } from "/static/elements.js";
 import { number } from "/static/words.js";
 import { lines, partitions } from "/demo/static/charts.js";
 import { moment, namesOf, picture, short, side, titled, wait } from "/demo/static/parts.js";
@@ -61,10 +61,29 @@ function drawCharts(run, name, { traffic, heat, buckets }) {
   lines(buckets, run, [{ name: "partitions", style: "steps", of: (one) => one[name].spread.buckets }], { top: widest });
 }
 
-export function make() {
-  const lanes = Object.keys(LANES).map(makeLane);
+const CASES = ["plain", "offered", "soft", "main"];
+
+function makeYoung() {
+  const throttled = chart("Writes a second throttled on a young table: plain, adaptive, salted, and both");
+  const element = wide("A rush on a young table, once more on virtual time", h("p", { class: "small" },
+    "Writes a second that are throttled. A store that adapts splits partitions, never a key; buckets may share a partition."), throttled);
   return {
-    element: picture(...lanes.map((lane) => lane.element)),
-    draw: (run) => lanes.forEach((lane) => lane.draw(run)),
+    element,
+    draw(run) {
+      const young = run.verdict?.young ?? [];
+      element.hidden = !young.length;
+      if (!young.length) return;
+      const snapshots = young[0].throttled.map((_, second) => ({ second, of: young.map((one) => one.throttled[second]) }));
+      lines(throttled, { seconds: snapshots.length, snapshots },
+        young.map((one, place) => ({ name: one.case, style: CASES[place], of: (now) => now.of[place] })));
+    },
+  };
+}
+
+export function make() {
+  const parts = [...Object.keys(LANES).map(makeLane), makeYoung()];
+  return {
+    element: picture(...parts.map((part) => part.element)),
+    draw: (run) => parts.forEach((part) => part.draw(run)),
   };
 }
