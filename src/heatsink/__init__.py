@@ -20,6 +20,6 @@ __all__ = [
     "connect",
     "connect_sync",
 ]
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _logging.getLogger("heatsink").addHandler(_logging.NullHandler())
