@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         stack.enter_context(traffic(url))
         tell_stories(url, data)
         mail = submit(url, "mail", "shop", 1_000)
-        resize = submit(url, "resize", "photos", 40_000)
+        resize = submit(url, "resize", "photos", 200_000)
         until_spread(url)
         yield Site(url, mail, resize)
 

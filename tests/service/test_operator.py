@@ -183,3 +183,21 @@ def test_a_wrong_setting_is_refused(flags: tuple[str, ...], complaint: str, code
     assert complaint in result.stderr
     assert "Traceback" not in result.stderr
     assert code == 2 or len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "\udcff"),
+        ("pin", "k", "3", "--reason", "\udcff"),
+        ("hot", "--token", "secret\nword"),
+        ("hot", "--token", "€"),
+        ("hot", "--server", "http://[::1"),
+    ],
+)
+def test_what_cannot_be_sent_is_an_error_in_one_line(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "secret" not in result.output
+    assert result.output.count("\n") <= 2

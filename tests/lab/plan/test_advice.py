@@ -100,3 +100,13 @@ def test_a_table_that_is_too_small_as_a_whole_is_told_apart(
 def test_a_coarse_sample_is_said_to_be_one() -> None:
     (warning,) = warnings(found(outcome(NOTHING, 1, 1), weight=10_001))
     assert "stands for 10,001" in warning
+
+
+def test_of_remedies_that_hardly_differ_the_one_with_fewest_parts_is_named() -> None:
+    outcomes = [outcome(NOTHING, 6_000, 1), outcome(SPREAD, 998, 2), outcome(REMEDIES[4], 985, 1)]
+    assert best(outcomes).remedy == SPREAD
+
+
+def test_where_no_remedy_helps_it_says_so() -> None:
+    outcomes = [outcome(NOTHING, 4_000, 1.0), outcome(ABSORB, 3_995, 0.9)]
+    assert "None of the remedies helps." in advice(found(*outcomes))[0]

@@ -99,3 +99,11 @@ def test_a_wrong_value_is_refused_by_its_flag(wrong: tuple[str, str]) -> None:
     result = plan(*wrong)
     assert result.exit_code == 2
     assert wrong[0] in result.output
+
+
+def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
+    settings, out = tmp_path / "settings.toml", tmp_path / "plan.html"
+    settings.write_text("[plan]\nkeys = 100\npeak = 50\nhours = 0.05\nrequests = 2000\n")
+    result = plan("--config", str(settings), "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "heatsink plan --keys 100" in out.read_text()

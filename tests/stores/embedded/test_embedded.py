@@ -14,6 +14,7 @@ from time import monotonic, sleep
 
 import msgspec
 import pytest
+from redis import Redis
 
 from heatsink.bulk.store import Chunk, Part
 from heatsink.client.queue import connect_queue
@@ -147,3 +148,16 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidSetting, match="must be a folder"):
         join(tmp_path / "file")
+
+
+def test_a_server_that_still_reads_its_log_is_waited_for(tmp_path: Path) -> None:
+    with joined(tmp_path) as first, Redis.from_url(first.url) as redis:
+        for _ in range(20):
+            pipe = redis.pipeline(transaction=False)
+            for number in range(10_000):
+                pipe.rpush("list", f"{number:0100}")
+            pipe.execute()
+    wait_until_gone(tmp_path)
+    with joined(tmp_path) as again, Redis.from_url(again.url) as redis:
+        assert redis.ping()
+        assert redis.llen("list") == 200_000

@@ -12,12 +12,16 @@ COARSE = 10_000  # units at once, of what a partition takes in ten seconds
 
 
 def best(outcomes: list[Outcome]) -> Outcome:
-    """The cheapest for what it serves among those that cure; else the one that throttles least."""
+    """The cheapest for what it serves among those that cure; else the one that throttles least.
+
+    Of those that hardly differ it is the first, which has the fewest parts.
+    """
     before = _before(outcomes)
     cured = [each for each in outcomes if _cures(each, before)]
     if cured:
         return min(cured, key=lambda each: each.cost_factor)
-    return min(outcomes, key=lambda each: (each.throttled, each.cost_factor))
+    least = min(each.throttled for each in outcomes) + SAME * before.throttled
+    return next(each for each in outcomes if each.throttled <= least)
 
 
 def _before(outcomes: list[Outcome]) -> Outcome:
@@ -39,6 +43,8 @@ def advice(found: Replay) -> list[str]:
     elif chosen is not before:
         cure = "cures it" if _cures(chosen, before) else "helps most, and does not cure it"
         first += f" Recommended: {chosen.remedy.name}, which {cure}."
+    else:
+        first += " None of the remedies helps."
     return [first, *([" ".join(_sentence(each, before) for each in others)] if others else [])]
 
 
@@ -68,8 +74,11 @@ def _price(outcome: Outcome) -> str:
 
 
 def warnings(found: Replay) -> list[str]:
-    """What is wrong with the table, or with the trace, whatever the remedy."""
-    return [*_overload(found), *_coarseness(found)]
+    """What is wrong with the table, or with the trace, whatever the remedy.
+
+    A coarse sample has peaks that the load has not.
+    """
+    return _coarseness(found) or _overload(found)
 
 
 def _coarseness(found: Replay) -> list[str]:

@@ -248,7 +248,8 @@ def _command(ctx: click.Context) -> str:
     words = ["heatsink", "plan"]
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if name != "out" and _given(ctx, (name,)):
+        default = ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+        if name in ctx.params and name != "out" and not default:
             value = ctx.params[name]
             flag = [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
             for each in value if isinstance(value, tuple) else [value]:

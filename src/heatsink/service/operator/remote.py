@@ -21,7 +21,7 @@ TIMEOUT_S = 35.0
 
 class Remote:
     def __init__(self, url: str, token: str | None = None) -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
+        if not _is_http(url):
             raise InvalidSetting(f"server must be a URL like {SERVER}, not {url[:80]!r}")
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -32,7 +32,7 @@ class Remote:
         return self._ask("GET", path, f"?{urlencode(given)}" if given else "")
 
     def put(self, *path: str, body: dict[str, Any]) -> Any:
-        return self._ask("PUT", path, "", msgspec.json.encode(body))
+        return self._ask("PUT", path, "", body)
 
     def delete(self, *path: str) -> Any:
         return self._ask("DELETE", path, "")
@@ -48,9 +48,19 @@ class Remote:
                 elif line.startswith(b"data: "):
                     yield name, msgspec.json.decode(line[6:])
 
-    def _ask(self, method: str, path: tuple[str, ...], query: str, body: bytes = b"") -> Any:
-        where = "/" + "/".join(quote(part, safe="") for part in path) + query
-        with self._open(method, where, body or None, {}) as answer:
+    def _ask(
+        self, method: str, path: tuple[str, ...], query: str, body: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            where = "/" + "/".join(quote(part, safe="") for part in path) + query
+            sent = None if body is None else msgspec.json.encode(body)
+            answer = self._open(method, where, sent, {})
+        except ValueError:  # without its text, which may show the token
+            raise InvalidSetting(
+                "a word of this command cannot be sent: check the key, the reason, --token and "
+                "--server for odd characters"
+            ) from None
+        with answer:
             return msgspec.json.decode(answer.read())
 
     def _open(
@@ -68,6 +78,13 @@ class Remote:
                 f"no server answers at {self._url} ({reason}): start `heatsink serve`, "
                 "or name another with --server"
             ) from None
+
+
+def _is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False
 
 
 def _refusal(error: HTTPError) -> HeatsinkError:

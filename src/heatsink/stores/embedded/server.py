@@ -68,10 +68,20 @@ class Door(msgspec.Struct, frozen=True):
 
     def answers(self) -> bool:
         """Also while it still reads its log; but not if somebody else has taken the port."""
+        return self._says().startswith(b"+OK")
+
+    def serves(self) -> bool:
+        return b"+PONG" in self._says()
+
+    def _says(self) -> bytes:
+        """To its password, also while it reads its log, and to a ping, which it refuses then."""
         with suppress(OSError), socket.create_connection((HOST, self.port), 1.0) as connection:
-            connection.sendall(f"AUTH {self.password}\r\n".encode())
-            return connection.recv(100).startswith((b"+OK", b"-LOADING"))
-        return False
+            connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
+            said = b""
+            while said.count(b"\r\n") < 2 and (more := connection.recv(1_000)):
+                said += more
+            return said
+        return b""
 
     def is_free(self) -> bool:
         with suppress(OSError), socket.create_server((HOST, self.port)):
@@ -112,14 +122,14 @@ def join(folder: Path) -> Membership:
 def _running(folder: Path, binary: Path) -> Door:
     door = _known(folder)
     if door is not None and door.answers():
-        return door
+        return _wait_until_it_serves(folder)
     if door is None or not door.is_free():
         door = Door(free_port(), token_hex(16))
     if not (keeper := folder / "keeper").exists() or _is_free(keeper):
         _write(folder / "door", msgspec.json.encode(door))
         _write(folder / "server.conf", _configuration(folder, door))
         start_kept([binary, folder / "server.conf"], folder, folder / "users", keeper)
-    return _wait_for_answer(folder)
+    return _wait_until_it_serves(folder)
 
 
 def _is_free(lock: Path) -> bool:
@@ -155,11 +165,14 @@ def _configuration(folder: Path, door: Door) -> bytes:
     return "".join(f'{name} "{value}"\n' for name, value in lines.items()).encode()
 
 
-def _wait_for_answer(folder: Path) -> Door:
-    for _ in range(LOOKS_MAX):
+def _wait_until_it_serves(folder: Path) -> Door:
+    """However long it takes to read its log: as long as it says so."""
+    looks = 0
+    while looks < LOOKS_MAX:
         door = _known(folder)
-        if door is not None and door.answers():
+        if door is not None and door.serves():
             return door
+        looks += door is None or not door.answers()
         Event().wait(LOOK_S)
     said = (folder / "log").read_text(errors="replace")[-300:]
     raise Unavailable(f"the server in {folder} does not answer: see its log: {said}")

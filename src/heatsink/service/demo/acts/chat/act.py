@@ -30,8 +30,8 @@ plays a rush on a young table whose store adapts by itself: why it takes both.
 
 Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
 times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
-calm seconds before it takes partitions back; outside a demo it waits five minutes. The young
-table is `heatsink lab partitions`, on virtual time."""
+calm seconds before it takes partitions back; outside a demo it waits five minutes. The
+command “heatsink lab partitions” plays the young table at more length."""
 REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 

@@ -8,6 +8,8 @@ from heatsink.clock import Clock
 from heatsink.lab.partitions import CASES, LAST_S, PARTITIONS, Second, seconds
 from heatsink.service.demo.act import Finding
 
+NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
+
 
 class YoungTable(msgspec.Struct, frozen=True):
     """One case: what was throttled in each second, and the table at the end."""
@@ -26,13 +28,13 @@ class YoungTable(msgspec.Struct, frozen=True):
 async def young_tables(clock: Clock) -> list[YoungTable]:
     """Second by second, so that others get their turns."""
     found = []
-    for case in CASES:
+    for name, case in zip(NAMES, CASES, strict=True):
         run: list[Second] = []
         for second in seconds(case):
             run.append(second)
             await clock.sleep(0)
         throttled, last = [second.throttled for second in run], run[-1]
-        found.append(YoungTable(case, throttled, last.buckets, len(last.partitions)))
+        found.append(YoungTable(name, throttled, last.buckets, len(last.partitions)))
     return found
 
 

@@ -64,7 +64,7 @@ function drawCharts(run, name, { traffic, heat, buckets }) {
 const CASES = ["plain", "offered", "soft", "main"];
 
 function makeYoung() {
-  const throttled = chart("Writes a second throttled on a young table: plain, adaptive, salted, and both");
+  const throttled = chart("Writes a second throttled on a young table: plain, adaptive, with buckets, and with both");
   const element = wide("A rush on a young table, once more on virtual time", h("p", { class: "small" },
     "Writes a second that are throttled. A store that adapts splits partitions, never a key; buckets may share a partition."), throttled);
   return {
