@@ -201,3 +201,24 @@ def test_what_cannot_be_sent_is_an_error_in_one_line(words: tuple[str, ...]) -> 
     assert isinstance(result.exception, SystemExit), result.exception
     assert "secret" not in result.output
     assert result.output.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("data = 5", "data must be a text"),
+        ('data = ["a"]', "data must be one text or number"),
+        ("host = {a = 1}", "host must be one text or number"),
+        ("port = true", "port must be one text or number"),
+        ("port = 1.5", "port must be a whole number"),
+        ('token = "x"', "must be a list"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_a_file_is_refused(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(f"[serve]\n{line}\n")
+    result = run("config", "--config", str(file))
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())

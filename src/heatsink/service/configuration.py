@@ -44,6 +44,9 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
     unknown = sorted(set(named) - known)
     if unknown:
         raise click.BadParameter(f"{file} has unknown settings: {', '.join(unknown)}")
+    for parameter in ctx.command.params:
+        if parameter.name in named and (wanted := _misfit(parameter, named[parameter.name])):
+            raise click.BadParameter(f"{file}: {parameter.name} must be {wanted}")
     ctx.default_map = {**(ctx.default_map or {}), **named}
     return value
 
@@ -67,3 +70,18 @@ config_option = click.option(
     callback=load_file,
     help="A TOML file with the names of these flags; else ./heatsink.toml, if there is one.",
 )
+
+
+def _misfit(parameter: click.Parameter, value: Any) -> str | None:
+    """What a value of a file should have been; click would bend it, or fall over it."""
+    if getattr(parameter, "multiple", False):
+        return None if isinstance(value, list) else "a list"
+    if getattr(parameter, "is_flag", False):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(value, bool | list | dict):
+        return "one text or number"
+    if isinstance(parameter.type, click.Path | click.Choice | click.types.StringParamType):
+        return None if isinstance(value, str) else "a text"
+    if isinstance(parameter.type, click.types.IntParamType) and isinstance(value, float):
+        return "a whole number"
+    return None
