@@ -71,7 +71,9 @@ class Door(msgspec.Struct, frozen=True):
         return self._says().startswith(b"+OK")
 
     def serves(self) -> bool:
-        return b"+PONG" in self._says()
+        """Its log is read; what else ails it (a full disk, say) it tells whoever calls."""
+        said = self._says()
+        return said.startswith(b"+OK") and b"-LOADING" not in said
 
     def _says(self) -> bytes:
         """To its password, also while it reads its log, and to a ping, which it refuses then."""
