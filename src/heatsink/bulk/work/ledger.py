@@ -53,6 +53,10 @@ class Held:
         )
 
 
+Place = tuple[Held, int]
+"""A slice, and the offset of an item in it."""
+
+
 def _sound(setback: Setback) -> Setback:
     try:
         return _decoded(_encoded(setback))
