@@ -12,7 +12,7 @@ import pytest
 
 from heatsink.bulk.batch import Rate
 from heatsink.bulk.items import packed
-from heatsink.bulk.store import Grants, LaneDepth, Slice
+from heatsink.bulk.store import Grants, Slice
 from heatsink.bulk.work.lanes import HomeClock, Lanes
 from heatsink.bulk.work.ledger import Held
 from heatsink.clock import Clock
