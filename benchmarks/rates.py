@@ -4,7 +4,8 @@ The time is from a batch's submit to the last start of its items, ideally items 
 batches in one worker process and in four that share the partitions, then many fast ones in one.
 Starts are noted by the handlers themselves and counted in every window of one second that begins
 with a start. The full test (15,000 jobs at 10/s) runs on virtual time; the team that wrote the
-first version took 1.44 × the ideal, with 1.45 attempts a job, since what came too early was put back.
+first version took 1.44 × the ideal, with 1.45 attempts a job,
+since what came too early was put back.
 
 A start is forfeited when it cannot be made within 20 ms of its time, so time over ideal is also a
 measure of how busy the machine is. A loop written by hand shows how much: it knows its calendar,
