@@ -125,7 +125,7 @@ class Pump:
         lacking, want = self._lanes.lacking(self._room_of_lanes()), self._want()
         is_worth_it = want > 0 and (self._has_more or now_s >= self._look_s)
         if not lacking and not is_worth_it:
-            return self._until_next()
+            return self._until_next() or self._until_room()
         if not await self._keep_leases(self._lease_s * 2 / 3):
             return PAUSE_S
         try:
@@ -139,11 +139,13 @@ class Pump:
         return self._until_next()
 
     def _until_next(self) -> float:
-        """With no room, lanes wait until there is some."""
-        next_s, now_s = self._lanes.claim_s, self._clock.monotonic_s()
-        if next_s <= now_s and self._room_of_lanes() <= 0:
-            self._has_more, next_s = True, now_s + IDLE_S
-        return max(min(next_s, self._look_s) - now_s, 0.0)
+        next_s = min(self._lanes.claim_s, self._look_s)
+        return max(next_s - self._clock.monotonic_s(), 0.0)
+
+    def _until_room(self) -> float:
+        """Whoever finishes something nudges, if there is more to claim."""
+        self._has_more = True
+        return IDLE_S
 
     def _room_of_lanes(self) -> int:
         soon = int(self._pace.per_s * READY_S)
