@@ -79,11 +79,12 @@ class Router:
         layout = self._view.layouts.get(key)
         if layout is None:
             return escape(key), FIRST_EPOCH
-        epoch = layout.epoch_at(time_ms)
-        buckets = epoch.buckets
-        if buckets == 1:
+        epoch = layout.epochs[-1]  # what nearly every append asks for
+        if time_ms < epoch.start_ms:
+            epoch = layout.epoch_at(time_ms)
+        if epoch.buckets == 1:
             return escape(key), epoch
-        return f"{escape(key)}#{self._hash(raw) % buckets}", epoch
+        return f"{escape(key)}#{self._hash(raw) % epoch.buckets}", epoch
 
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
