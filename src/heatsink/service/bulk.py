@@ -112,7 +112,7 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
     while not (progress := await bulk.status(id)).is_final:
         shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
         ended = progress.done + progress.failed + progress.cancelled
-        bar.update(shown, completed=ended, description=progress.state)
+        bar.update(shown, completed=ended, description=progress.reason or progress.state)
         await clock.sleep(LOOK_S)
     shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
     bar.update(shown, completed=progress.accepted, description=progress.state)
@@ -164,9 +164,10 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
     if as_json:
         _print_json(batches)
         return
-    table = Table("batch", "action", "tenant", "state", "items", box=None)
+    table = Table("batch", "action", "tenant", "state", "items", "", box=None)
     for batch in batches:
-        words = (batch.id, batch.action, batch.tenant, batch.state, f"{batch.items:,}")
+        names = (batch.id, batch.action, batch.tenant, batch.state)
+        words = (*names, f"{batch.items:,}", batch.reason)
         table.add_row(*(Text(_plain(word)) for word in words))
     Console().print(table)
 

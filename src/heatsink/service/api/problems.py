@@ -33,6 +33,7 @@ FIELDS: dict[type[Exception], str] = {
     errors.InvalidId: "id",
     errors.InvalidCursor: "cursor",
     errors.InvalidBody: "body",
+    errors.IdReused: "Idempotency-Key",
 }
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
