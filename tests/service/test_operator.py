@@ -124,6 +124,19 @@ def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
     assert run("doctor", "--store", wrong).exit_code == 1
 
 
+def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 20) / "data"
+    deep.mkdir(parents=True, mode=0o755)
+    shown = "".join(run("doctor", "--data", str(deep)).stdout.split())
+    assert f"→chmod700{deep}" in shown
+    _, found = findings("--store", "dynamodb://x", "--news", "nonsense")
+    assert found["store"]["detail"].startswith("--store names no DynamoDB table")
+    assert found["news"]["detail"].startswith("--news must be a URL")
+    assert found["queue"]["cure"] == "for bulk actions and timelines: --queue redis://host:6379"
+    _, found = findings("--store", "memory://", "--queue", "nonsense")
+    assert found["queue"]["detail"].startswith("--queue must be a URL")
+
+
 # -- settings of serve -----------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from heatsink.lab.plan.traces.trace import Trace
 from heatsink.service.configuration import Number, config_option
 from heatsink.split.capacity import TableCapacity
 
-from .page import show
+from .page import check_page, show
 
 UNITS = Number(0.001, 1e9)
 DOLLARS = Number(0, 1e6)
@@ -162,6 +162,8 @@ def plan(
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
+    if not as_json:
+        check_page(out)
     with _progress(is_shown=not as_json) as progress:
         found = replay(source, settings, options["seed"], chosen, progress)
     if as_json:
