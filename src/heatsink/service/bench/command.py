@@ -21,7 +21,6 @@ from heatsink.service.configuration import Number, json_option
 
 from .measure import Line, Plan, contest, measure
 
-
 CAPTION = (
     "“of it” is the median of the rounds' ratios (both run in each round, in turns), "
     "not the ratio of the medians shown."
