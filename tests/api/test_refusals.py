@@ -59,7 +59,6 @@ async def test_a_wrong_method_says_which_are_right(api: AsyncClient) -> None:
         (b'{"body": "x", "other": 1}', None),
         (b'{"body": "x", "id": 7}', "id"),
         (b'{"body": {"base64": "%%%"}}', "body.base64"),
-        (b'{"body": "\\ud800"}', None),
         (b'"\xff"', None),
         (b'{"body": ' + b"[" * 100_000, "body"),
     ],
@@ -70,6 +69,38 @@ async def test_a_body_that_is_not_as_expected(
     headers = {"content-type": "application/json"}
     answer = await api.post(MESSAGES, content=body, headers=headers)
     check(answer, 400, answer.json().get("field") if field is None else field)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'"\\ud83d\\ude00 \\ud800"', "\\ud800 is a lone surrogate, which is not text"),
+        (b'"\\udC00"', "\\udC00 is a lone surrogate, which is not text"),
+        (b'"\xff"', "it is not UTF-8"),
+        (b'"\xed\xa0\x80"', "it is not UTF-8"),
+        (b'"half', "Input data was truncated"),
+    ],
+)
+async def test_text_that_is_none_is_refused_with_the_reason(
+    api: AsyncClient, text: bytes, said: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    for path, body in (
+        (MESSAGES, b'{"body": %s}' % text),
+        ("/v1/timelines/ada/posts", b'{"body": %s}' % text),
+        ("/v1/bulk/tag", b"[%s]" % text),
+    ):
+        answer = await api.post(path, content=body, headers=headers)
+        assert check(answer, 400, "body")["detail"] == f"the body is not JSON: {said}"
+    lines = {"content-type": "application/x-ndjson"}
+    answer = await api.post("/v1/bulk/tag", content=b"1\n%s\n" % text, headers=lines)
+    assert check(answer, 400, "body")["detail"] == f"line 2 is not JSON: {said}"
+
+
+@pytest.mark.parametrize("key", [b"", b"two words", b"\xed\xa0\x80", b"x" * 257])
+async def test_an_idempotency_key_that_is_no_name(api: AsyncClient, key: bytes) -> None:
+    headers = [(b"idempotency-key", key)]
+    check(await api.post("/v1/bulk/tag", json=[], headers=headers), 400, "Idempotency-Key")
 
 
 async def test_items_that_are_nested_too_deeply(api: AsyncClient) -> None:

@@ -123,6 +123,23 @@ def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: st
     assert f"Invalid value for '{flag}'" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        *(("serve", flag) for flag in ("--data", "--store", "--queue", "--news", "--actions")),
+        *(("doctor", flag) for flag in ("--data", "--store", "--queue", "--news")),
+        ("serve", "--host"),
+        ("coordinator", "--queue"),
+        ("bulk list", "--queue"),
+    ],
+)
+def test_an_empty_value_is_refused_by_its_flag(command: str, flag: str) -> None:
+    for empty in ("", " "):
+        result = run(*command.split(), flag, empty)
+        assert result.exit_code == 2
+        assert f"Invalid value for '{flag}': it is empty" in result.stderr
+
+
 def test_units_beyond_what_dynamodb_takes_are_refused_by_their_flag() -> None:
     result = run("table", "create", "dynamodb://x", "--write-units", "9" * 30)
     assert result.exit_code == 2

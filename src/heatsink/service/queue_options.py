@@ -9,6 +9,8 @@ import click
 
 from heatsink.bulk.bulk import PARTITIONS, BulkSettings
 
+from .configuration import WORD
+
 SHAPE = (
     click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
     click.option(
@@ -24,7 +26,7 @@ SHAPE = (
 )
 
 OPTIONS = (
-    click.option("--queue", required=True, help="URL of the queue: redis://host:6379"),
+    click.option("--queue", type=WORD, required=True, help="URL of the queue: redis://host:6379"),
     *SHAPE,
 )
 

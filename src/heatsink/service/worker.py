@@ -23,7 +23,7 @@ from heatsink.client.queue import Queue, connect_queue
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting, Retryable
 
-from .configuration import config_option, log_json_option
+from .configuration import WORD, config_option, log_json_option
 from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
 from .serve.logs import announce, set_up
@@ -38,7 +38,9 @@ PAUSE_S = 0.5
 @config_option
 @click.argument("actions", metavar="MODULE:ACTIONS")
 @queue_options
-@click.option("--store", help="URL of the data store, for handlers that use context.once().")
+@click.option(
+    "--store", type=WORD, help="URL of the data store, for handlers that use context.once()."
+)
 @click.option("--workers", default=8, show_default=True, help="In each partition, to begin with.")
 @click.option("--workers-max", default=256, show_default=True, help="The most in a partition.")
 @click.option(

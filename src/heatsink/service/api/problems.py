@@ -83,7 +83,7 @@ def _malformed(error: msgspec.MsgspecError) -> Problem:
     text = str(error)
     place = _place.search(text)
     if not isinstance(error, msgspec.ValidationError):
-        return _made(400, "Not JSON", f"the body is not JSON: {text}", None)
+        return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
     return _made(400, "Not as expected", text, place[1] if place else None)
 
 

@@ -20,7 +20,7 @@ from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
-from heatsink.service.configuration import config_option, json_option
+from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
 
 State = Literal["ok", "warning", "wrong"]
@@ -180,10 +180,10 @@ def _table(findings: list[Finding]) -> Table:
 
 @click.command()
 @config_option
-@click.option("--data", default="heatsink-data", type=click.Path(path_type=Path))
-@click.option("--store", help="URL of the data store.")
-@click.option("--queue", help="URL of the queue's Redis.")
-@click.option("--news", help="URL of the Redis that carries heat and news.")
+@click.option("--data", default="heatsink-data", type=Folder())
+@click.option("--store", type=WORD, help="URL of the data store.")
+@click.option("--queue", type=WORD, help="URL of the queue's Redis.")
+@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
 @json_option
 def doctor(
     data: Path, store: str | None, queue: str | None, news: str | None, as_json: bool
