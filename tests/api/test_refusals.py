@@ -143,6 +143,23 @@ async def test_the_field_is_named_by_the_librarys_own_refusals_too(api: AsyncCli
     check(await api.put("/v1/keys/k/pin", json={"buckets": 5_000, "reason": "x"}), 400, "buckets")
     follow = {"author": "me"}
     check(await api.post("/v1/timelines/me/follows", json=follow), 400, "author")
+    pairs = {"pairs": [["ann", "bob"], ["ann", "ann"]]}
+    told = check(await api.post("/v1/follows", json=pairs), 400, "pairs")
+    assert told["detail"] == "pairs[1]: author must be somebody else than user"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "field"),
+    [
+        ([], "pairs"),
+        ([["ann", "bob"]] * 1_001, "pairs"),
+        ([["ann"]], "pairs[0]"),
+        ([["ann", 5]], "pairs[0][1]"),
+        ("ann", "pairs"),
+    ],
+)
+async def test_pairs_that_are_none_or_too_many(api: AsyncClient, pairs: Any, field: str) -> None:
+    check(await api.post("/v1/follows", json={"pairs": pairs}), 400, field)
 
 
 @pytest.mark.parametrize(

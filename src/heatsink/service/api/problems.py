@@ -37,6 +37,7 @@ FIELDS: dict[type[Exception], str] = {
 }
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
+_word = re.compile(r"[\w-]+")
 _place = re.compile(r" - at `\$?\.?(.*)`$")
 
 
@@ -99,8 +100,8 @@ def _field_of(error: Exception, fields: Container[str]) -> str | None:
     for kind, field in FIELDS.items():
         if isinstance(error, kind):
             return field
-    first = str(error).split(" ", 1)[0]
-    return first if first in fields else None
+    first = _word.match(str(error))
+    return first[0] if first and first[0] in fields else None
 
 
 def encoded(problem: Problem) -> bytes:

@@ -71,6 +71,14 @@ DATA = (
         statuses=(201, 200),
     ),
     write(
+        "/v1/follows",
+        timelines.follow_many,
+        "Bring a part of a follower graph along. After an error some may follow: repeat it.",
+        timelines.FollowedMany,
+        body=timelines.FollowMany,
+        statuses=(201, 200),
+    ),
+    write(
         TIMELINE + "/posts",
         timelines.post,
         "Post as this user. With the same id it is the same post.",
