@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heatsink.bulk.bulk import PARTITIONS, BulkSettings
+from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, BulkSettings
 
 from .configuration import WORD
 
@@ -15,6 +15,7 @@ SHAPE = (
     click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
     click.option(
         "--partitions",
+        type=click.IntRange(1, PARTITIONS_MAX),
         default=PARTITIONS,
         show_default=True,
         help="Partitions of a queue that is new.",

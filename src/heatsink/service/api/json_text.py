@@ -14,6 +14,8 @@ _pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
 
 
 def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:
+    if not data.strip():
+        raise msgspec.DecodeError("it is empty")
     try:
         return decode(data)
     except UnicodeDecodeError:

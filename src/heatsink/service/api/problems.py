@@ -38,6 +38,7 @@ FIELDS: dict[type[Exception], str] = {
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
 _word = re.compile(r"[\w-]+")
+_missing = re.compile(r"(?:unknown|missing required) field `(.*?)`")
 _place = re.compile(r" - at `\$?\.?(.*)`$")
 
 
@@ -82,10 +83,10 @@ def anchor(title: str) -> str:
 
 def _malformed(error: msgspec.MsgspecError) -> Problem:
     text = str(error)
-    place = _place.search(text)
     if not isinstance(error, msgspec.ValidationError):
         return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
-    return _made(400, "Not as expected", text, place[1] if place else None)
+    found = [name[1] for name in (_place.search(text), _missing.search(text)) if name]
+    return _made(400, "Not as expected", text, ".".join(filter(None, found)) or "body")
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
