@@ -299,6 +299,9 @@ async def test_batches_at_rest_are_asked_once_how_far_they_are(
 
     assert [(await look()).waiting for _ in range(3)] == [3, 3, 3]
     assert asked == [batch.id]
+    assert (await look()).reason == "waiting: no worker runs"
+    await hs.bulk._stores.fleet.join("w", ["heatsink.webhook"], 600_000)
+    assert (await look()).reason == "waiting: no worker has action 'tag'"
     await hs.bulk.pause(batch.id)
     assert (await look()).state == "paused"
     asked.clear()
