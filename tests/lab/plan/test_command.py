@@ -82,8 +82,8 @@ def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
         (("nowhere.csv", "--requests", "5000"), "--requests has no place here"),
         (("--sampled", "5"), "--sampled has no place here"),
         (("--shape", "twitter-8", "--skew", "1"), "--skew has no place here: --shape twitter-8"),
-        ((*SMALL, "--write-capacity", "5"), "capacity needs write and read units, or neither"),
-        ((*SMALL, "--fresh-for", "9"), "stale_for must be at least fresh_for"),
+        ((*SMALL, "--write-capacity", "5"), "--write-capacity and --read-capacity go together"),
+        ((*SMALL, "--fresh-for", "9"), "--stale-for must be at least --fresh-for"),
         ((*SMALL, "--out", "/nowhere/plan.html"), "cannot be written"),
         (
             ("--peak", "1e9", "--hours", "0.01", "--requests", "1000"),

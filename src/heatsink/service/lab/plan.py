@@ -200,6 +200,10 @@ def _refuse(names: list[str], why: str) -> None:
 
 
 def _settings(options: dict[str, Any]) -> PlanSettings:
+    if (options["write_capacity"] is None) != (options["read_capacity"] is None):
+        raise InvalidSetting("--write-capacity and --read-capacity go together: name both or none")
+    if options["stale_for"] < options["fresh_for"]:
+        raise InvalidSetting("--stale-for must be at least --fresh-for")
     return PlanSettings(
         capacity=TableCapacity(options["write_capacity"], options["read_capacity"]),
         partitions=options["partitions"],
