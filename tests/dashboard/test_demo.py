@@ -79,6 +79,11 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     line = page.locator("#line")
     expect(line).to_contain_text("loads with hs.reads against", timeout=VERDICT_MS)
     said = line.text_content()
+    chart = page.locator("#picture .chart.tall").first
+    label, plot = chart.locator(".annotation-text").bounding_box(), chart.bounding_box()
+    assert label is not None
+    assert plot is not None
+    assert label["x"] < plot["x"] + plot["width"] / 4  # where no line runs
     expect(page.locator("#findings li")).to_have_count(3)
     expect(page.locator("#verdict.failed")).to_have_count(0)
     page.keyboard.press("ArrowRight")
@@ -91,6 +96,14 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     expect(page.locator("#verdict")).to_be_hidden()
     shows(page, "product", 1)
     expect(page.get_by_role("button", name="Play it again")).to_be_disabled()
+
+
+def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
+    page = visit(f"{demo}#likes")
+    shows(page, "likes", 2)
+    expect(page.get_by_text("the shards of one number", exact=True)).to_be_visible()
+    peak = page.get_by_text("at the peak: the shards of one number", exact=True)
+    expect(peak).to_be_visible(timeout=VERDICT_MS)
 
 
 def test_the_dashboard_is_a_click_away_and_leads_back(demo: str, visit: Visit) -> None:
