@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
-from unittest.mock import patch
+from unittest.mock import call, patch
 
 from heatsink import BucketRules, Heatsink, Retries, connect
 from heatsink.clock import SystemClock
@@ -29,12 +29,12 @@ async def client(units: int | None = None, **limits: float) -> AsyncIterator[Hea
 
 
 async def test_what_weighs_beside_the_body_is_counted() -> None:
-    surplus: dict[str, int] = {}
     async with client() as hs:
-        hs._stores.meter.report = surplus.__setitem__
-        await hs.log.append("small", b"x" * 100)
-        await hs.log.append("just under a kilobyte", b"x" * 1_020)
-    assert surplus == {"just under a kilobyte": 1}
+        with patch.object(hs._tracker, "record_units") as surplus:
+            await hs.log.append("small", b"x" * 100)
+            await hs.log.append("just under a kilobyte", b"x" * 1_020)
+            hs._tracker.alarms()
+    assert surplus.call_args_list == [call("just under a kilobyte", 1)]
 
 
 async def test_a_throttled_partition_is_heat() -> None:

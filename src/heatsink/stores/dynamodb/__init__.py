@@ -7,7 +7,7 @@ from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.stores import Meter, Stores
 
 from .address import Address
-from .client import DynamoClient
+from .client import TIMEOUT_S, DynamoClient
 from .counters import DynamoCounters
 from .credentials import ChainCredentials, FixedCredentials
 from .log import DynamoLog
@@ -32,6 +32,7 @@ def dynamodb_stores(address: Address, clock: Clock) -> Stores:
     return Stores(
         log=DynamoLog(table, clock, address.consistent, meter),
         meter=meter,
+        answers_in_s=TIMEOUT_S,
         counters=DynamoCounters(table),
         registry=registry,
         lease=registry,

@@ -8,7 +8,6 @@ from heatsink.errors import InvalidSetting, Unavailable
 
 from .client import DynamoClient, Item, Result
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
-from .puts import RowPuts
 
 DELETE_AT_ONCE = 25
 
@@ -16,13 +15,10 @@ DELETE_AT_ONCE = 25
 class Table:
     def __init__(self, client: DynamoClient, name: str) -> None:
         self.name = name
-        self._client = client
+        self.client = client
 
     async def call(self, operation: str, request: Item) -> Result:
-        return await self._client.call(operation, {"TableName": self.name, **request})
-
-    def row_puts(self) -> RowPuts:
-        return RowPuts(self._client, self.name)
+        return await self.client.call(operation, {"TableName": self.name, **request})
 
     async def get(self, key: Item, consistent: bool) -> Item | None:
         answer = await self.call("GetItem", {"Key": key, "ConsistentRead": consistent})
@@ -58,12 +54,12 @@ class Table:
         for write in writes:
             ((action, request),) = write.items()
             items.append({action: {"TableName": self.name, **request}})
-        await self._client.call("TransactWriteItems", {"TransactItems": items})
+        await self.client.call("TransactWriteItems", {"TransactItems": items})
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
-        answer = await self._client.call("TransactGetItems", {"TransactItems": gets})
+        answer = await self.client.call("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
 
     async def delete_all(self, keys: list[Item]) -> None:
@@ -76,7 +72,7 @@ class Table:
 
     async def _write_batch(self, requests: Any) -> None:
         request = {"RequestItems": {self.name: requests}}
-        answer = await self._client.call("BatchWriteItem", request)
+        answer = await self.client.call("BatchWriteItem", request)
         if answer.body.get("UnprocessedItems"):
             raise Unavailable("DynamoDB left some deletes undone: retry")
 
