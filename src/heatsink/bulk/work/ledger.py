@@ -75,10 +75,6 @@ class Ledger:
         return len(self._held)
 
     @property
-    def has_news(self) -> bool:
-        return bool(self._changed)
-
-    @property
     def attempts(self) -> list[str]:
         return list(self._held)
 

@@ -52,7 +52,6 @@ class Pump:
         rng: Random,
     ) -> None:
         self.partition = partition
-        self.owned = True
         self._stores = stores
         self._owner = terms.owner
         self._lease_s = terms.lease_s
@@ -176,7 +175,6 @@ class Pump:
         return claimed
 
     def _start(self, claimed: Claimed) -> None:
-        self.owned = claimed.owned
         self._has_more = claimed.more
         wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
         self._look_s = self._clock.monotonic_s() + min(wake_s, IDLE_S)
