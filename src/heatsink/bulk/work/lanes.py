@@ -152,7 +152,7 @@ class Lanes:
         self._limits = limits
         self._clock = clock
         self._lanes: dict[str, Lane] = {}
-        self._idle_until_s = NEVER
+        self.idle_until_s = NEVER
 
     # -- starts ----------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Lanes:
         for wait_ms in grants.wait_ms:
             window = lane.clock.window((grants.now_ms + wait_ms) / 1000)
             lane.starts.append(Start(*window, grants.size))
-        self._idle_until_s = 0.0
+        self.idle_until_s = 0.0
 
     async def _booked(self, name: str, starts: int, clock: HomeClock) -> Grants:
         """Nothing is booked until the home's clock is known."""
@@ -233,7 +233,7 @@ class Lanes:
     def put(self, held: Held) -> None:
         lane = self._lanes.setdefault(held.slice.lane, Lane())
         lane.items += [(held, offset) for offset in range(held.slice.count)]
-        self._idle_until_s = 0.0
+        self.idle_until_s = 0.0
 
     @property
     def held(self) -> int:
@@ -243,11 +243,11 @@ class Lanes:
 
     def take(self, together: Callable[[str], int]) -> list[Place]:
         """What a free worker is to run at this moment: items of one lane, or none."""
-        if self._clock.monotonic_s() < self._idle_until_s:
+        if self._clock.monotonic_s() < self.idle_until_s:
             return []
         now_s = self._forfeit()
-        self._idle_until_s = min((lane.start_s for lane in self._lanes.values()), default=NEVER)
-        if now_s < self._idle_until_s:
+        self.idle_until_s = min((lane.start_s for lane in self._lanes.values()), default=NEVER)
+        if now_s < self.idle_until_s:
             return []
         lane = min(self._lanes.values(), key=lambda lane: lane.start_s)
         return lane.take(now_s, together(lane.items[0][0].slice.action))

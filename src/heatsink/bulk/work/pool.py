@@ -16,7 +16,7 @@ from heatsink.bulk.store import DONE
 from heatsink.clock import Clock
 
 from .attempts import TimedOut, UnknownAction, verdict
-from .lanes import Lanes
+from .lanes import NEVER, Lanes
 from .ledger import Held, Ledger, Place
 from .threads import in_thread
 
@@ -155,7 +155,8 @@ class WorkerPool:
             self._workers.pop(worker, None)
 
     def _next_job(self) -> Job | None:
-        if places := self._lanes.take(self.together):
+        lanes = self._lanes
+        if lanes.idle_until_s < NEVER and (places := lanes.take(self.together)):
             return Job(places)
         if not self._jobs:
             return None
