@@ -52,9 +52,9 @@ class Backoff:
     def __init__(
         self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker, view: View
     ) -> None:
+        self.patience_s = retries.deadline_s
         self._retries = retries
         self._clock = clock
-        self._monotonic_s = clock.monotonic_s
         self._rng = rng
         self._tracker = tracker
         self._view = view
@@ -63,11 +63,11 @@ class Backoff:
 
     def deadline_s(self) -> float:
         """When a call that starts now has to be given up, on the monotonic clock."""
-        return self._monotonic_s() + self._retries.deadline_s
+        return self._clock.monotonic_s() + self.patience_s
 
     def outlasts(self, attempt_s: float) -> bool:
         """Whether a first attempt that takes so long ends before its call has to."""
-        return attempt_s < self._retries.deadline_s
+        return attempt_s < self.patience_s
 
     async def call(
         self, attempt: Callable[[], Awaitable[Result]], key: str, deadline_s: float
@@ -80,7 +80,7 @@ class Backoff:
 
     def cut(self, deadline_s: float) -> Cut:
         """For a first attempt that is made without `call`."""
-        return self._cut(deadline_s if self._retries.deadline_s else math.inf)
+        return self._cut(deadline_s if self.patience_s else math.inf)
 
     async def _once(self, attempt: Callable[[], Awaitable[Result]], deadline_s: float) -> Result:
         with self.cut(deadline_s):
@@ -137,7 +137,7 @@ class Backoff:
         ceiling_s = min(grown_s, self._retries.longest_s)
         pause_s = self._rng.uniform(0, ceiling_s)
         if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
-            limit_s = self._retries.deadline_s
+            limit_s = self.patience_s
             times = "once" if tried == 1 else f"{tried} times"
             raise Overloaded(f"tried {times} within {limit_s:g} s: {refusal}") from refusal
         await self._clock.sleep(pause_s)

@@ -58,7 +58,7 @@ class Parts:
         """Every call begins here: when it has to end, unless the store is not ours any more."""
         if self.registry.refusal:
             self.registry.check()
-        return self.backoff.deadline_s()
+        return self.clock.monotonic_s() + self.backoff.patience_s
 
     async def believe_nothing(self, key: str, deadline_s: float) -> None:
         """Nothing was found, which a wiped store says of every key.
