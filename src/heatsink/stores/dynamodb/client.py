@@ -8,9 +8,9 @@ dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -30,7 +30,6 @@ CLOSED_MEANWHILE = "the DynamoDB store was closed during the call"
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
-Answer = TypeVar("Answer")
 
 
 class Result(NamedTuple):
@@ -65,9 +64,12 @@ class DynamoClient:
     async def call(self, operation: str, payload: Item) -> Result:
         """One request, one answer; a refusal raises the error that says what to do about it."""
         status, headers, answer = await self.send(operation, encode(payload))
-        if status == 200:
-            return Result(self.read(answer, decode), self._time_of(headers.get("Date")))
-        raise failure_of(operation, payload, status, answer)
+        if status != 200:
+            raise failure_of(operation, payload, status, answer)
+        try:
+            return Result(decode(answer), self._time_of(headers.get("Date")))
+        except ValueError:
+            raise self.stranger() from None
 
     async def send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         """A request as it goes over the wire; the status, headers and body of its answer."""
@@ -107,13 +109,11 @@ class DynamoClient:
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
 
-    def read(self, answer: bytes, decode: Callable[[bytes], Answer]) -> Answer:
-        try:
-            return decode(answer)
-        except (msgspec.MsgspecError, ValueError):
-            raise Unavailable(
-                f"what answers at {self._url} is not DynamoDB: check endpoint= in the url"
-            ) from None
+    def stranger(self) -> Unavailable:
+        """For an answer that cannot be read."""
+        return Unavailable(
+            f"what answers at {self._url} is not DynamoDB: check endpoint= in the url"
+        )
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:

@@ -61,7 +61,10 @@ class RowPuts:
         if status != 200:
             refusal = failure_of("PutItem", msgspec.json.decode(body), status, answer)
             return await self._taken_by(partition, row, refusal)
-        consumed = self._client.read(answer, decode).ConsumedCapacity
+        try:
+            consumed = decode(answer).ConsumedCapacity
+        except ValueError:
+            raise self._client.stranger() from None
         units, place = consumed.CapacityUnits, consumed.Partition
         if units > 1 or place is not None:
             self._note((partition, len(row.body), units, place))
