@@ -6,6 +6,8 @@ from heatsink.dynamo.table import Table
 from heatsink.split.map import SPACE
 from heatsink.split.policy import Isolate, Merge, Split
 
+FORCED = "forced"
+
 
 class ForcedChanges:
     """Each begins if it can: True, or False and nothing happens."""
@@ -17,12 +19,12 @@ class ForcedChanges:
     def split(self, at: int) -> bool:
         partition = self._adaptive.map.find(at)
         possible = not partition.changing and at != partition.start
-        return possible and self._begin(Split(partition.number, at, "drawn"))
+        return possible and self._begin(Split(partition.number, at, FORCED))
 
     def isolate(self, key: int) -> bool:
         partition = self._adaptive.map.find(key)
         possible = not partition.changing and not partition.is_one_key
-        return possible and self._begin(Isolate(partition.number, key, "drawn"))
+        return possible and self._begin(Isolate(partition.number, key, FORCED))
 
     def merge(self, at: int) -> bool:
         """The partition that holds `at` with the next one."""
@@ -33,7 +35,7 @@ class ForcedChanges:
         if right.changing:
             return False
         right.changing = True
-        return self._begin(Merge(left.number, right.number, "drawn"))
+        return self._begin(Merge(left.number, right.number, FORCED))
 
     def _begin(self, change: Split | Isolate | Merge) -> bool:
         self._adaptive.partition(change.partition).changing = True

@@ -26,14 +26,13 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_runs_are_not_vacuous() -> None:
-    counts = sum((simulate(seed).counts for seed in range(12)), Counter[str]())
-    for name in ("Split", "Isolate", "Merge", "Lend", "walks over changes"):
-        assert counts[name] > 20, name
+    counts = sum((simulate(seed).counts for seed in range(20)), Counter[str]())
+    for name in ("Split", "Isolate", "Merge", "Lend", "by policy", "forced", "walks over changes"):
+        assert counts[name] > 50, name
     for name in ("throttled", "PutItem", "UpdateItem", "GetItem", "Query", "Scan"):
         assert counts[name] > 500, name
     for name in ("CannotHelp", "DeleteItem", "BatchWriteItem", "TransactWriteItems"):
         assert counts[name] > 5, name
-    assert counts["forced"] < counts["Split"] + counts["Isolate"] + counts["Merge"]
 
 
 @pytest.mark.parametrize("name", BUGS)

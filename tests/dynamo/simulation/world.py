@@ -20,7 +20,7 @@ from heatsink.dynamo.settings import EngineSettings
 from heatsink.split.map import SPACE, PartitionMap
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.dynamo.calls import TABLE, Calls
-from tests.dynamo.forced import ForcedChanges
+from tests.dynamo.forced import FORCED, ForcedChanges
 from tests.simulation.history import Violation
 
 from .clients import Client
@@ -176,7 +176,9 @@ class World:
             if rows != [self.plain.rows[place] for place in places]:
                 raise Violation(f"at the end rows differ (consistent: {consistent})")
         [report] = self.calls.engine.partitions()
-        self.counts.update(event.what for event in report.events if event.done)
+        done = [event for event in report.events if event.done]
+        self.counts.update(event.what for event in done)
+        self.counts["by policy"] += sum(event.reason != FORCED for event in done)
         self.counts.update(e.what for e in report.events if e.what in ("CannotHelp", "Lend"))
 
     def _look_at_rest(self) -> None:
