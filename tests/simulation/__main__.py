@@ -15,7 +15,7 @@ from tests.dynamo.simulation.world import simulate as simulate_engine
 from tests.isolate import simulation as timelines
 
 from .history import Violation
-from .world import simulate
+from .world import simulate, simulate_dynamodb
 
 RUNS: dict[str, Callable[[int], object]] = {
     "log": simulate,
@@ -23,6 +23,7 @@ RUNS: dict[str, Callable[[int], object]] = {
     "reads": reads.simulate,
     "timelines": timelines.simulate,
     "engine": simulate_engine,
+    "dynamodb": simulate_dynamodb,
 }
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation)
 
