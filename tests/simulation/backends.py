@@ -148,15 +148,19 @@ class DynamoBackend:
 
     async def close(self) -> dict[str, int]:
         self._moving.stop()
-        assert self._tending is not None
-        if self._tending.done():
-            raise Violation(f"moving rows breaks the engine: {self._tending.exception()!r}")
-        self._tending.cancel()
+        self._check_engine()
+        if self._tending is not None:
+            self._tending.cancel()
         [report] = self._engine.partitions()
         done = Counter(event.what for event in report.events if event.done)
         return {**done, "throttles": sum(report.throttles.values())}
 
+    def _check_engine(self) -> None:
+        if self._tending is not None and self._tending.done():
+            raise Violation(f"moving rows breaks the engine: {self._tending.exception()!r}")
+
     async def answer(self, operation: str, body: bytes) -> tuple[int, str, bytes]:
+        self._check_engine()
         before = self._meta()
         status, answer = self._engine.answer(API + operation, body)
         after = self._meta()

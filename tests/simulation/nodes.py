@@ -16,6 +16,7 @@ from heatsink.stores.stores import Stores
 from heatsink.testing import Faults, Link, SkewedClock
 
 RULES = BucketRules(bucket_units_s=8, buckets_max=8, cool_down_s=3.0)
+TOKEN_TTL_S = 5.0  # far less than settings allow, so that folds seal and move within a run
 RETRIES = Retries(first_s=0.05, longest_s=0.5, deadline_s=4.0)
 
 
@@ -55,6 +56,7 @@ class Node:
             except HeatsinkError:
                 await self.clock.sleep(0.2)
                 continue
+            client.counters._token_ttl_s = TOKEN_TTL_S
             self.client = client
             return
 

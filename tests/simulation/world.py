@@ -75,6 +75,7 @@ class World:
             self._forever(self._add_with_token, 0.3),
             self._forever(self._count_buffered, 3.0),
             self._forever(self._value, 0.5),
+            self._forever(self._fold, 1.5),
             self._forever(self._delete, 1.5),
             self._forever(self._operate, 0.6),
             self._forever(self._make_trouble, 0.7),
@@ -242,6 +243,11 @@ class World:
         node = self._pick_node()
         if node is not None:
             await self._check_counter(node, self.rng.choice((*COUNTERS, BUFFERED)))
+
+    async def _fold(self) -> None:
+        node, key = self._pick_node(), self.rng.choice((*COUNTERS, BUFFERED))
+        if node is not None:
+            await self._attempt(node, lambda hs: hs.counters.fold(key))
 
     async def _check_counter(self, node: Node, key: str) -> bool:
         adds = self._adds(key)
