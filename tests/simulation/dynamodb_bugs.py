@@ -7,11 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 from heatsink.registry.decision import Reading
-from heatsink.spread.store import Row, Running, Total
+from heatsink.spread.store import Running, Total
 from heatsink.stores.dynamodb import counters, puts, registry
 from heatsink.stores.dynamodb.counters import DynamoCounters
 from heatsink.stores.dynamodb.items import (
-    ROW,
     SHARE,
     TOKEN,
     Item,
@@ -32,16 +31,6 @@ for name in ("a_write_goes_to_the_old_partition_during_a_move", "a_merge_loses_t
 def a_put_overwrites_what_is_there() -> Iterator[None]:
     """A put that lands late brings a deleted row back."""
     with patch.object(puts, "CONDITIONS", {"ReturnConsumedCapacity": "TOTAL"}):
-        yield
-
-
-@bug
-def a_delete_leaves_no_tombstone() -> Iterator[None]:
-    async def remove(self: DynamoLog, partition: str, tombstone: Row) -> bool:
-        request = {"Key": key(partition, ROW + tombstone.raw), "ReturnValues": "ALL_OLD"}
-        return "Attributes" in (await self._table.call("DeleteItem", request)).body
-
-    with patch.object(DynamoLog, "delete", remove):
         yield
 
 
@@ -155,11 +144,6 @@ def _without(condition: str) -> Iterator[None]:
 
     with patch.object(registry, "_raise_version", careless):
         yield
-
-
-@bug
-def a_commit_does_not_look_at_the_version() -> Iterator[None]:
-    yield from _without("v = :before")
 
 
 @bug

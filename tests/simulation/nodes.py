@@ -11,12 +11,12 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
 from heatsink.spread.backoff import Retries
+from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.stores import Stores
 from heatsink.testing import Faults, Link, SkewedClock
 
 RULES = BucketRules(bucket_units_s=8, buckets_max=8, cool_down_s=3.0)
-TOKEN_TTL_S = 5.0  # far less than settings allow, so that folds seal and move within a run
 RETRIES = Retries(first_s=0.05, longest_s=0.5, deadline_s=4.0)
 
 
@@ -32,6 +32,7 @@ class Node:
         self.link = Link(self.clock, self.faults, rng)
         self.relay_faults = Faults(timeout_s=0.25)
         self.relay_link = Link(self.clock, self.relay_faults, rng)
+        self.token_ttl_s = TOKEN_TTL_S
         self.client: Heatsink | None = None
         self._connect = connect
         self._coordinates = coordinates
@@ -56,7 +57,7 @@ class Node:
             except HeatsinkError:
                 await self.clock.sleep(0.2)
                 continue
-            client.counters._token_ttl_s = TOKEN_TTL_S
+            client.counters._token_ttl_s = self.token_ttl_s
             self.client = client
             return
 
