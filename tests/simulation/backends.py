@@ -114,7 +114,7 @@ class AuditedRegistry:
 class DynamoBackend:
     """Every request of the store lands for itself, at an engine that splits beneath it.
 
-    The limits of partitions are so low that the registry alone is half of one.
+    Limits are low: the registry's requests and a few writes make a partition hot.
     """
 
     def __init__(self, seed: int, observer: Observer, redis: UnreliableRedis | None) -> None:
