@@ -190,8 +190,8 @@ class DynamoBackend:
 
 def _drawn_settings(rng: Random) -> EngineSettings:
     return EngineSettings(
-        write_limit=rng.choice((40.0, 60.0)),
-        read_limit=rng.choice((150.0, 400.0)),
+        write_limit=rng.choice((15.0, 40.0)),
+        read_limit=rng.choice((50.0, 400.0)),
         partitions=rng.choice((1, 2, 4)),
         split_after_s=rng.uniform(0.5, 2.0),
         cool_down_s=rng.uniform(0.0, 1.0),

@@ -70,7 +70,7 @@ class World:
 
     def _workload(self) -> list[Any]:
         redis = [self._forever(self.redis.make_trouble, 3.0)] if self.with_redis else []
-        folds = [self._forever(self._fold, 1.5)] if self.with_folds else []
+        folds = [self._forever(self._fold, 0.5)] if self.with_folds else []
         return [
             *redis,
             *folds,
