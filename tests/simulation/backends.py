@@ -12,12 +12,10 @@ from dataclasses import replace
 from email.utils import formatdate
 from random import Random
 from typing import Any, Protocol
-from unittest.mock import patch
 
 import msgspec
 
 from heatsink.clock import Clock, now_ms
-from heatsink.dynamo import adaptation
 from heatsink.dynamo.engine import API, Engine
 from heatsink.dynamo.rows.items import Key, Row
 from heatsink.dynamo.settings import EngineSettings
@@ -41,7 +39,6 @@ from .nodes import Node
 from .relay import UnreliableRedis
 
 TABLE = "heatsink"
-ROWS_AT_ONCE = 5
 
 
 class Observer(Protocol):
@@ -124,7 +121,6 @@ class DynamoBackend:
         self._redis = redis
         self._bus = redis.bus if redis else MemoryBus()
         self._tending: asyncio.Task[None] | None = None
-        self._moving = patch.object(adaptation, "MOVED_AT_ONCE", ROWS_AT_ONCE)
         client = PatientClient(self.answer, self._clock)
         self._table = Table(client, TABLE)
         self.stores = stores_over(client, TABLE, self._clock)
@@ -143,11 +139,9 @@ class DynamoBackend:
 
     async def open(self) -> None:
         await self._table.create()
-        self._moving.start()
         self._tending = asyncio.ensure_future(self._engine.keep_tending())
 
     async def close(self) -> dict[str, int]:
-        self._moving.stop()
         self._check_engine()
         if self._tending is not None:
             self._tending.cancel()

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from heatsink.client import heatsink
+from heatsink.dynamo import adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.ids import Minter, Uuid7
 from heatsink.registry import registry, relay
@@ -420,6 +421,7 @@ def _play(seed: int, make_backend: MakeBackend, with_folds: bool) -> History:
         surprises.append(f"{message % details}: {sys.exception()!r}")
 
     with (
+        patch.object(adaptation, "MOVED_AT_ONCE", 5),  # so that requests meet rows on the move
         patch.object(registry, "LOG_KEEP", 3),  # so that views fall behind what is trimmed
         patch.object(relay, "ASKS_S", 2.0 if seed % 4 == 1 else 200.0),  # as in a large fleet
         patch.object(heatsink.logger, "exception", note),
