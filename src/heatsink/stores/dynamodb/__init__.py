@@ -38,7 +38,7 @@ def stores_over(
     return Stores(
         log=DynamoLog(table, clock, consistent, meter),
         meter=meter,
-        counters=DynamoCounters(table),
+        counters=DynamoCounters(table, meter),
         registry=registry,
         lease=registry,
         bus=MemoryBus(),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
+from heatsink.keys import key_of
 from heatsink.spread.store import Running, Total
+from heatsink.stores.stores import Meter
 
 from .client import Item
 from .failures import ConditionFailed
@@ -13,13 +15,15 @@ from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, sort_of
 from .table import Table
 
 KEEP_S = 2 * 86_400
+FORESEEN = 1
 FOLD_ATTEMPTS = 8
 OPEN = "(attribute_not_exists(sealed) OR sealed <= :time)"
 
 
 class DynamoCounters:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, meter: Meter) -> None:
         self._table = table
+        self._meter = meter
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
         record = {
@@ -43,10 +47,16 @@ class DynamoCounters:
             },
         }
         try:
-            await self._table.write_together([{"Put": put}, {"Update": update}])
+            units = await self._table.write_together([{"Put": put}, {"Update": update}])
         except ConditionFailed as failed:
             return await self._added_before(partition, token, failed)
+        self._report(partition, units)
         return None
+
+    def _report(self, partition: str, units: int) -> None:
+        """Foreseen is one unit: a transaction of two items costs four, a share of many KB more."""
+        if units > FORESEEN:
+            self._meter.report(key_of(partition)[0], units - FORESEEN)
 
     async def _added_before(self, partition: str, token: bytes, failed: ConditionFailed) -> int:
         if failed.codes[1] == "ConditionalCheckFailed":
@@ -75,11 +85,14 @@ class DynamoCounters:
                 ":one": number(1),
                 ":time": number(time_ms),
             },
+            "ReturnConsumedCapacity": "TOTAL",
         }
         try:
-            await self._table.call("UpdateItem", request)
+            answer = await self._table.call("UpdateItem", request)
         except ConditionFailed:
             return await self._counted(partition, writer)
+        cost: Item = answer.body.get("ConsumedCapacity", {})
+        self._report(partition, int(cost.get("CapacityUnits", 0)))
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:

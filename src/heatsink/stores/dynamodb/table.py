@@ -52,13 +52,18 @@ class Table:
             if start is None:
                 return items
 
-    async def write_together(self, writes: list[Item]) -> None:
-        """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`."""
+    async def write_together(self, writes: list[Item]) -> int:
+        """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
+
+        Returns the write units that it cost; 0 if the store does not say.
+        """
         items = []
         for write in writes:
             ((action, request),) = write.items()
             items.append({action: {"TableName": self.name, **request}})
-        await self._client.call("TransactWriteItems", {"TransactItems": items})
+        request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
+        answer = await self._client.call("TransactWriteItems", request)
+        return int(sum(cost["CapacityUnits"] for cost in answer.body.get("ConsumedCapacity", [])))
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""
