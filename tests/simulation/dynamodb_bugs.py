@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
 from heatsink.registry.decision import LogEntry, Reading
-from heatsink.spread.store import Running, Total
+from heatsink.spread.store import Running
 from heatsink.stores.dynamodb import counters, puts, registry
 from heatsink.stores.dynamodb.counters import DynamoCounters
 from heatsink.stores.dynamodb.items import (
@@ -96,18 +96,6 @@ def running_totals_are_overwritten() -> Iterator[None]:
         await self._table.call("UpdateItem", request)
 
     with patch.object(DynamoCounters, "raise_to", raise_to):
-        yield
-
-
-@bug
-def the_shares_of_a_counter_are_read_one_by_one() -> Iterator[None]:
-    """What is folded from one to another in between is met twice or never."""
-
-    async def totals(self: DynamoCounters, partitions: Sequence[str]) -> list[Total]:
-        items = [await self._table.get(key(name, SHARE), True) for name in partitions]
-        return [counters._total(item or {}) for item in items]
-
-    with patch.object(DynamoCounters, "totals", totals):
         yield
 
 
