@@ -3,8 +3,8 @@
 Each engine is a process of its own with one worker; the client is the same for all: raw HTTP over
 connections that stay open, so that it costs little. Limits of partitions are set out of reach. Ours
 runs with many partitions that adapt, and once more with a single one that does not: what the map
-costs. An engine that is not installed is left out; how to get it is said. Rates depend on what else
-the machine does, the CPU time that the server spends on a request much less.
+costs, in many short turns, as rates depend on what else the machine does. ministack and moto are
+fetched into environments of their own; an engine that cannot be had is left out.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import msgspec
 
 from heatsink.stores.embedded import free_port
 
-from .harness import Bench, Scale, Target, at_least, interleave, ratio_at_least, ratio_at_most
+from .environments import TOOLS, python_of
+from .harness import Bench, Scale, at_least, interleave, ratio_at_least, ratio_at_most
 
-TOOLS = Path(__file__).resolve().parents[1] / ".tools"
 CONNECTIONS = 64
 KEYS = 200
 ROWS = 100
@@ -47,9 +47,10 @@ OURS = (
 MANY = 64
 ONE_PARTITION = "one partition"
 MAP_RATIO = 0.8
+MOTO = Path(__file__).with_name("moto.txt")
+MINISTACK = Path(__file__).parents[1] / "tests" / "dynamo" / "contract" / "ministack.txt"
 DYNOXIDE = TOOLS / "dynoxide" / "dynoxide"
 GET_DYNOXIDE = "npm pack @dynoxide/linux-x64, unpacked into .tools/dynoxide"
-GET = "uv venv .tools/{0}-venv && uv pip install --python .tools/{0}-venv/bin/python '{1}'"
 
 Make = Callable[[int], bytes]
 numbers = count()
@@ -65,17 +66,19 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def contenders() -> list[Contender]:
+    """Ours, ours with one partition, and others that are there."""
     found = [_ours("ours", MANY), _ours(ONE_PARTITION, 1)]
     ports = [free_port() for _ in range(3)]
-    for name, package, command, port, share in (
-        ("ministack", "ministack", ["ministack"], ports[0], 0.1),
-        ("moto", "moto[server]", ["moto_server", "-p", str(ports[1])], ports[1], 0.03),
+    for requirements, command, port, share in (
+        (MINISTACK, ["ministack"], ports[0], 0.1),
+        (MOTO, ["moto_server", "-p", str(ports[1])], ports[1], 0.03),
     ):
-        program = TOOLS / f"{name}-venv" / "bin" / command[0]
-        if program.exists():
-            found.append(Contender(name, [str(program), *command[1:]], port, share))
+        python, name = python_of(requirements), requirements.stem
+        if python is not None:
+            program = str(python.with_name(command[0]))
+            found.append(Contender(name, [program, *command[1:]], port, share))
         else:
-            print(f" ({name} is not there: {GET.format(name, package)})", file=sys.stderr)
+            print(f" ({name} cannot be had here)", file=sys.stderr)
     if DYNOXIDE.exists():
         command = [str(DYNOXIDE), "--port", str(ports[2])]
         found.append(Contender("dynoxide", command, ports[2], 0.3))
@@ -226,32 +229,42 @@ class Trial:
         return CONNECTIONS * self._each / took_s
 
 
-async def compare(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
+OPERATIONS: dict[str, Make] = {
+    "PutItem": put,
+    "PutItem if absent": partial(put, ConditionExpression="attribute_not_exists(pk)"),
+    "PutItem, one key": hot_put,
+    "UpdateItem ADD": add,
+    f"Query, newest {PAGE}": page,
+}
+
+
+async def compare_maps(bench: Bench, scale: Scale, many: Engine, one: Engine) -> None:
+    """What the map costs, by rates and by the CPU time of the server."""
+    for name, make in OPERATIONS.items():
+        ours, plain = (Trial(engine, make, scale(1_280, 3_200)) for engine in (many, one))
+        rates, plain_rates = await interleave(scale(5, 31), ours, plain)
+        other = (f"/s {ONE_PARTITION}", plain_rates)
+        bench.add(f"{name}, {MANY} partitions", "/s", rates, ratio_at_least(MAP_RATIO), other)
+        if CPU_KNOWN:
+            costs = (f"µs {ONE_PARTITION}", plain.cpu_s[WARM_UP:])
+            target = ratio_at_most(1 / MAP_RATIO)
+            bench.add(f"{name}, CPU of the server", "µs", ours.cpu_s[WARM_UP:], target, costs)
+
+
+async def compare_engines(bench: Bench, scale: Scale, engines: list[Engine]) -> None:
     """All operations of all engines take turns: what else the machine does, it does to all."""
-    conditional = partial(put, ConditionExpression="attribute_not_exists(pk)")
-    operations: list[tuple[str, Make, Target | None]] = [
-        ("PutItem", put, at_least(10_000)),
-        ("PutItem if absent", conditional, None),
-        ("PutItem, one key", hot_put, None),
-        ("UpdateItem ADD", add, None),
-        (f"Query, newest {PAGE}", page, None),
-    ]
     trials = [
         [Trial(engine, make, scale(6_400, 12_800)) for engine in engines]
-        for _, make, _ in operations
+        for make in OPERATIONS.values()
     ]
     rates = iter(await interleave(scale(3, 5), *(trial for row in trials for trial in row)))
-    for (name, _, target), row in zip(operations, trials, strict=True):
-        ours, *others = (next(rates) for _ in row)
-        bench.add(name, "/s", ours, target)
-        if CPU_KNOWN:
-            many, one = (trial.cpu_s[WARM_UP:] for trial in row[:2])
-            costs = (f"µs {ONE_PARTITION}", one)
-            bench.add(f"{name}, CPU of the server", "µs", many, ratio_at_most(1 / MAP_RATIO), costs)
+    for name in OPERATIONS:
+        ours, *others = (next(rates) for _ in engines)
+        bench.add(name, "/s", ours, at_least(10_000) if name == "PutItem" else None)
         for engine, samples in zip(engines[1:], others, strict=True):
-            known = engine.contender.name
-            wanted = None if known == ONE_PARTITION else ratio_at_least(1)  # by CPU, above
-            bench.add(f"{name}, beside {known}", "/s", ours, wanted, (f"/s {known}", samples))
+            other = (f"/s {engine.contender.name}", samples)
+            beside = f"{name}, beside {engine.contender.name}"
+            bench.add(beside, "/s", ours, ratio_at_least(1), other)
 
 
 async def run(bench: Bench, scale: Scale) -> None:
@@ -261,4 +274,6 @@ async def run(bench: Bench, scale: Scale) -> None:
             port = engine.contender.port
             await reached(port)
             await answers(port, [create(), *map(full_row, range(10 * ROWS))])
-        await compare(bench, scale, engines)
+        ours, one_partition, *others = engines
+        await compare_maps(bench, scale, ours, one_partition)
+        await compare_engines(bench, scale, [ours, *others])

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .engine import TOOLS
+TOOLS = Path(__file__).resolve().parents[1] / ".tools"
 
 
 def python_of(requirements: Path) -> Path | None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from .engine import TOOLS
+from .environments import TOOLS
 from .harness import Bench, Scale, Target, at_most, interleave, ratio_at_most
 
 REQUIREMENTS = Path(__file__).with_name("caches.txt")

@@ -37,11 +37,10 @@ async def pasted(key: str, numbers: list[int]) -> float:
 
 async def minted_and_placed(router: Router, registry: Registry, calls: int) -> float:
     await registry.keep_ahead(leads=True)
-    fresh_id, place = router.fresh_id, router.place
+    fresh = router.fresh
     started_s = perf_counter()
     for _ in range(calls):
-        raw, time_ms = fresh_id()
-        place("hot", raw, time_ms)
+        fresh("hot")
     return (perf_counter() - started_s) / calls
 
 
@@ -49,7 +48,7 @@ async def run(bench: Bench, scale: Scale) -> None:
     rounds, calls = scale(7, 31), scale(20_000, 100_000)
     async with a_router() as (router, registry):
         registry.view.layouts["hot"] = Layout([(1, BUCKETS)])
-        ids = [router.fresh_id() for _ in range(calls)]
+        ids = [router.fresh("hot")[:2] for _ in range(calls)]
         numbers = [int.from_bytes(raw, "big") for raw, _ in ids]
         cold, hot, plain, minted = await interleave(
             rounds,

@@ -95,8 +95,11 @@ def _type(schema: Schema) -> str:
         return f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(map(_type, schema["anyOf"]))
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(_type, schema['prefixItems']))}]"
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}" if "items" in schema else "list"
+        most = f"at most {schema['maxItems']:,} " if "maxItems" in schema else ""
+        return f"list of {most}{_type(schema['items'])}" if "items" in schema else "list"
     if "enum" in schema:
         return " or ".join(code(str(value)) for value in schema["enum"])
     bounds = [f"{word} {schema[key]:,}" for word, key in BOUNDS if key in schema]

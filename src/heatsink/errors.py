@@ -9,7 +9,8 @@ HeatsinkError                   catch this to catch them all
 │   └── InvalidSetting          names the setting and what it accepts
 │       └── NotFound            names something that is not there
 ├── Conflict                    the id is taken by another body
-│   └── Deleted                 the id was used and deleted
+│   ├── Deleted                 the id was used and deleted
+│   └── IdReused                the id is a batch's that was submitted otherwise
 ├── TokenExpired                too old to tell whether it was counted already
 ├── Retryable                   the same call, with the same id, may succeed later
 │   ├── Throttled               one partition is over its limit
@@ -63,6 +64,10 @@ class Conflict(HeatsinkError):
 
 class Deleted(Conflict):
     """The id was used before and its entry was deleted; a retry does not bring it back."""
+
+
+class IdReused(Conflict):
+    """The id is that of a batch of another action, of other items or options."""
 
 
 class TokenExpired(HeatsinkError):

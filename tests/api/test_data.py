@@ -163,6 +163,16 @@ async def test_a_post_comes_home(api: AsyncClient, hs: Heatsink) -> None:
         await running
 
 
+async def test_many_follow_with_one_call(api: AsyncClient, hs: Heatsink) -> None:
+    pairs = [[f"fan-{n % 400}", f"author-{n // 400}"] for n in range(1_000)]
+    made = await api.post("/v1/follows", json={"pairs": pairs})
+    assert (made.status_code, made.json()) == (201, {"new": 1_000})
+    again = await api.post("/v1/follows", json={"pairs": pairs[:3]})
+    assert (again.status_code, again.json()) == (200, {"new": 0})
+    assert await hs.timelines.followers("author-0") == 400
+    assert await hs.timelines.following("fan-7") == ["author-0", "author-1", "author-2"]
+
+
 # -- caches ----------------------------------------------------------------------------------
 
 

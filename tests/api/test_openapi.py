@@ -28,6 +28,7 @@ GET /v1/conversations/{key}/messages/{id}
 POST /v1/counters/{key}
 GET /v1/counters/{key}
 POST /v1/timelines/{user}/follows
+POST /v1/follows
 POST /v1/timelines/{user}/posts
 GET /v1/timelines/{user}/home
 POST /v1/bulk/{name}

@@ -84,8 +84,31 @@ async def test_an_idempotency_key_makes_submitting_again_safe(api: AsyncClient) 
     headers = {"idempotency-key": "order-7"}
     made = [await api.post("/v1/bulk/tag", json=[1, 2], headers=headers) for _ in range(2)]
     assert [(each.status_code, each.json()["id"]) for each in made] == [(202, "order-7")] * 2
-    other = await api.post("/v1/bulk/other", json=[1], headers=headers)
-    assert other.status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "items", "told"),
+    [
+        ("/v1/bulk/tag", [1, 3], "other items"),
+        ("/v1/bulk/tag", [2, 1], "other items"),
+        ("/v1/bulk/tag", [1, 2, 3], "other items"),
+        ("/v1/bulk/other", [1, 2], "a batch of 'tag'"),
+        ("/v1/bulk/tag?tenant=ann", [1, 2], "for 'default'"),
+        ("/v1/bulk/tag?priority=5", [1, 2], "priority none, not '5'"),
+        ("/v1/bulk/tag?rate=5/s", [1, 2], "rate none, not '5/s'"),
+        ("/v1/bulk/tag?on_done=tell", [1, 2], "on_done none, not 'tell'"),
+    ],
+)
+async def test_an_idempotency_key_that_was_used_for_something_else_is_refused(
+    api: AsyncClient, path: str, items: list[int], told: str
+) -> None:
+    headers = {"idempotency-key": "order-7"}
+    await api.post("/v1/bulk/tag", json=[1, 2], headers=headers)
+    other = await api.post(path, json=items, headers=headers)
+    assert (other.status_code, other.json()["field"]) == (422, "Idempotency-Key")
+    assert "id 'order-7' is taken" in other.json()["detail"]
+    assert told in other.json()["detail"]
+    assert len((await api.get("/v1/bulk")).json()["batches"]) == 1
 
 
 async def test_a_line_that_is_no_json_aborts_the_batch(api: AsyncClient) -> None:
@@ -276,6 +299,9 @@ async def test_batches_at_rest_are_asked_once_how_far_they_are(
 
     assert [(await look()).waiting for _ in range(3)] == [3, 3, 3]
     assert asked == [batch.id]
+    assert (await look()).reason == "waiting: no worker runs"
+    await hs.bulk._stores.fleet.join("w", ["heatsink.webhook"], 600_000)
+    assert (await look()).reason == "waiting: no worker has action 'tag'"
     await hs.bulk.pause(batch.id)
     assert (await look()).state == "paused"
     asked.clear()

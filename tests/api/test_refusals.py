@@ -51,25 +51,55 @@ async def test_a_wrong_method_says_which_are_right(api: AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"", None),
-        (b"{", None),
-        (b"[]", None),
-        (b"{}", None),
+        (b"", "body"),
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b"{}", "body"),
         (b'{"body": 1}', "body"),
-        (b'{"body": "x", "other": 1}', None),
+        (b'{"body": "x", "other": 1}', "other"),
+        (b'{"body": {"base64": "", "other": 1}}', "body.other"),
         (b'{"body": "x", "id": 7}', "id"),
         (b'{"body": {"base64": "%%%"}}', "body.base64"),
-        (b'{"body": "\\ud800"}', None),
-        (b'"\xff"', None),
+        (b'"\xff"', "body"),
         (b'{"body": ' + b"[" * 100_000, "body"),
     ],
 )
-async def test_a_body_that_is_not_as_expected(
-    api: AsyncClient, body: bytes, field: str | None
-) -> None:
+async def test_a_body_that_is_not_as_expected(api: AsyncClient, body: bytes, field: str) -> None:
     headers = {"content-type": "application/json"}
     answer = await api.post(MESSAGES, content=body, headers=headers)
-    check(answer, 400, answer.json().get("field") if field is None else field)
+    check(answer, 400, field)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'"\\ud83d\\ude00 \\ud800"', "\\ud800 is a lone surrogate, which is not text"),
+        (b'"\\udC00"', "\\udC00 is a lone surrogate, which is not text"),
+        (b'"\xff"', "it is not UTF-8"),
+        (b'"\xed\xa0\x80"', "it is not UTF-8"),
+        (b'"half', "Input data was truncated"),
+    ],
+)
+async def test_text_that_is_none_is_refused_with_the_reason(
+    api: AsyncClient, text: bytes, said: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    for path, body in (
+        (MESSAGES, b'{"body": %s}' % text),
+        ("/v1/timelines/ada/posts", b'{"body": %s}' % text),
+        ("/v1/bulk/tag", b"[%s]" % text),
+    ):
+        answer = await api.post(path, content=body, headers=headers)
+        assert check(answer, 400, "body")["detail"] == f"the body is not JSON: {said}"
+    lines = {"content-type": "application/x-ndjson"}
+    answer = await api.post("/v1/bulk/tag", content=b"1\n%s\n" % text, headers=lines)
+    assert check(answer, 400, "body")["detail"] == f"line 2 is not JSON: {said}"
+
+
+@pytest.mark.parametrize("key", [b"", b"two words", b"\xed\xa0\x80", b"x" * 257])
+async def test_an_idempotency_key_that_is_no_name(api: AsyncClient, key: bytes) -> None:
+    headers = [(b"idempotency-key", key)]
+    check(await api.post("/v1/bulk/tag", json=[], headers=headers), 400, "Idempotency-Key")
 
 
 async def test_items_that_are_nested_too_deeply(api: AsyncClient) -> None:
@@ -95,7 +125,7 @@ async def test_another_media_type(api: AsyncClient) -> None:
         ("cursor=x", "cursor"),
         ("after=yesterday", "after"),
         ("before=2020-01-01T00:00:00", "before"),
-        ("other=1", None),
+        ("other=1", "other"),
         ("cursor=%ff", None),
         ("&".join(f"limit={n}" for n in range(99)), None),
     ],
@@ -108,10 +138,29 @@ async def test_a_query_that_is_not_as_expected(
 
 async def test_the_field_is_named_by_the_librarys_own_refusals_too(api: AsyncClient) -> None:
     check(await api.post("/v1/counters/c", json={"amount": 2**70}), 400, "amount")
+    told = check(await api.post("/v1/counters/c", json={"token": "x"}), 400, "token")
+    assert told["detail"].startswith("token 'x' is not a UUID")
     check(await api.post("/v1/bulk/tag?rate=fast", json=[]), 400, "rate")
     check(await api.put("/v1/keys/k/pin", json={"buckets": 5_000, "reason": "x"}), 400, "buckets")
     follow = {"author": "me"}
     check(await api.post("/v1/timelines/me/follows", json=follow), 400, "author")
+    pairs = {"pairs": [["ann", "bob"], ["ann", "ann"]]}
+    told = check(await api.post("/v1/follows", json=pairs), 400, "pairs")
+    assert told["detail"] == "pairs[1]: author must be somebody else than user"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "field"),
+    [
+        ([], "pairs"),
+        ([["ann", "bob"]] * 1_001, "pairs"),
+        ([["ann"]], "pairs[0]"),
+        ([["ann", 5]], "pairs[0][1]"),
+        ("ann", "pairs"),
+    ],
+)
+async def test_pairs_that_are_none_or_too_many(api: AsyncClient, pairs: Any, field: str) -> None:
+    check(await api.post("/v1/follows", json={"pairs": pairs}), 400, field)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +192,7 @@ async def test_every_error_of_the_library_has_a_status(
 def test_no_error_of_the_library_is_a_mistake_of_ours() -> None:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.HeatsinkError):
-            assert named(kind)[0] in (400, 404, 409, 410, 429, 503)
+            assert named(kind)[0] in (400, 404, 409, 410, 422, 429, 503)
 
 
 async def test_a_mistake_of_ours_gives_nothing_away(

@@ -394,7 +394,7 @@ def test_reads_are_refused_when_the_registry_is_replaced(engine: Engine, tmp_pat
         table._background.registry._renewed_s = float("-inf")
         with pytest.raises(WrongIncarnation, match="reconnect"):
             table.get_item(Key=key)
-        until(lambda: bool(table._background.registry._refusal))
+        until(lambda: bool(table._background.registry.refusal))
         with pytest.raises(WrongIncarnation, match="reconnect"):
             table.query(KeyConditionExpression=asked)
         with pytest.raises(WrongIncarnation, match="reconnect"):

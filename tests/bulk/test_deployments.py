@@ -32,6 +32,28 @@ async def test_items_of_a_new_action_wait_until_the_old_workers_are_gone() -> No
 
 
 @on_virtual_time
+async def test_a_batch_says_that_no_worker_can_run_it_until_one_comes_that_can() -> None:
+    world = World(2)
+
+    async def told(id: str) -> tuple[str, str]:
+        (listed,) = [batch for batch in await world.bulk.list() if batch.id == id]
+        return (await world.bulk.status(id)).reason, listed.reason
+
+    batch = await world.bulk.submit("late", range(3))
+    assert await told(batch.id) == ("waiting: no worker runs",) * 2
+    old = world.start("old")
+    await asyncio.sleep(5.0)
+    assert await told(batch.id) == ("waiting: no worker has action 'late'",) * 2
+    note = await world.bulk.submit("note", [1])
+    assert await told(note.id) == ("", "")
+    await old.stop()
+    world.actions.action("late")(world.note)
+    async with world.consumer("new"):
+        await world.bulk.wait(batch.id, 60.0)
+        assert await told(batch.id) == ("", "")
+
+
+@on_virtual_time
 async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
     world = World(1)
     batch = await world.bulk.submit("gone", range(3))

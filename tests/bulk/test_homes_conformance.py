@@ -77,6 +77,20 @@ async def test_members_are_there_until_their_time_is_over_or_they_leave(
     assert await stores.fleet.actions() == ["mail", "push"]
 
 
+async def test_an_action_is_offered_while_a_worker_that_has_it_is_there(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    assert await stores.fleet.offered() == []
+    await stores.fleet.join("a", ["mail", "heatsink.own"], 3_000)
+    await stores.fleet.join("b", ["mail", "push"], 1_000)
+    assert await stores.fleet.offered() == ["heatsink.own", "mail", "push"]
+    await clock.advance(1.0)
+    assert await stores.fleet.offered() == ["heatsink.own", "mail"]
+    await clock.advance(2.0)
+    assert await stores.fleet.offered() == []
+    assert await stores.fleet.actions() == ["mail", "push"]
+
+
 async def test_a_partition_has_one_owner_at_a_time(stores: QueueStores, clock: ManualClock) -> None:
     assert await stores.fleet.own(1, "a", 1_000)
     assert not await stores.fleet.own(1, "b", 1_000)

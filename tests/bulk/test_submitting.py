@@ -7,12 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.batch import Batch
 from heatsink.clock import now_ms
-from heatsink.errors import Conflict, InvalidBody, InvalidSetting, Overloaded, Unavailable
+from heatsink.errors import (
+    Conflict,
+    IdReused,
+    InvalidBody,
+    InvalidSetting,
+    Overloaded,
+    Unavailable,
+)
 
 from .world import World, on_virtual_time
 
@@ -91,6 +99,41 @@ async def test_an_id_that_another_call_took_is_refused() -> None:
     await world.bulk.submit("note", [1], id="x", tenant="ann")
     with pytest.raises(Conflict, match="'x' is taken by a batch of 'note' for 'ann'"):
         await world.bulk.submit("note", [1], id="x", tenant="bob")
+
+
+@on_virtual_time
+async def test_an_id_is_for_its_items_and_options_alone() -> None:
+    world = World()
+    call: dict[str, Any] = {"id": "x", "rate": "9/s", "priority": 1, "on_done": "note"}
+    await world.bulk.submit("note", [{"a": 1, "b": [2]}, {3: 4}], **call)
+    await world.bulk.submit("note", [{"b": [2], "a": 1}, {3: 4}], **call)
+    for items in ([], [{"a": 1, "b": [2]}], [{3: 4}, {"a": 1, "b": [2]}]):
+        with pytest.raises(IdReused, match="'x' is taken by a batch of other items: choose"):
+            await world.bulk.submit("note", items, **call)
+    for name, value in (("rate", "8/s"), ("priority", 0), ("on_done", "")):
+        with pytest.raises(IdReused, match=f"'x' is taken by a batch with {name} '"):
+            await world.bulk.submit("note", [{"a": 1, "b": [2]}, {3: 4}], **call | {name: value})
+    assert await world.server.limits.rate_of("note/default") == pytest.approx(9, rel=0.05)
+    assert len(await world.bulk.list()) == 1
+
+
+@on_virtual_time
+async def test_of_two_who_submit_different_items_under_one_id_one_is_refused() -> None:
+    world = World()
+    async with world.consumer():
+        calls = [world.bulk.submit("note", range(n, n + 50), id="x") for n in range(5)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert (await world.bulk.wait("x", 60.0)).done == 50
+    assert [type(answer) for answer in answers].count(IdReused) == 4
+    assert world.staged() == []
+
+
+@on_virtual_time
+async def test_a_batch_from_before_there_were_fingerprints_may_be_submitted_again() -> None:
+    world = World()
+    batch = await world.bulk.submit("note", [1], id="x")
+    await world.server.batches.update(msgspec.structs.replace(batch, fingerprint=""))
+    assert (await world.bulk.submit("note", [2], id="x", priority=1)).items == 1
 
 
 @on_virtual_time

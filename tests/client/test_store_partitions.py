@@ -14,6 +14,7 @@ from heatsink.client.store_partitions import (
 from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.detect.tracker import Tracker
 from heatsink.spread.policy import BucketRules
+from heatsink.stores.stores import Meter
 
 
 def heat(units_s: float, throttles_s: float = 0.0) -> KeyHeat:
@@ -21,10 +22,11 @@ def heat(units_s: float, throttles_s: float = 0.0) -> KeyHeat:
 
 
 def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None:
-    tracker = Tracker()
-    places = StorePartitions(tracker)
-    places.locate("room", 7, 3)
-    places.locate("room", 7, 2)
+    tracker, meter = Tracker(), Meter()
+    places = StorePartitions(tracker, meter)
+    tracker.gather = places.count
+    meter.notes.append(("room", 2_500, 3.0, 7))
+    meter.notes.append(("room", 2_000, 2.0, 7))
     counted, _ = tracker.roll().hottest(10, 1)
     assert {key: each.write_units for key, each in counted.items()} == {"~partition/7": 5}
     assert places.place_of("room") == 7
@@ -41,10 +43,20 @@ def test_a_window_without_partitions_stays_as_it_is() -> None:
     assert taken_apart(window) == (window, {})
 
 
+def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
+    tracker, meter = Tracker(), Meter()
+    tracker.gather = StorePartitions(tracker, meter).count
+    meter.notes.append(("room%231#4", 1_020, 2.0, None))
+    meter.notes.append(("room%231#4", 2_000, 2.0, None))
+    counted, _ = tracker.roll().hottest(10, 1)
+    assert {key: each.write_units for key, each in counted.items()} == {"room#1": 1}
+
+
 def test_places_are_bounded() -> None:
-    places = StorePartitions(Tracker())
+    meter = Meter()
+    places = StorePartitions(Tracker(), meter)
     for number in range(KNOWN_MAX + 1):
-        places.locate(str(number), 1, 1)
+        meter.notes.append((str(number), 1, 1.0, 1))
     assert places.place_of("0") is None
     assert places.place_of(str(KNOWN_MAX)) == 1
 

@@ -27,7 +27,7 @@ LOOKS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
     "phone": ("light", PHONE),
 }
 DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
-POINTS = "[...document.querySelectorAll('#picture path.js-line, #picture .point path')]"
+POINTS = "#picture path.js-line, #picture .point path"
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,11 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     line = page.locator("#line")
     expect(line).to_contain_text("loads with hs.reads against", timeout=VERDICT_MS)
     said = line.text_content()
+    chart = page.locator("#picture .chart.tall").first
+    label, plot = chart.locator(".annotation-text").bounding_box(), chart.bounding_box()
+    assert label is not None
+    assert plot is not None
+    assert label["x"] < plot["x"] + plot["width"] / 4  # where no line runs
     expect(page.locator("#findings li")).to_have_count(3)
     expect(page.locator("#verdict.failed")).to_have_count(0)
     page.keyboard.press("ArrowRight")
@@ -91,6 +96,14 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     expect(page.locator("#verdict")).to_be_hidden()
     shows(page, "product", 1)
     expect(page.get_by_role("button", name="Play it again")).to_be_disabled()
+
+
+def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
+    page = visit(f"{demo}#likes")
+    shows(page, "likes", 2)
+    expect(page.get_by_text("the shards of one number", exact=True)).to_be_visible()
+    peak = page.get_by_text("at the peak: the shards of one number", exact=True)
+    expect(peak).to_be_visible(timeout=VERDICT_MS)
 
 
 def test_the_dashboard_is_a_click_away_and_leads_back(demo: str, visit: Visit) -> None:
@@ -110,7 +123,7 @@ def test_every_act_fits_and_is_drawn_in_every_look(demo: str, visit: Visit, act:
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size(size)
         page.wait_for_timeout(DRAWN_MS)
-        page.wait_for_function(f"{POINTS}.length >= 2")  # a chart is empty while it is drawn anew
+        expect(page.locator(POINTS).nth(1)).to_be_attached()  # not while a chart is drawn anew
         page.screenshot(path=SHOTS / f"demo-{act}-{look}.png", full_page=True)
         wider = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wider <= 0, f"{act} is wider than the screen"

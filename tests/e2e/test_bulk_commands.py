@@ -78,6 +78,8 @@ def test_wrong_input_is_refused_in_one_line_that_says_the_cure(
     (folder / "good.csv").write_text(GOOD)
     (folder / "short.csv").write_text("n,name\n1,a\n2\n")
     (folder / "bad.jsonl").write_text('{"n": 1}\n{"n":\n')
+    (folder / "half.jsonl").write_text('{"n": "\\ud800"}\n')
+    (folder / "latin.jsonl").write_bytes(b'{"n": "\xff"}\n')
     (folder / "items.txt").write_text("1\n")
     cases = {
         ("worker", "nothere:actions", *queue): "there is no module 'nothere'",
@@ -87,6 +89,8 @@ def test_wrong_input_is_refused_in_one_line_that_says_the_cure(
         ("bulk", "submit", "unknown", "good.csv", *queue): "workers announced brief, deadly",
         ("bulk", "submit", "picky", "short.csv", *queue): "short.csv line 3",
         ("bulk", "submit", "picky", "bad.jsonl", *queue): "bad.jsonl line 2 is not JSON",
+        ("bulk", "submit", "picky", "half.jsonl", *queue): "\\ud800 is a lone surrogate",
+        ("bulk", "submit", "picky", "latin.jsonl", *queue): "line 1 is not JSON: it is not UTF-8",
         ("bulk", "submit", "picky", "items.txt", *queue): "must end in .csv",
         ("bulk", "submit", "picky", "good.csv", *queue, "--rate", "5/x"): "rate must be like",
         ("bulk", "submit", "picky", "good.csv", "--queue", NOBODY): "127.0.0.1:1",

@@ -187,8 +187,10 @@ async def test_an_import_brings_every_follow_and_the_posts_along(
 async def test_an_import_refuses_what_is_no_pair(timelines: Timelines, clock: SkewedClock) -> None:
     assert clock.now_s() > 0
     for pairs in ("text", 7, ["ab"], [("zoe",)], [("zoe", "zoe")], [("zoe", 5)]):
-        with pytest.raises(InvalidSetting, match=r"pairs|author"):
+        with pytest.raises(InvalidSetting, match="pairs"):
             await timelines.follow_many(pairs)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match=r"pairs\[1\]: author must be somebody else"):
+        await timelines.follow_many([("zoe", "ada"), ("zoe", "zoe")])
     assert await timelines.following("zoe") == []
 
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from heatsink.lab.report import Chart, Figure, Report, Series, Table, to_html
 from heatsink.service.cli import main
+from heatsink.service.lab.page import check_page
 
 REPORT = Report(
     name="test",
@@ -47,4 +48,14 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -
     out = tmp_path / "missing" / "page.html"
     result = CliRunner().invoke(main, ["lab", "fairness", "--items", "1000", "--out", str(out)])
     assert result.exit_code == 1
-    assert "cannot be written" in result.output
+    assert result.output.splitlines()[-1].startswith(f"heatsink: --out '{out}' cannot be written: ")
+    assert "beside it, other tenant" not in result.output  # nothing was run
+
+
+def test_a_page_that_is_there_is_kept_until_there_is_a_new_one(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    check_page(out)
+    assert not out.exists()
+    out.write_text("old")
+    check_page(out)
+    assert out.read_text() == "old"

@@ -119,7 +119,7 @@ async def expect_refused(hs: Heatsink, receipt: Receipt, why: str) -> None:
 
 async def until_refused(hs: Heatsink) -> None:
     async with asyncio.timeout(BOUND_S):
-        while not hs._registry._refusal:
+        while not hs._registry.refusal:
             await asyncio.sleep(0.01)
 
 

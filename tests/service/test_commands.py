@@ -114,13 +114,44 @@ def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         ("coordinator", "--bucket-units", "0"),
         ("coordinator", "--cool-down", "-1"),
         ("coordinator", "--port", "70000"),
+        ("worker", "--workers", "0"),
+        ("worker", "--lease", "0"),
+        ("worker", "--metrics-port", "70000"),
+        ("serve", "--partitions", "0"),
+        ("hot", "--limit", "0"),
+        ("decisions", "--limit", "1001"),
+        ("bulk list", "--limit", "0"),
+        ("bulk submit", "--priority", "9999"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: str) -> None:
     store = ["--store", "sqlite:///x.db"] if command == "coordinator" else []
-    result = run(command, *store, flag, value)
+    result = run(*command.split(), *store, flag, value)
     assert result.exit_code == 2
     assert f"Invalid value for '{flag}'" in result.stderr
+
+
+@pytest.mark.parametrize("spec", ["actions", "x:", ":x", ".x:y", ":"])
+def test_actions_that_are_not_named_as_they_should_be(spec: str) -> None:
+    line = said(run("worker", spec, "--queue", "memory://"))
+    assert f"name the actions as MODULE:ACTIONS (myapp:actions), not '{spec}'" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        *(("serve", flag) for flag in ("--data", "--store", "--queue", "--news", "--actions")),
+        *(("doctor", flag) for flag in ("--data", "--store", "--queue", "--news")),
+        ("serve", "--host"),
+        ("coordinator", "--queue"),
+        ("bulk list", "--queue"),
+    ],
+)
+def test_an_empty_value_is_refused_by_its_flag(command: str, flag: str) -> None:
+    for empty in ("", " "):
+        result = run(*command.split(), flag, empty)
+        assert result.exit_code == 2
+        assert f"Invalid value for '{flag}': it is empty" in result.stderr
 
 
 def test_units_beyond_what_dynamodb_takes_are_refused_by_their_flag() -> None:

@@ -32,6 +32,11 @@ def asked(server: Served, *arguments: str, token: str = "boss-0001") -> Result: 
     return run(*arguments, "--server", server.url, "--token", token)
 
 
+def run_wide(server: Served, *arguments: str) -> Result:
+    flags = ("--server", server.url, "--token", "boss-0001")
+    return run(*arguments, *flags, COLUMNS="200")
+
+
 def answered(server: Served, *arguments: str) -> Any:
     result = asked(server, *arguments, "--json")
     assert result.exit_code == 0, result.stderr
@@ -48,6 +53,17 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     assert answered(server, "decisions")[-1]["subject"] == "key:a/b #1"
     assert answered(server, "unpin", "a/b #1") == {"subject": "key:a/b #1", "value": None}
     assert answered(server, "explain", "a/b #1")["pin"] is None
+
+
+def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) -> None:
+    headers = {"authorization": "Bearer boss-0001"}
+    made = httpx.post(f"{server.url}/v1/bulk/tag", json=[1], headers=headers).json()
+    why = "waiting: no worker has action 'tag'"
+    assert why in " ".join(run_wide(server, "top", "--once").stdout.split())
+    for path in ("", f"/{made['id']}"):
+        answer = httpx.get(f"{server.url}/v1/bulk{path}", headers=headers)
+        assert f'"reason":"{why}"' in answer.text
+    httpx.post(f"{server.url}/v1/bulk/{made['id']}/cancel", headers=headers)
 
 
 def test_hot_keys_and_the_whole_picture(server: Served) -> None:
@@ -122,6 +138,19 @@ def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
     )
     assert (found["news"]["state"], found["queue"]["state"]) == ("wrong", "ok")
     assert run("doctor", "--store", wrong).exit_code == 1
+
+
+def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 20) / "data"
+    deep.mkdir(parents=True, mode=0o755)
+    shown = "".join(run("doctor", "--data", str(deep)).stdout.split())
+    assert f"→chmod700{deep}" in shown
+    _, found = findings("--store", "dynamodb://x", "--news", "nonsense")
+    assert found["store"]["detail"].startswith("--store names no DynamoDB table")
+    assert found["news"]["detail"].startswith("--news must be a URL")
+    assert found["queue"]["cure"] == "for bulk actions and timelines: --queue redis://host:6379"
+    _, found = findings("--store", "memory://", "--queue", "nonsense")
+    assert found["queue"]["detail"].startswith("--queue must be a URL")
 
 
 # -- settings of serve -----------------------------------------------------------------------

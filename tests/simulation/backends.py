@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from email.utils import formatdate
 from random import Random
@@ -39,6 +39,7 @@ from .nodes import Node
 from .relay import UnreliableRedis
 
 TABLE = "heatsink"
+Answer = tuple[int, Mapping[str, str], bytes]
 
 
 class Observer(Protocol):
@@ -153,14 +154,14 @@ class DynamoBackend:
         if self._tending is not None and self._tending.done():
             raise Violation(f"moving rows breaks the engine: {self._tending.exception()!r}")
 
-    async def answer(self, operation: str, body: bytes) -> tuple[int, str, bytes]:
+    async def answer(self, operation: str, body: bytes) -> Answer:
         self._check_engine()
         before = self._meta()
         status, answer = self._engine.answer(API + operation, body)
         after = self._meta()
         if after is not None and after is not before:
             self._observe(body, before, _meta_of(after.item))
-        return status, formatdate(self._clock.now_s(), usegmt=True), answer
+        return status, {"Date": formatdate(self._clock.now_s(), usegmt=True)}, answer
 
     def _meta(self) -> Row | None:
         """As it lies in the engine: to look at it costs no units."""
@@ -192,9 +193,6 @@ def _drawn_settings(rng: Random) -> EngineSettings:
         merge_after_s=rng.choice((None, 2.0)),
         replica_lag_s=rng.choice((0.0, 0.5)),
     )
-
-
-Answer = tuple[int, str | None, bytes]
 
 
 class WiredClient(DynamoClient):

@@ -151,9 +151,9 @@ def a_retry_that_mints_a_new_id() -> Iterator[None]:
         given = None if id is None else self._router.id_from(id)
         deadline_s = self._backoff.deadline_s()
         for _ in range(5):
-            raw, time_ms = given or await self._router.fresh_id_later(deadline_s)
+            raw, time_ms = given or (await self._router.fresh_later(key, deadline_s))[:2]
             given = None
-            place = self._router.place_later(key, raw, time_ms, deadline_s)
+            place = self._router.place_soon(key, raw, time_ms, deadline_s)
             partition, epoch = await place
             try:
                 await self._store.put(partition, Row(raw, body, epoch.start_ms, epoch.buckets))

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from random import Random
 from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
-from heatsink import Heatsink, Settings, Snowflake, Ulid, connect
+from heatsink import Heatsink, Retries, Settings, Snowflake, Ulid, connect
 from heatsink.clock import SystemClock
-from heatsink.errors import Conflict, Deleted, InvalidId, Unavailable
+from heatsink.errors import Conflict, Deleted, InvalidId, Overloaded, Unavailable
 from heatsink.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.pages import Entry, Receipt
 from heatsink.stores.memory import memory_stores
+from heatsink.stores.memory.log import MemoryLog
+from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
 async def spread(hs: Heatsink, key: str, buckets: int) -> None:
@@ -192,3 +196,27 @@ async def test_erase_counts_what_it_knows_to_have_removed() -> None:
         assert (await hs.log.page("conv")).entries == []
         await hs.log.append("conv", b"anew")
         assert await hs.log.erase("conv") == 1
+
+
+@pytest.mark.parametrize("answers_in_s", [1.5, inf])
+@pytest.mark.parametrize("own_id", [True, False])
+def test_an_append_ends_at_its_deadline(answers_in_s: float, own_id: bool) -> None:
+    """Also if the store ends an attempt by itself, so that the first one need not be cut."""
+
+    async def put_in_vain(*_: object) -> None:
+        await asyncio.sleep(min(answers_in_s, 60))
+        raise Unavailable("it hangs")
+
+    async def scenario() -> float:
+        clock = SkewedClock()
+        stores = replace(memory_stores(clock), answers_in_s=answers_in_s)
+        settings = Settings(retries=Retries(deadline_s=2.0))
+        async with Heatsink(stores, settings, clock, Random(1)) as hs:
+            fresh = hs._log._router.fresh("conv")[0] if own_id and hs._log else None
+            started_s = asyncio.get_running_loop().time()
+            with pytest.raises(Overloaded):
+                await hs.log.append("conv", b"hey", id=fresh and Uuid7().value(fresh))
+            return asyncio.get_running_loop().time() - started_s
+
+    with patch.object(MemoryLog, "put", put_in_vain):
+        assert 1.5 <= run_on_virtual_time(scenario()) <= 2.01

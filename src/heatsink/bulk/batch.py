@@ -66,6 +66,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
     Whoever submits it renews it until it is sealed. `trace` is the one that it was submitted in.
+    `fingerprint` is of its items, if its id was the caller's choice.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Batch(msgspec.Struct, frozen=True):
     version: int = 0
     renewed_ms: int = 0
     trace: str = ""
+    fingerprint: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -120,7 +122,7 @@ class Progress(msgspec.Struct, frozen=True):
     eta_s: float | None
     """Seconds left by the pace so far; None until there is a pace."""
     reason: str = ""
-    """Why it was aborted."""
+    """Why it was aborted, or what it waits for if no worker can run it."""
 
     @property
     def is_final(self) -> bool:

@@ -8,14 +8,16 @@ from random import Random
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
 
 from . import changes
-from .actions import BUILT_IN, WEBHOOK, check_action
+from .actions import BUILT_IN, check_action
 from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
+from .fingerprint import Fingerprint
 from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
@@ -28,7 +30,6 @@ TEXT_MAX = 256
 PRIORITY_MAX = 1_000
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
-CALLBACK = ":done:"  # in the ids of completion callbacks
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
@@ -109,8 +110,8 @@ class Bulk:
         """Accept a batch: when this returns, every item will be run, whatever dies meanwhile.
 
         `items` may be any (async) iterable: it is streamed. `rate` limits the starts of this action
-        for this tenant; `priority` orders a tenant's own batches. With `id`, submitting again is
-        safe. `on_done` is an action (or an allowed URL) that is told the outcome.
+        for this tenant; `priority` orders a tenant's own batches. With `id`, submitting the same
+        again is safe. `on_done` is an action (or an allowed URL) that is told the outcome.
         """
         check_kind("spread", spread, bool)
         wanted = Batch(
@@ -126,27 +127,33 @@ class Bulk:
         )
         try:
             await self._check_known(wanted)
-            if wanted.rate is not None:
-                await self._declare(wanted, wanted.rate)
-            return await self._accept(wanted, items, spread)
+            is_named = id is not None and not action.startswith(BUILT_IN)
+            return await self._accept(wanted, items, spread, Fingerprint() if is_named else None)
         except Retryable as error:
             known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])
             advice = f"{known[-1]}: submit again with id={wanted.id!r}"
             raise Overloaded(f"{error}; {advice}") from error.__cause__ or error
 
     async def _accept(
-        self, wanted: Batch, items: Iterable[Any] | AsyncIterable[Any], spread: bool
+        self,
+        wanted: Batch,
+        items: Iterable[Any] | AsyncIterable[Any],
+        spread: bool,
+        fingerprint: Fingerprint | None = None,
     ) -> Batch:
-        known = await self._patience.call(self._stores.batches.open, wanted)
+        accepted = known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
-        accepted = known
-        batch = msgspec.structs.replace(
-            wanted, submitted_ms=known.submitted_ms, version=known.version
-        )
+        if known.fingerprint and fingerprint is not None:
+            await fingerprint.add_all(items, self._clock)
+            changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
+        if wanted.rate is not None:
+            await self._declare(wanted, wanted.rate)
+        batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
         if not known.is_sealed:
             partitions = await self._hand(batch.id, spread)
+            stores, patience = self._stores, self._patience
             submission = Submission(
-                batch, partitions, self._stores, self._patience, self._clock, self._rng
+                batch, partitions, stores, patience, self._clock, self._rng, fingerprint
             )
             accepted = await submission.run(items)
         calls = [self._patience.call(self._stores.sync)]
@@ -243,8 +250,13 @@ class Bulk:
             running=running,
             waiting=waiting,
             eta_s=await self._eta_s(batch, done, waiting + running),
-            reason=batch.reason,
+            reason=await self._reason(batch, waiting),
         )
+
+    async def _reason(self, batch: Batch, waiting: int) -> str:
+        if not waiting or batch.state != "running":
+            return batch.reason
+        return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
 
     async def _count(self, part: PartPlace) -> PartCounts | None:
         return await self._patience.call(self._stores.queue.part, part.partition, part.id)
@@ -264,7 +276,11 @@ class Bulk:
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """The newest batches first."""
         check_whole("limit", limit, 1, LIST_MAX)
-        return await self._patience.call(self._stores.batches.list, limit, tenant)
+        found = await self._patience.call(self._stores.batches.list, limit, tenant)
+        if not any(batch.state == "running" for batch in found):
+            return found
+        offered = await self._patience.call(self._stores.fleet.offered)
+        return [replace(batch, reason=changes.reason(batch, offered)) for batch in found]
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
         """Every item that failed for good, with the reason."""
@@ -365,32 +381,14 @@ class Bulk:
         """Submit the completion callback: under an id of its own, so however often, it is one."""
         if not batch.on_done:
             return
-        outcome = {
-            "batch": batch.id,
-            "action": batch.action,
-            "tenant": batch.tenant,
-            "state": batch.state,
-            "items": batch.items,
-            "done": sum(end.done for end in batch.ends),
-            "failed": sum(end.failed for end in batch.ends),
-            "cancelled": sum(end.cancelled for end in batch.ends),
-        }
-        is_url = "://" in batch.on_done
-        callback = Batch(
-            id=f"{batch.id}{CALLBACK}{batch.lap}",
-            action=WEBHOOK if is_url else batch.on_done,
-            tenant=batch.tenant,
-            submitted_ms=now_ms(self._clock),
-            weight=batch.weight,
-        )
-        item = {**outcome, "url": batch.on_done} if is_url else outcome
+        callback, item = changes.callback(batch, now_ms(self._clock))
         await self._accept(callback, [item], spread=False)
 
 
 def _checked_id(id: str) -> str:
     check_text("id", id, TEXT_MAX)
-    if CALLBACK in id:
+    if changes.CALLBACK in id:
         raise InvalidSetting(
-            f"id {shown(id)} has {CALLBACK!r}, which callbacks have: choose another"
+            f"id {shown(id)} has {changes.CALLBACK!r}, which callbacks have: choose another"
         )
     return id

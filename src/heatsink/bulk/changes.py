@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from heatsink.errors import Conflict, NotFound
+from heatsink.errors import Conflict, IdReused, NotFound
 
+from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, State
 from .store import PartState, Verb
 
+CALLBACK = ":done:"  # in the ids of completion callbacks
 
-def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int) -> Batch:
+
+def sealed(
+    batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int, fingerprint: str = ""
+) -> Batch:
     """From here on the batch is accepted. With no items there is nothing left to do."""
     items = sum(part.items for part in parts)
     state: State = "running" if items else "done"
@@ -22,6 +27,7 @@ def sealed(batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: in
         generation=generation,
         items=items,
         parts=tuple(parts),
+        fingerprint=fingerprint,
         ended_ms=0 if items else now_ms,
         reason="",
     )
@@ -89,13 +95,60 @@ def seen_state(batch: Batch, failed: int, cancelled: int, left: int) -> State:
     return "cancelled" if cancelled else "failed" if failed else "done"
 
 
+def reason(batch: Batch, offered: Collection[str]) -> str:
+    """Why it was aborted, or why it does not get on: `offered` are the actions of live workers."""
+    if batch.state != "running" or batch.action in offered:
+        return batch.reason
+    if not offered:
+        return "waiting: no worker runs"
+    return f"waiting: no worker has action {batch.action!r}"
+
+
 def check_same(known: Batch, wanted: Batch) -> None:
     """An id names one batch: the same call again is fine, another call under it is not."""
     if (known.action, known.tenant) != (wanted.action, wanted.tenant):
-        raise Conflict(
+        raise IdReused(
             f"id {wanted.id!r} is taken by a batch of {known.action!r} for {known.tenant!r}: "
             "choose another id"
         )
+    if not known.fingerprint:  # not accepted yet, or before there were fingerprints
+        return
+    for option in ("priority", "rate", "on_done"):
+        before, now = getattr(known, option), getattr(wanted, option)
+        if before != now:
+            raise IdReused(
+                f"id {wanted.id!r} is taken by a batch with {option} {_said(before)}, "
+                f"not {_said(now)}: choose another id"
+            )
+    if wanted.fingerprint and wanted.fingerprint != known.fingerprint:
+        raise IdReused(f"id {wanted.id!r} is taken by a batch of other items: choose another id")
+
+
+def _said(option: object) -> str:
+    return repr(str(option)) if option else "none"
+
+
+def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
+    """The batch that tells how another one ended, and its one item."""
+    outcome: dict[str, str | int] = {
+        "batch": batch.id,
+        "action": batch.action,
+        "tenant": batch.tenant,
+        "state": batch.state,
+        "items": batch.items,
+        "done": sum(end.done for end in batch.ends),
+        "failed": sum(end.failed for end in batch.ends),
+        "cancelled": sum(end.cancelled for end in batch.ends),
+    }
+    is_url = "://" in batch.on_done
+    told = Batch(
+        id=f"{batch.id}{CALLBACK}{batch.lap}",
+        action=WEBHOOK if is_url else batch.on_done,
+        tenant=batch.tenant,
+        submitted_ms=now_ms,
+        weight=batch.weight,
+    )
+    return told, {**outcome, "url": batch.on_done} if is_url else outcome
 
 
 def check_found(batch: Batch | None, id: str) -> Batch:

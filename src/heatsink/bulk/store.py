@@ -278,12 +278,15 @@ class FleetStore(Protocol):
     """Who is there, who owns what, and how many partitions there are."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        """Stay a member for `ttl_ms`. Returns the members, sorted."""
+        """Stay a member for `ttl_ms`, and offer actions for as long. The members, sorted."""
 
     async def leave(self, consumer: str) -> None: ...
 
     async def actions(self) -> list[str]:
-        """Every action that a worker ever announced."""
+        """Every action that a worker ever announced, without Heatsink's own."""
+
+    async def offered(self) -> list[str]:
+        """The actions that some worker has now."""
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         """Take the partition or stay its owner, and tell how many workers it has there.

@@ -25,6 +25,7 @@ from heatsink.errors import HeatsinkError, Overloaded
 
 from . import changes
 from .batch import Batch, PartPlace
+from .fingerprint import Fingerprint
 from .items import CHUNK_ITEMS_MAX, Chunker
 from .patience import Patience
 from .placement import less_loaded
@@ -49,6 +50,7 @@ class Submission:
         patience: Patience,
         clock: Clock,
         rng: Random,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         self._batch = batch
         self._hand = partitions
@@ -56,6 +58,7 @@ class Submission:
         self._patience = patience
         self._clock = clock
         self._rng = rng
+        self._fingerprint = fingerprint
         self._generation = f"{rng.getrandbits(64):016x}"
         self._limited = False
         self._counts: dict[int, int] = {}
@@ -89,6 +92,8 @@ class Submission:
                 if len(block) == BLOCK_CHUNKS:
                     await self._stage(block)
                     block = []
+            if self._fingerprint is not None:
+                self._fingerprint.add(item)
         if rest := chunker.rest():
             block.append(rest)
         if block:
@@ -164,9 +169,11 @@ class Submission:
         if self._stores.scattered:
             await self._patience.call(self._stores.sync)
         parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
-        known = self._batch
+        known, fingerprint = self._batch, self._fingerprint.text if self._fingerprint else ""
         while True:
-            wanted = changes.sealed(known, self._generation, parts, now_ms(self._clock))
+            wanted = changes.sealed(
+                known, self._generation, parts, now_ms(self._clock), fingerprint
+            )
             kept = await self._patience.call(self._stores.batches.update, wanted)
             if kept is not None:
                 return kept
@@ -176,6 +183,7 @@ class Submission:
             known = found
             if known.is_sealed:
                 await self._drop_parts(keep=known)
+                changes.check_same(known, replace(self._batch, fingerprint=fingerprint))
                 return known
             await self._check_intact(parts)
 

@@ -83,7 +83,8 @@ class Heatsink:
         self._rng = rng
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
-        self._partitions = StorePartitions(self._tracker)
+        self._partitions = StorePartitions(self._tracker, stores.meter)
+        self._tracker.gather = self._partitions.count
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._coordination: Coordination | None = None
@@ -127,11 +128,15 @@ class Heatsink:
         self._read_side = reading
         self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
         parts = Parts(
-            self._registry, router, self._tracker, self._backoff, self._clock, reading.pages
+            self._registry,
+            router,
+            self._tracker,
+            self._backoff,
+            self._clock,
+            reading.pages,
+            self._stores.answers_in_s,
         )
         self._log = Log(self._stores.log, parts)
-        self._stores.meter.report = self._tracker.record_units
-        self._stores.meter.locate = self._partitions.locate
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
         self._instruments.log(self._log)
         self._instruments.counters(self._counters)

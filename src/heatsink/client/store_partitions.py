@@ -9,9 +9,11 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.detect.heat import KeyHeat, WindowHeat, write_units
 from heatsink.detect.tracker import Tracker
+from heatsink.keys import escape, key_of
 from heatsink.spread.policy import BucketRules, Culprit, suffers_from
+from heatsink.stores.stores import Meter
 
 PREFIX = "~partition/"
 KNOWN_MAX = 16_384
@@ -26,20 +28,36 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 
 
 class StorePartitions:
-    """Where this process's latest writes of each key went."""
+    """Where this process's latest writes went, and what they cost beyond what was foreseen."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: Tracker, meter: Meter) -> None:
         self._tracker = tracker
+        self._notes = meter.notes
         self._places: dict[str, int] = {}
 
-    def locate(self, key: str, partition: int, units: int) -> None:
-        self._tracker.record(f"{PREFIX}{partition}", writes=units)
+    def count(self) -> None:
+        """Take away what the store has noted since."""
+        while self._notes:
+            name, body_bytes, units, partition = self._notes.popleft()
+            self._count_surplus(name, int(units) - write_units(1, body_bytes))
+            if partition is not None:
+                self._locate(name, partition, int(units))
+
+    def _count_surplus(self, name: str, units: int) -> None:
+        """Names and stamps weigh too: a body just under a kilobyte costs two units."""
+        if units > 0:
+            self._tracker.record_units(key_of(name)[0], units)
+
+    def _locate(self, name: str, partition: int, units: int) -> None:
+        self._tracker.record(f"{PREFIX}{partition}", units)
         if len(self._places) >= KNOWN_MAX:
             self._places.clear()
-        self._places[key] = partition
+        self._places[name] = partition
 
     def place_of(self, key: str) -> int | None:
-        return self._places.get(key)
+        """For a key that has one bucket."""
+        self.count()
+        return self._places.get(escape(key))
 
 
 def taken_apart(window: WindowHeat) -> tuple[WindowHeat, dict[int, PartitionHeat]]:

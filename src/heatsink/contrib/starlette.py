@@ -25,6 +25,7 @@ RETRYABLE = (429, 503)
 STATUSES: dict[type[Exception], int] = {
     errors.NotFound: 404,
     errors.InvalidInput: 400,
+    errors.IdReused: 422,
     errors.Conflict: 409,
     errors.TokenExpired: 410,
     errors.Throttled: 429,
@@ -55,7 +56,7 @@ def client(connection: HTTPConnection) -> Heatsink:
 
 
 def answer_errors(app: Starlette) -> None:
-    """Mistakes become 400, 404, 409 or 410; what may succeed later 429 or 503, with Retry-After."""
+    """Mistakes become 4xx; what may succeed later 429 or 503, with Retry-After."""
     app.add_exception_handler(errors.HeatsinkError, _answer)
 
 

@@ -96,9 +96,10 @@ class Timelines:
 
         After an error some have followed; to begin again from the first pair is safe.
         """
-        new, some = 0, []
+        new, number, some = 0, 0, []
         async for pair in each("pairs", pairs):
-            some.append(_pair(pair))
+            some.append(_pair(pair, number))
+            number += 1
             if len(some) == FOLLOW_TOGETHER:
                 new += await self._follow_together(some)
                 some = []
@@ -351,9 +352,12 @@ def _check_pair(user: str, author: str) -> None:
         raise InvalidSetting("author must be somebody else than user")
 
 
-def _pair(pair: object) -> tuple[str, str]:
+def _pair(pair: object, number: int) -> tuple[str, str]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InvalidSetting(f"pairs must be pairs (user, author), not {shown(pair)}")
+        raise InvalidSetting(f"pairs[{number}] must be a (user, author), not {shown(pair)}")
     user, author = pair
-    _check_pair(user, author)
+    try:
+        _check_pair(user, author)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"pairs[{number}]: {error}") from None
     return user, author

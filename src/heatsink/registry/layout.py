@@ -73,9 +73,6 @@ class Layout:
         return len(self.epochs) >= EPOCHS_MAX
 
     def epoch_at(self, time_ms: int) -> Epoch:
-        newest = self.epochs[-1]  # what nearly every append asks for
-        if newest[0] <= time_ms:
-            return newest
         return next((e for e in reversed(self.epochs) if e.start_ms <= time_ms), FIRST_EPOCH)
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:

@@ -56,7 +56,7 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
-        self._refusal = ""
+        self.refusal = ""  # why the store is not ours any more; empty while it is
         self._listener = Listener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
         self._latency = Latency()
@@ -105,12 +105,12 @@ class Registry:
             reading = await question
             self._latency.note(self._clock.monotonic_s() - asked_s)
         except NoRegistry:
-            self._refusal = WIPED
+            self.refusal = WIPED
         except WrongIncarnation as error:
-            self._refusal = str(error)
+            self.refusal = str(error)
         else:
             same = reading.meta.incarnation == self.meta.incarnation
-            self._refusal = "" if same else REPLACED
+            self.refusal = "" if same else REPLACED
         self.check()
         return reading
 
@@ -119,8 +119,8 @@ class Registry:
 
         It costs no request: whoever follows the registry learns of it from META.
         """
-        if self._refusal:
-            raise WrongIncarnation(self._refusal)
+        if self.refusal:
+            raise WrongIncarnation(self.refusal)
 
     async def _catch_up(self, reading: Reading) -> None:
         """The pair first, then the log up to its version, and only then the closed time."""

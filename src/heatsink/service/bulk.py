@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heatsink.bulk.batch import Progress as BatchProgress
-from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
 from heatsink.client.queue import connect_queue
 from heatsink.clock import SystemClock
 
@@ -47,7 +47,13 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @queue_options
 @click.option("--tenant", default="default", show_default=True, help="Whom the batch belongs to.")
-@click.option("--priority", default=0, show_default=True, help="Among the tenant's own batches.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-PRIORITY_MAX, PRIORITY_MAX),
+    default=0,
+    show_default=True,
+    help="Among the tenant's own batches.",
+)
 @click.option("--rate", help="At most so many starts: 500/s, 30000/min.")
 @click.option("--id", "batch_id", help="Makes submitting again safe.")
 @click.option("--on-done", default="", help="Action that is told the outcome.")
@@ -112,7 +118,7 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
     while not (progress := await bulk.status(id)).is_final:
         shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
         ended = progress.done + progress.failed + progress.cancelled
-        bar.update(shown, completed=ended, description=progress.state)
+        bar.update(shown, completed=ended, description=progress.reason or progress.state)
         await clock.sleep(LOOK_S)
     shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
     bar.update(shown, completed=progress.accepted, description=progress.state)
@@ -156,7 +162,13 @@ def _plain(text: str) -> str:
 @config_option
 @queue_options
 @click.option("--tenant", default="", help="Only this tenant's.")
-@click.option("--limit", default=50, show_default=True, help="At most so many, newest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, LIST_MAX),
+    default=50,
+    show_default=True,
+    help="At most so many, newest first.",
+)
 @json_option
 def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None:
     """The newest batches."""
@@ -164,9 +176,10 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
     if as_json:
         _print_json(batches)
         return
-    table = Table("batch", "action", "tenant", "state", "items", box=None)
+    table = Table("batch", "action", "tenant", "state", "items", "", box=None)
     for batch in batches:
-        words = (batch.id, batch.action, batch.tenant, batch.state, f"{batch.items:,}")
+        names = (batch.id, batch.action, batch.tenant, batch.state)
+        words = (*names, f"{batch.items:,}", batch.reason)
         table.add_row(*(Text(_plain(word)) for word in words))
     Console().print(table)
 
@@ -228,7 +241,7 @@ _steering("retry-failed", "retry_failed", "what failed runs again", "Run what fa
 
 @bulk.command()
 @config_option
-@click.argument("count", type=int)
+@click.argument("count", type=click.IntRange(1, PARTITIONS_MAX))
 @queue_options
 @json_option
 def repartition(count: int, as_json: bool, **options: Any) -> None:

@@ -24,7 +24,7 @@ from heatsink.errors import HeatsinkError
 
 from .bench.command import bench
 from .bulk import bulk
-from .configuration import PORTS, PREFIX, Number, config_option, json_option, log_json_option
+from .configuration import PORTS, PREFIX, WORD, Number, config_option, json_option, log_json_option
 from .demo.command import demo
 from .lab.commands import lab
 from .lab.plan import plan
@@ -101,9 +101,9 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 
 @main.command()
 @config_option
-@click.option("--store", required=True, help="URL of the data store.")
-@click.option("--news", help="URL of the Redis that carries heat and news.")
-@click.option("--host", default="127.0.0.1", help="Address of the endpoints.")
+@click.option("--store", type=WORD, required=True, help="URL of the data store.")
+@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address of the endpoints.")
 @click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
 @click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
 @click.option(
@@ -118,7 +118,7 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
 @click.option(
     "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
 )
-@click.option("--queue", help="URL of the queue whose workers are to be scaled.")
+@click.option("--queue", type=WORD, help="URL of the queue whose workers are to be scaled.")
 @click.option("--stage", default="default", help="Of the queue: keeps deployments apart.")
 @click.option(
     "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="How to scale."

@@ -26,6 +26,34 @@ class Number(click.FloatRange):
         return number
 
 
+EMPTY = "it is empty: give it a value, or leave it out."
+
+
+class Word(click.types.StringParamType):
+    """A text that says something."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text: str = super().convert(value, param, ctx)
+        if not text.strip():
+            self.fail(EMPTY, param, ctx)
+        return text
+
+
+class Folder(click.Path):
+    """A folder that is named: an empty path would be the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(EMPTY, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+WORD = Word()
+
+
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
     """Make a TOML file's values the defaults of the command's flags; unknown names are refused.
 

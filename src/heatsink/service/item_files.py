@@ -11,6 +11,8 @@ import msgspec
 
 from heatsink.errors import InvalidBody, InvalidSetting
 
+from .api.json_text import read_json
+
 
 def read_items(file: Path) -> Iterator[Any]:
     """One after the other, so that a file may be larger than memory."""
@@ -41,7 +43,7 @@ def _json_lines(file: Path) -> Iterator[Any]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    yield msgspec.json.decode(line)
+                    yield read_json(msgspec.json.decode, line)
                 except msgspec.DecodeError as error:
                     raise InvalidBody(f"{file.name} line {number} is not JSON: {error}") from None
 

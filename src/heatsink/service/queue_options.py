@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
-from heatsink.bulk.bulk import PARTITIONS, BulkSettings
+from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, BulkSettings
+
+from .configuration import WORD
 
 SHAPE = (
     click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
     click.option(
         "--partitions",
+        type=click.IntRange(1, PARTITIONS_MAX),
         default=PARTITIONS,
         show_default=True,
         help="Partitions of a queue that is new.",
@@ -24,7 +27,7 @@ SHAPE = (
 )
 
 OPTIONS = (
-    click.option("--queue", required=True, help="URL of the queue: redis://host:6379"),
+    click.option("--queue", type=WORD, required=True, help="URL of the queue: redis://host:6379"),
     *SHAPE,
 )
 

@@ -16,14 +16,14 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
-from heatsink.bulk.work.consumer import Consumer
+from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
 from heatsink.client import connect
 from heatsink.client.instruments import Instruments
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting, Retryable
 
-from .configuration import config_option, log_json_option
+from .configuration import PORTS, WORD, Number, config_option, log_json_option
 from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
 from .serve.logs import announce, set_up
@@ -33,22 +33,31 @@ logger = logging.getLogger("heatsink")
 PATIENCE_S = 10.0
 PAUSE_S = 0.5
 
+WORKERS = click.IntRange(1, WORKERS_MAX)
+
 
 @click.command()
 @config_option
 @click.argument("actions", metavar="MODULE:ACTIONS")
 @queue_options
-@click.option("--store", help="URL of the data store, for handlers that use context.once().")
-@click.option("--workers", default=8, show_default=True, help="In each partition, to begin with.")
-@click.option("--workers-max", default=256, show_default=True, help="The most in a partition.")
+@click.option(
+    "--store", type=WORD, help="URL of the data store, for handlers that use context.once()."
+)
+@click.option(
+    "--workers", type=WORKERS, default=8, show_default=True, help="In each partition, at first."
+)
+@click.option(
+    "--workers-max", type=WORKERS, default=256, show_default=True, help="The most in a partition."
+)
 @click.option(
     "--lease",
+    type=Number(0.1, 3_600),
     default=10.0,
     show_default=True,
     help="Seconds after which others take over from a process that died.",
 )
 @click.option("--name", default="", help="What this process is called.")
-@click.option("--metrics-port", type=int, help="Serve /metrics to this machine on this port.")
+@click.option("--metrics-port", type=PORTS, help="Serve /metrics to this machine on this port.")
 @tracing_option
 @log_json_option
 def worker(
@@ -74,7 +83,7 @@ def worker(
 def find_actions(spec: str) -> Actions:
     """The table that `module:attribute` names; the current folder is looked at first."""
     module_name, colon, attribute = spec.partition(":")
-    if not colon or not attribute:
+    if not colon or not attribute or not module_name or module_name.startswith("."):
         raise InvalidSetting(f"name the actions as MODULE:ACTIONS (myapp:actions), not {spec!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")

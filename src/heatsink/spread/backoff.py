@@ -7,7 +7,6 @@ any store that did not answer.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,13 +17,13 @@ import msgspec
 
 from heatsink.checks import check_number
 from heatsink.clock import Clock
+from heatsink.cut import Cut
 from heatsink.detect.tracker import Tracker
-from heatsink.errors import Overloaded, Retryable, Throttled, Unavailable
+from heatsink.errors import Overloaded, Retryable, Throttled
 from heatsink.keys import key_of
 from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
-LOOK_S_MIN = 0.001
 Result = TypeVar("Result")
 
 
@@ -47,85 +46,28 @@ class Retries(msgspec.Struct, frozen=True):
         check_number("deadline_s", self.deadline_s, 0, 86_400)
 
 
-class Deadlines:
-    """Attempts under way, each with its end: `asyncio.timeout` at a fifth of its cost.
-
-    One timer looks after all of them. As calls have equal time and most end early, it goes off
-    about once in such a time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self.next_s = math.inf
-        self.open: dict[Cut, None] = {}  # in order, so that a simulation replays
-        self._clock = clock
-        self._timer: asyncio.TimerHandle | None = None
-
-    def look_at(self, deadline_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self.next_s = deadline_s
-        pause_s = max(deadline_s - self._clock.monotonic_s(), LOOK_S_MIN)
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
-
-    def _look(self) -> None:
-        now_s = self._clock.monotonic_s()
-        for cut in [cut for cut in self.open if cut.deadline_s <= now_s]:
-            cut.now()
-        self._timer, self.next_s = None, math.inf
-        soonest_s = min((cut.deadline_s for cut in self.open), default=math.inf)
-        if soonest_s < math.inf:
-            self.look_at(soonest_s)
-
-
-class Cut:
-    """`with Cut(…)` around an attempt: cancels it at its deadline, which makes it `Unavailable`."""
-
-    __slots__ = ("_cancelling", "_deadlines", "_made", "_task", "deadline_s")
-
-    def __init__(self, deadlines: Deadlines, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self._deadlines = deadlines
-        self._made = False
-
-    def __enter__(self) -> None:
-        deadlines, task = self._deadlines, asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        deadlines.open[self] = None
-        if self.deadline_s < deadlines.next_s:
-            deadlines.look_at(self.deadline_s)
-
-    def now(self) -> None:
-        self._deadlines.open.pop(self, None)
-        self._made = True
-        self._task.cancel()
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self._deadlines.open.pop(self, None)
-        if not self._made:
-            return
-        is_ours = self._task.uncancel() <= self._cancelling
-        if is_ours and error is asyncio.CancelledError:
-            raise Unavailable("the store had not answered when time was up") from None
-
-
 class Backoff:
     """Repeats an attempt with the same arguments. What was throttled is counted as heat."""
 
     def __init__(
         self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker, view: View
     ) -> None:
+        self.patience_s = retries.deadline_s
         self._retries = retries
         self._clock = clock
         self._rng = rng
         self._tracker = tracker
         self._view = view
-        self._deadlines = Deadlines(clock)
+        self._cut = Cut(clock, "the store had not answered when time was up")
         self.table_refusal: str | None = None  # the last, if any: buckets do not cure it
 
     def deadline_s(self) -> float:
         """When a call that starts now has to be given up, on the monotonic clock."""
-        return self._clock.monotonic_s() + self._retries.deadline_s
+        return self._clock.monotonic_s() + self.patience_s
+
+    def outlasts(self, attempt_s: float) -> bool:
+        """Whether a first attempt that takes so long ends before its call has to."""
+        return attempt_s < self.patience_s
 
     async def call(
         self, attempt: Callable[[], Awaitable[Result]], key: str, deadline_s: float
@@ -138,7 +80,7 @@ class Backoff:
 
     def cut(self, deadline_s: float) -> Cut:
         """For a first attempt that is made without `call`."""
-        return Cut(self._deadlines, deadline_s if self._retries.deadline_s else math.inf)
+        return self._cut(deadline_s if self.patience_s else math.inf)
 
     async def _once(self, attempt: Callable[[], Awaitable[Result]], deadline_s: float) -> Result:
         with self.cut(deadline_s):
@@ -195,7 +137,7 @@ class Backoff:
         ceiling_s = min(grown_s, self._retries.longest_s)
         pause_s = self._rng.uniform(0, ceiling_s)
         if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
-            limit_s = self._retries.deadline_s
+            limit_s = self.patience_s
             times = "once" if tried == 1 else f"{tried} times"
             raise Overloaded(f"tried {times} within {limit_s:g} s: {refusal}") from refusal
         await self._clock.sleep(pause_s)

@@ -19,7 +19,6 @@ from heatsink.registry.layout import Layout
 
 from .buffered import FLUSH_S, BufferedCounters
 from .parts import Parts
-from .router import PastHorizon
 from .store import CounterStore, Total
 from .totals import TotalsStore, check_amount
 
@@ -49,9 +48,9 @@ class Counters:
             raw, time_ms = self._router.id_from(token)
             self._check_age(time_ms)
         else:
-            raw, time_ms = await self._fresh(deadline_s)
-        self._tracker.record(key)
-        partition = await self._place(key, raw, time_ms, deadline_s)
+            raw, time_ms = await self._router.token(deadline_s)
+        partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
+        self._tracker.record(key, bucket=partition if epoch.buckets > 1 else None)
         add = partial(self._store.add, partition, raw, time_ms, amount)
         before = await self._backoff.call(add, key, deadline_s)
         if before is not None and before != amount:
@@ -122,18 +121,3 @@ class Counters:
     def _check_age(self, time_ms: int) -> None:
         if time_ms < self._oldest_ms():
             raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a fresh one")
-
-    async def _fresh(self, deadline_s: float) -> tuple[bytes, int]:
-        try:
-            return self._router.fresh_token()
-        except PastHorizon:
-            return await self._router.fresh_token_later(deadline_s)
-
-    async def _place(self, key: str, raw: bytes, time_ms: int, deadline_s: float) -> str:
-        try:
-            partition, epoch = self._router.place(key, raw, time_ms)
-        except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
-        if epoch.buckets > 1:
-            self._tracker.record_bucket(partition)
-        return partition

@@ -40,6 +40,7 @@ class Log:
         self._backoff = parts.backoff
         self._scheme = parts.router.scheme
         self._pages = parts.pages
+        self._is_prompt = parts.backoff.outlasts(parts.answers_in_s)
         self._cursors = Cursors(parts.registry.meta.seed)
 
     @property
@@ -52,27 +53,29 @@ class Log:
     ) -> Receipt:
         """Add an entry. Repeating it with the same id and body is the same append."""
         check_key(key)
-        check_body(body)
-        deadline_s = self._parts.begin()
+        if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
+            check_body(body)
+        deadline_s, is_prompt = self._parts.begin(), self._is_prompt
         if id is not None:
             raw, time_ms = self._router.id_from(id)
+            partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
+            is_prompt = False
         else:
             try:
-                raw, time_ms = self._router.fresh_id()
+                raw, time_ms, partition, epoch = self._router.fresh(key)
             except PastHorizon:
-                raw, time_ms = await self._router.fresh_id_later(deadline_s)
+                placed = await self._router.fresh_later(key, deadline_s)
+                raw, time_ms, partition, epoch = placed
+                is_prompt = False
         expires_ms = None if ttl is None else time_ms + ttl_ms(ttl)
-        self._tracker.record(key, 1, len(body))
-        try:
-            partition, epoch = self._router.place(key, raw, time_ms)
-        except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
-        if epoch.buckets > 1:
-            self._tracker.record_bucket(partition, len(body))
+        self._tracker.record(key, 1, len(body), partition if epoch.buckets > 1 else None)
         row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
         try:
-            with self._backoff.cut(deadline_s):
+            if is_prompt:  # it will have ended in time
                 taken_by = await self._store.put(partition, row)
+            else:
+                with self._backoff.cut(deadline_s):
+                    taken_by = await self._store.put(partition, row)
         except Retryable as refusal:
             put = partial(self._store.put, partition, row)
             taken_by = await self._backoff.after(refusal, put, key, deadline_s)
@@ -195,10 +198,7 @@ class Log:
         raw, time_ms = self._router.id_from(id)
         self._tracker.record(key)
         deadline_s = self._parts.begin()
-        try:
-            partition, epoch = self._router.place(key, raw, time_ms)
-        except PastHorizon:
-            partition, epoch = await self._router.place_later(key, raw, time_ms, deadline_s)
+        partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
         tombstone = Row(raw, b"", epoch.start_ms, epoch.buckets, None, deleted=True)
         delete = partial(self._store.delete, partition, tombstone)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -43,17 +44,21 @@ class NoPageCache:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
+    """`answers_in_s` is by when the store ends an attempt by itself, whatever happens."""
+
     registry: Registry
     router: Router
     tracker: Tracker
     backoff: Backoff
     clock: Clock
     pages: PageCache = field(default_factory=NoPageCache)
+    answers_in_s: float = math.inf
 
     def begin(self) -> float:
         """Every call begins here: when it has to end, unless the store is not ours any more."""
-        self.registry.check()
-        return self.backoff.deadline_s()
+        if self.registry.refusal:
+            self.registry.check()
+        return self.clock.monotonic_s() + self.backoff.patience_s
 
     async def believe_nothing(self, key: str, deadline_s: float) -> None:
         """Nothing was found, which a wiped store says of every key.

@@ -1,7 +1,7 @@
 """Which id a new row gets and which partition it goes to: from the view, without I/O.
 
-`fresh_id` and `place` raise `PastHorizon` where the view does not reach; their `…_later` twins
-renew it first. The hot path tries the former and awaits the latter only then.
+Where the view does not reach, `PastHorizon` says so, and whoever awaits has it renewed first. The
+hot path tries `fresh` and awaits `fresh_later` only then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from heatsink.registry.layout import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
+
+Placed = tuple[bytes, int, str, Epoch]  # an id, its time, its partition and the epoch that chose it
 
 
 class PastHorizon(Exception):
@@ -37,33 +39,38 @@ class Router:
         self._mint = Minter(scheme, rng).mint
         self._mint_token = Minter(Uuid7(), rng).mint
 
-    def fresh_id(self) -> tuple[bytes, int]:
-        """A new id and its time, below the horizon."""
-        return self._mint(self._mint_ms(), self._view.horizon_ms)
-
-    def fresh_token(self) -> tuple[bytes, int]:
-        """An id of our own, for adds: of one kind, whatever ids the deployment's logs have."""
-        return self._mint_token(self._mint_ms(), self._view.horizon_ms)
-
-    def _mint_ms(self) -> int:
-        """Now, but not far behind the horizon; past it only if it has just been renewed."""
+    def fresh(self, key: str) -> Placed:
+        """A new id below the horizon, and its place. The hot path of every append."""
+        view = self._view
         now_ms = int(self._now_s() * 1000) + self._time.correction_ms
-        horizon_ms = self._view.horizon_ms
-        if now_ms >= horizon_ms:
-            if not self._registry.is_fresh():
-                raise PastHorizon
-        elif now_ms < horizon_ms - self._registry.behind_ms_max:
-            return horizon_ms - self._registry.behind_ms_max
-        return now_ms
+        if not 0 < view.horizon_ms - now_ms <= self._registry.behind_ms_max:
+            now_ms = self._near_horizon(now_ms)
+        raw, time_ms = self._mint(now_ms, view.horizon_ms)
+        if key in view.layouts:
+            return raw, time_ms, *self.place(key, raw, time_ms)
+        return raw, time_ms, escape(key), FIRST_EPOCH
 
-    async def fresh_id_later(self, deadline_s: float) -> tuple[bytes, int]:
+    async def fresh_later(self, key: str, deadline_s: float) -> Placed:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
         await self._backoff.call(self._registry.renew_shared, "", deadline_s)
-        return self._mint(self._registry.now_ms(), self._view.horizon_ms)
+        raw, time_ms = self._mint(self._registry.now_ms(), self._view.horizon_ms)
+        return raw, time_ms, *self.place(key, raw, time_ms)
 
-    async def fresh_token_later(self, deadline_s: float) -> tuple[bytes, int]:
-        await self._backoff.call(self._registry.renew_shared, "", deadline_s)
-        return self._mint_token(self._registry.now_ms(), self._view.horizon_ms)
+    async def token(self, deadline_s: float) -> tuple[bytes, int]:
+        """An id of our own, for adds: of one kind, whatever ids the deployment's logs have."""
+        try:
+            now_ms = self._near_horizon(self._registry.now_ms())
+        except PastHorizon:
+            await self._backoff.call(self._registry.renew_shared, "", deadline_s)
+            now_ms = self._registry.now_ms()
+        return self._mint_token(now_ms, self._view.horizon_ms)
+
+    def _near_horizon(self, now_ms: int) -> int:
+        """Now, but not far behind the horizon; past it only if it has just been renewed."""
+        horizon_ms = self._view.horizon_ms
+        if now_ms >= horizon_ms and not self._registry.is_fresh():
+            raise PastHorizon
+        return max(now_ms, horizon_ms - self._registry.behind_ms_max)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         """The partition of an id, and the epoch that put it there."""
@@ -72,18 +79,22 @@ class Router:
         layout = self._view.layouts.get(key)
         if layout is None:
             return escape(key), FIRST_EPOCH
-        epoch = layout.epoch_at(time_ms)
-        buckets = epoch.buckets
-        if buckets == 1:
+        epoch = layout.epochs[-1]  # what nearly every append asks for
+        if time_ms < epoch.start_ms:
+            epoch = layout.epoch_at(time_ms)
+        if epoch.buckets == 1:
             return escape(key), epoch
-        return f"{escape(key)}#{self._hash(raw) % buckets}", epoch
+        return f"{escape(key)}#{self._hash(raw) % epoch.buckets}", epoch
 
-    async def place_later(
+    async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
     ) -> tuple[str, Epoch]:
-        """Wait until the horizon passes the id, or refuse it."""
-        reach = partial(self._registry.reach, time_ms, deadline_s)
-        await self._backoff.call(reach, key, deadline_s)
+        """As `place`, when the horizon has passed the id; or refuse it."""
+        try:
+            return self.place(key, raw, time_ms)
+        except PastHorizon:
+            reach = partial(self._registry.reach, time_ms, deadline_s)
+            await self._backoff.call(reach, key, deadline_s)
         return self.place(key, raw, time_ms)
 
     def id_from(self, value: object) -> tuple[bytes, int]:

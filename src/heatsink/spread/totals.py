@@ -8,7 +8,6 @@ from heatsink.checks import check_whole
 from heatsink.registry.layout import Layout
 
 from .parts import Parts
-from .router import PastHorizon
 from .store import CounterStore, Running
 
 AMOUNT_MAX = 2**53
@@ -49,14 +48,8 @@ class TotalsStore:
     async def new_writer(self, key: str, deadline_s: float) -> Writer:
         router = self._parts.router
         layout = self._parts.registry.view.layout(key)
-        try:
-            raw, time_ms = router.fresh_token()
-        except PastHorizon:
-            raw, time_ms = await router.fresh_token_later(deadline_s)
-        try:
-            partition, _ = router.place(key, raw, time_ms)
-        except PastHorizon:
-            partition, _ = await router.place_later(key, raw, time_ms, deadline_s)
+        raw, time_ms = await router.token(deadline_s)
+        partition, _ = await router.place_soon(key, raw, time_ms, deadline_s)
         return Writer(raw, time_ms, partition, layout)
 
     async def write(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -13,24 +15,29 @@ from heatsink.registry.soft import SoftStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
+NOTES_MAX = 65_536  # where nobody takes them away
+Consumption = tuple[str, int, float, int | None]
+
 
 async def _nothing() -> None:
     pass
 
 
 class Meter:
-    """Where a store that is told what a write cost passes on what was not foreseen.
+    """Where a store that is told what a put cost leaves it, if it is not what one would expect.
 
-    `locate` is for stores that say in which partition of theirs it was: our engine does.
+    The hot path only leaves a note: the partition key, the bytes of the body, the units consumed,
+    and in which of its partitions the store put it, if it tells, as our engine does.
     """
 
     def __init__(self) -> None:
-        self.report: Callable[[str, int], None] = lambda _key, _units: None
-        self.locate: Callable[[str, int, int], None] = lambda _key, _partition, _units: None
+        self.notes: deque[Consumption] = deque(maxlen=NOTES_MAX)
 
 
 @dataclass(frozen=True)
 class Stores:
+    """`answers_in_s` is by when the log ends a call by itself, whatever happens."""
+
     log: LogStore
     counters: CounterStore
     registry: RepairStore
@@ -40,5 +47,6 @@ class Stores:
     soft: SoftStore | None = None
     wire: Wire | None = None
     meter: Meter = field(default_factory=Meter)
+    answers_in_s: float = math.inf
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -82,9 +82,14 @@ def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
         (("nowhere.csv", "--requests", "5000"), "--requests has no place here"),
         (("--sampled", "5"), "--sampled has no place here"),
         (("--shape", "twitter-8", "--skew", "1"), "--skew has no place here: --shape twitter-8"),
-        ((*SMALL, "--write-capacity", "5"), "capacity needs write and read units, or neither"),
-        ((*SMALL, "--fresh-for", "9"), "stale_for must be at least fresh_for"),
+        ((*SMALL, "--write-capacity", "5"), "--write-capacity and --read-capacity go together"),
+        ((*SMALL, "--fresh-for", "9"), "--stale-for must be at least --fresh-for"),
         ((*SMALL, "--out", "/nowhere/plan.html"), "cannot be written"),
+        (
+            ("--peak", "1e9", "--hours", "0.01", "--requests", "1000"),
+            "partitions, and a plan has 10,000 at most: plan one key in",
+        ),
+        ((*SMALL, "--write-capacity", "1e9", "--read-capacity", "1"), "plan one key in 101 "),
     ],
 )
 def test_what_cannot_be_is_an_error_in_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -92,6 +97,19 @@ def test_what_cannot_be_is_an_error_in_one_line(arguments: tuple[str, ...], said
     assert result.exit_code == 1
     assert said in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_page_that_cannot_be_written_is_found_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(*_: object) -> None:
+        pytest.fail("it was replayed")
+
+    monkeypatch.setattr("heatsink.service.lab.plan.replay", work)
+    result = plan(*SMALL, "--out", "/nowhere/plan.html")
+    assert result.output == (
+        "heatsink: --out '/nowhere/plan.html' cannot be written: No such file or directory\n"
+    )
 
 
 @pytest.mark.parametrize("wrong", [("--skew", "nan"), ("--peak", "0"), ("--remedy", "hope")])

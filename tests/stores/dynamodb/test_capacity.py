@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
 from random import Random
-from unittest.mock import patch
+from unittest.mock import call, patch
 
 from heatsink import BucketRules, Heatsink, Retries, connect
 from heatsink.client.settings import Settings
@@ -36,21 +36,21 @@ async def client(units: int | None = None, **limits: float) -> AsyncIterator[Hea
 
 
 async def test_what_weighs_beside_the_body_is_counted() -> None:
-    surplus: dict[str, int] = {}
     async with client() as hs:
-        hs._stores.meter.report = surplus.__setitem__
-        await hs.log.append("small", b"x" * 100)
-        await hs.log.append("just under a kilobyte", b"x" * 1_020)
-    assert surplus == {"just under a kilobyte": 1}
+        with patch.object(hs._tracker, "record_units") as surplus:
+            await hs.log.append("small", b"x" * 100)
+            await hs.log.append("just under a kilobyte", b"x" * 1_020)
+            hs._tracker.alarms()
+    assert surplus.call_args_list == [call("just under a kilobyte", 1)]
 
 
 async def test_an_add_is_counted_as_the_transaction_that_it_is() -> None:
     """Four units: else a counter's buckets would be filled to four times what a partition takes."""
-    surplus: list[tuple[str, int]] = []
     async with client() as hs:
-        hs._stores.meter.report = lambda key, units: surplus.append((key, units))
-        await hs.counters.add("likes", 1)
-    assert surplus == [("likes", 3)]
+        with patch.object(hs._tracker, "record_units") as surplus:
+            await hs.counters.add("likes", 1)
+            hs._tracker.alarms()
+    assert surplus.call_args_list == [call("likes", 3)]
 
 
 def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
@@ -60,9 +60,9 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
         clock = SkewedClock()
         engine = Engine(EngineSettings(), clock, Random(1))
 
-        async def send(operation: str, body: bytes) -> tuple[int, None, bytes]:
+        async def send(operation: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
             status, answer = engine.answer(API + operation, body)
-            return status, None, answer
+            return status, {}, answer
 
         client = WiredClient(send, clock)
         await Table(client, "counts").create()
@@ -79,14 +79,14 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
 
 
 async def test_a_share_of_many_processes_is_counted_by_its_size() -> None:
-    surplus: list[tuple[str, int]] = []
     async with client() as hs:
-        counters = hs._stores.counters
-        hs._stores.meter.report = lambda key, units: surplus.append((key, units))
-        for number in range(30):
-            await counters.raise_to("likes", number.to_bytes(16, "big"), 1, Running(1, 0))
-    assert set(surplus) == {("likes", 1)}
-    assert len(surplus) < 30
+        with patch.object(hs._tracker, "record_units") as surplus:
+            for number in range(30):
+                writer = number.to_bytes(16, "big")
+                await hs._stores.counters.raise_to("likes", writer, 1, Running(1, 0))
+            hs._tracker.alarms()
+    assert set(map(str, surplus.call_args_list)) == {str(call("likes", 1))}
+    assert surplus.call_count < 30
 
 
 async def test_a_throttled_partition_is_heat() -> None:

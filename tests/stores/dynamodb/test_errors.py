@@ -36,6 +36,7 @@ from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.failures import TableThrottled
 from heatsink.stores.dynamodb.items import ATTRIBUTES, KEY_SCHEMA
+from heatsink.stores.dynamodb.signing import Credentials
 from heatsink.stores.dynamodb.table import Table
 from heatsink.stores.embedded import free_port
 from heatsink.stores.stores import Stores
@@ -376,3 +377,17 @@ async def test_a_call_that_is_cancelled_stays_cancelled() -> None:
         await client.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+async def test_credentials_that_do_not_come_end_with_the_attempt() -> None:
+    """The log's promise to end a call by itself holds whatever the call waits for."""
+
+    class NoCredentials:
+        async def get(self) -> Credentials:
+            await asyncio.Event().wait()
+            return Credentials("never", "seen")
+
+    client = DynamoClient("http://localhost", "local", NoCredentials(), SystemClock(), 0.05)
+    with pytest.raises(Unavailable, match=r"did not answer within 0\.05 s"):
+        await client.call("GetItem", {})
+    await client.close()

@@ -12,6 +12,8 @@ from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.items import row_item
 from heatsink.stores.dynamodb.puts import CONDITIONS, RowPuts
+from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.stores import Meter
 
 CLIENT = DynamoClient("http://localhost", "local", FixedCredentials(), SystemClock())
 times = st.integers(0, 2**48)
@@ -24,5 +26,5 @@ rows = st.builds(
 
 @given(names, names, rows)
 def test_a_row_is_sent_as_a_general_call_would_send_it(table: str, name: str, row: Row) -> None:
-    sent = msgspec.json.decode(RowPuts(CLIENT, table).body(name, row))
+    sent = msgspec.json.decode(RowPuts(Table(CLIENT, table), Meter()).body(name, row))
     assert sent == {"TableName": table, **CONDITIONS, "Item": row_item(name, row)}

@@ -20,7 +20,7 @@ MOMENT_S = 1_800_000_123.4
 def boto_headers(
     operation: str, body: bytes, credentials: Credentials, region: str, host: str, now_s: float
 ) -> dict[str, str]:
-    moment = datetime.fromtimestamp(now_s, UTC)
+    moment = datetime.fromtimestamp(int(now_s), UTC)  # else it may round up
     request = AWSRequest("POST", f"https://{host}/", data=body)
     request.headers["Content-Type"] = CONTENT_TYPE
     request.headers["X-Amz-Target"] = f"DynamoDB_20120810.{operation}"
@@ -43,12 +43,21 @@ def test_headers_equal_botocores(body: bytes, token: str | None, region: str, no
     assert ours == boto_headers("PutItem", body, credentials, region, host, now_s)
 
 
-def test_a_signer_notices_new_credentials_and_new_days() -> None:
+def test_a_signer_notices_whatever_differs_from_the_request_before() -> None:
     signer, host = Signer("eu-west-1", "localhost:8000"), "localhost:8000"
-    for access_key, now_s in [("A", MOMENT_S), ("B", MOMENT_S), ("B", MOMENT_S + 86_400)]:
-        credentials = Credentials(access_key, f"secret of {access_key}")
-        ours = signer.headers("Query", b"{}", credentials, now_s)
-        assert ours == boto_headers("Query", b"{}", credentials, "eu-west-1", host, now_s)
+    old, new = Credentials("A", "secret of A"), Credentials("B", "secret of B", "token")
+    for operation, body, credentials, later_s in [
+        ("Query", b"{}", old, 0.0),
+        ("Query", b"{1}", old, 0.5),
+        ("Scan", b"{1}", old, 0.5),
+        ("Query", b"{1}", old, 1.0),
+        ("Query", b"{1}", new, 1.0),
+        ("Query", b"{1}", new, 86_401.0),
+        ("Query", b"{1}", new, 0.0),
+    ]:
+        now_s = MOMENT_S + later_s
+        ours = signer.headers(operation, body, credentials, now_s)
+        assert ours == boto_headers(operation, body, credentials, "eu-west-1", host, now_s)
 
 
 @pytest.mark.parametrize("secret", ["hunter2hunter2"])

@@ -53,6 +53,14 @@ def door(folder: Path) -> Door:
     return msgspec.json.decode((folder / "door").read_bytes(), type=Door)
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b'a "b" \\c \xff\nd')
+    with joined(folder) as membership, Redis.from_url(membership.url) as client:
+        assert client.ping()
+    assert (folder / "appendonlydir").is_dir()
+    wait_until_gone(folder)
+
+
 def wait_until_gone(folder: Path) -> None:
     deadline_s = monotonic() + 20
     while door(folder).answers():

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from heatsink.bulk.actions import BUILT_IN, Actions, Once, no_store
+from heatsink.bulk.actions import Actions, Once, no_store
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import LEGACY, QueueStores
 from heatsink.checks import check_kind, check_number, check_whole
@@ -147,8 +147,7 @@ class Consumer:
 
     async def _balance(self) -> None:
         ttl_ms = int(self._settings.member_s * 1000)
-        names = [name for name in self._actions if not name.startswith(BUILT_IN)]
-        everybody = await self._stores.fleet.join(self.name, names, ttl_ms)
+        everybody = await self._stores.fleet.join(self.name, list(self._actions), ttl_ms)
         members = [name for name in everybody if self._is_of_my_kind(name)]
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)

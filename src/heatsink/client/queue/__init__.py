@@ -97,7 +97,7 @@ def default_queue(store_url: str) -> str:
         return "memory://"
     if parts.scheme == "sqlite":
         return f"embedded:///{parts.path[1:]}-queue"
-    raise InvalidSetting("bulk actions need queue=: name a Redis, queue='redis://host:6379'")
+    raise InvalidSetting("queue must name a Redis for bulk actions, like redis://host:6379")
 
 
 def _open_stores(

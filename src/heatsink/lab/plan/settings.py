@@ -78,4 +78,11 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         assert capacity.writes is not None
         assert capacity.reads is not None
         needed = capacity.writes / self.split.write_units + capacity.reads / self.split.read_units
-        return min(max(ceil(needed), least), PARTITIONS_MAX)
+        if needed > PARTITIONS_MAX:
+            raise InvalidSetting(
+                f"a table for this needs {ceil(needed):,} partitions, and a plan has "
+                f"{PARTITIONS_MAX:,} at most: plan one key in {ceil(needed / PARTITIONS_MAX)} "
+                "(that part of --keys, --peak and capacity, or those keys' rows of TRACE), "
+                "or set --partitions"
+            )
+        return max(ceil(needed), least)

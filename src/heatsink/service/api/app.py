@@ -23,13 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .description.openapi import document
 from .description.page import docs_page
 from .guard import Guard
+from .json_text import read_json
 from .limits import CLOSE, Gone, check_length, read_body
 from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
 from .routes import Call, Reply, Route, Router
 from .service import Service
 from .shapes import NoQuery
 from .table import ROUTES
-from .values import parsed
 
 audit = logging.getLogger("heatsink.audit")
 logger = logging.getLogger("heatsink.api")
@@ -196,7 +196,7 @@ class _Line:
         query, text = self._no_query, asked.scope["query_string"]
         if query is None or text:
             query = _query(text, self.route.query)
-        value = None if self._decode is None else parsed(self._decode, body)
+        value = None if self._decode is None else read_json(self._decode, body)
         return Call(self._service, path, query, value, asked.headers, asked.receive)
 
 

@@ -33,9 +33,12 @@ FIELDS: dict[type[Exception], str] = {
     errors.InvalidId: "id",
     errors.InvalidCursor: "cursor",
     errors.InvalidBody: "body",
+    errors.IdReused: "Idempotency-Key",
 }
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
+_word = re.compile(r"[\w-]+")
+_missing = re.compile(r"(?:unknown|missing required) field `(.*?)`")
 _place = re.compile(r" - at `\$?\.?(.*)`$")
 
 
@@ -80,10 +83,10 @@ def anchor(title: str) -> str:
 
 def _malformed(error: msgspec.MsgspecError) -> Problem:
     text = str(error)
-    place = _place.search(text)
     if not isinstance(error, msgspec.ValidationError):
-        return _made(400, "Not JSON", f"the body is not JSON: {text}", None)
-    return _made(400, "Not as expected", text, place[1] if place else None)
+        return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
+    found = [name[1] for name in (_place.search(text), _missing.search(text)) if name]
+    return _made(400, "Not as expected", text, ".".join(filter(None, found)) or "body")
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
@@ -98,8 +101,8 @@ def _field_of(error: Exception, fields: Container[str]) -> str | None:
     for kind, field in FIELDS.items():
         if isinstance(error, kind):
             return field
-    first = str(error).split(" ", 1)[0]
-    return first if first in fields else None
+    first = _word.match(str(error))
+    return first[0] if first and first[0] in fields else None
 
 
 def encoded(problem: Problem) -> bytes:

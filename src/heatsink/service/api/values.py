@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from heatsink.errors import InvalidBody, InvalidId, InvalidKey, InvalidSetting
 from heatsink.ids import IdScheme
 from heatsink.keys import check_key
 
-from .problems import Refusal
 from .shapes import Base64
 
-Value = TypeVar("Value")
 OWN = "~"  # how keys begin that Heatsink keeps its own records under
 
 
@@ -22,14 +19,6 @@ def to_key(key: str) -> str:
     if key.startswith(OWN):
         raise InvalidKey(f"key {key[:40]!r} begins with {OWN!r}: such keys are Heatsink's own")
     return check_key(key)
-
-
-def parsed(decode: Callable[[bytes], Value], data: bytes) -> Value:
-    """JSON, whoever wrote it."""
-    try:
-        return decode(data)
-    except RecursionError:
-        raise Refusal(400, "the body is nested too deeply", "body") from None
 
 
 def to_bytes(body: str | Base64) -> bytes:

@@ -21,6 +21,11 @@ from heatsink.service.configuration import Number, json_option
 
 from .measure import Line, Plan, contest, measure
 
+CAPTION = (
+    "“of it” is the median of the rounds' ratios (both run in each round, in turns), "
+    "not the ratio of the medians shown."
+)
+
 
 @click.command()
 @click.argument("url", required=False)
@@ -63,7 +68,7 @@ async def _run(url: str, plan: Plan) -> list[Line]:
 
 
 def _table(lines: list[Line]) -> Table:
-    table = Table("call", box=None)
+    table = Table("call", box=None, caption=CAPTION, caption_justify="left")
     for title in ("a second", "half within", "99 % within", "bare store", "of it"):
         table.add_column(title, justify="right")
     for line in lines:

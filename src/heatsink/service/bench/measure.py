@@ -29,7 +29,11 @@ Call = Callable[[], Awaitable[object]]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Calls of one kind. `ratio` is how many of the bare store's calls come through."""
+    """Calls of one kind: rates are medians of rounds.
+
+    `ratio` is how many of the bare store's calls come through: the median of the rounds' own
+    ratios, since a round's two turns meet the same weather. It need not be that of the medians.
+    """
 
     what: str
     per_s: float

@@ -24,7 +24,7 @@ from heatsink.lab import (
 from heatsink.lab.report import Report
 from heatsink.service.configuration import json_option
 
-from .page import show, write_page
+from .page import check_page, show, write_page
 
 WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
 
@@ -43,11 +43,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
     @wraps(command)
-    def run(as_json: bool, **options: Any) -> None:
+    def run(as_json: bool, out: Path | None, **options: Any) -> None:
         """A run takes seconds: say so to whoever waits, until there is something to show."""
+        page = out or Path(f"lab-{click.get_current_context().info_name}.html")
+        if out is not None or not as_json:
+            check_page(page)
         with Console(stderr=True).status("running on virtual time…") as waiting:
             click.get_current_context().meta.update({WAITING: waiting, AS_JSON: as_json})
-            command(**options)
+            command(out=out, **options)
 
     return seed(out(json_option(run)))
 

@@ -23,13 +23,30 @@ def show(report: Report, page: Path, command: str) -> None:
     console.print(f"The page: {page}")
 
 
+def check_page(page: Path) -> None:
+    """Whether it can be written, before minutes of work are spent on what goes into it."""
+    is_new = not page.exists()
+    if not is_new and not page.is_file():
+        return  # a pipe, say: to open it would be to use it up
+    try:
+        page.open("ab").close()
+        if is_new:
+            page.unlink()
+    except OSError as error:
+        raise _unwritable(page, error) from None
+
+
+def _unwritable(page: Path, error: OSError) -> InvalidSetting:
+    return InvalidSetting(f"--out {str(page)!r} cannot be written: {error.strerror}")
+
+
 def write_page(report: Report, page: Path, command: str) -> None:
     from heatsink.service.dashboard.site import plotly_file
 
     try:
         page.write_text(to_html(report, command, plotly_file().read_text("utf-8")), "utf-8")
     except OSError as error:
-        raise InvalidSetting(f"out {str(page)!r} cannot be written: {error.strerror}") from None
+        raise _unwritable(page, error) from None
 
 
 def _table(title: str, columns: list[str], rows: list[Any]) -> Any:

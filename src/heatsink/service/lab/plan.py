@@ -24,7 +24,7 @@ from heatsink.lab.plan.traces.trace import Trace
 from heatsink.service.configuration import Number, config_option
 from heatsink.split.capacity import TableCapacity
 
-from .page import show
+from .page import check_page, show
 
 UNITS = Number(0.001, 1e9)
 DOLLARS = Number(0, 1e6)
@@ -162,6 +162,8 @@ def plan(
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
+    if not as_json:
+        check_page(out)
     with _progress(is_shown=not as_json) as progress:
         found = replay(source, settings, options["seed"], chosen, progress)
     if as_json:
@@ -198,6 +200,10 @@ def _refuse(names: list[str], why: str) -> None:
 
 
 def _settings(options: dict[str, Any]) -> PlanSettings:
+    if (options["write_capacity"] is None) != (options["read_capacity"] is None):
+        raise InvalidSetting("--write-capacity and --read-capacity go together: name both or none")
+    if options["stale_for"] < options["fresh_for"]:
+        raise InvalidSetting("--stale-for must be at least --fresh-for")
     return PlanSettings(
         capacity=TableCapacity(options["write_capacity"], options["read_capacity"]),
         partitions=options["partitions"],

@@ -10,7 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from heatsink.service.configuration import WORD
+
 from .remote import Remote, remote_options
+
+LINES = click.IntRange(1, 1_000)
 
 
 def shown(value: Any) -> None:
@@ -19,7 +23,7 @@ def shown(value: Any) -> None:
 
 @click.command()
 @remote_options
-@click.option("--limit", default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=LINES, default=20, show_default=True, help="At most so many.")
 def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
     """The hottest keys of the whole fleet."""
     heat = Remote(server, token).get("v1", "heat", limit=limit)
@@ -78,8 +82,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("key")
-@click.argument("buckets", type=click.IntRange(1))
-@click.option("--reason", required=True, help="For whoever asks later.")
+@click.argument("buckets", type=click.IntRange(1, 10_000))
+@click.option("--reason", type=WORD, required=True, help="For whoever asks later.")
 @remote_options
 def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_json: bool) -> None:
     """Give KEY a fixed number of BUCKETS, whatever its heat is."""
@@ -105,7 +109,9 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
 
 @click.command()
 @remote_options
-@click.option("--limit", default=20, show_default=True, help="At most so many, newest first.")
+@click.option(
+    "--limit", type=LINES, default=20, show_default=True, help="At most so many, newest first."
+)
 @click.option("--follow", is_flag=True, help="Go on with what is decided from now on.")
 def decisions(server: str, token: str | None, as_json: bool, limit: int, follow: bool) -> None:
     """What was decided, and why."""

@@ -20,7 +20,7 @@ from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
-from heatsink.service.configuration import config_option, json_option
+from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
 
 State = Literal["ok", "warning", "wrong"]
@@ -53,8 +53,13 @@ async def examine(
         yield finding
     try:
         queue = queue or default_queue(store)
-    except HeatsinkError as error:
-        yield Finding("queue", "warning", str(error), "needed for bulk actions and timelines")
+    except HeatsinkError:
+        yield Finding(
+            "queue",
+            "warning",
+            "none is named",
+            "for bulk actions and timelines: --queue redis://host:6379",
+        )
     else:
         yield await _queue(queue)
     if news is not None:
@@ -85,7 +90,7 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
         stores = open_stores(url, clock, must_exist=not url.startswith("memory:"))
         await stores.open()
     except HeatsinkError as error:
-        yield Finding("store", "wrong", str(error), "check --store or --data")
+        yield Finding("store", "wrong", _said(error, "store"), "check --store or --data")
         return
     try:
         reading = await stores.registry.meta()
@@ -130,7 +135,7 @@ async def _queue(url: str) -> Finding:
             plan = await queue.bulk.plan()
             return Finding("queue", "ok", f"durable, {plan.partitions} partitions")
     except HeatsinkError as error:
-        return Finding("queue", "wrong", str(error), "check --queue and that server")
+        return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that server")
 
 
 async def _redis(what: str, url: str, clock: Clock) -> Finding:
@@ -146,19 +151,39 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
         finally:
             await connection.close()
     except HeatsinkError as error:
-        return Finding(what, "wrong", str(error), f"check --{what} and that server")
+        return Finding(what, "wrong", _said(error, what), f"check --{what} and that server")
     off_s = clock.now_s() - int(seconds)
     if abs(off_s) * 1000 > CLOCK_MS_MAX:
         return Finding(what, "warning", f"its clock is {off_s:+.0f} s off", "set both by NTP")
     return Finding(what, "ok", "answers")
 
 
+def _said(error: HeatsinkError, flag: str) -> str:
+    """An error's first word may be the name that the setting has in Python."""
+    first, _, rest = str(error).partition(" ")
+    return f"--{flag} {rest}" if first in (flag, "url") else str(error)
+
+
+def _table(findings: list[Finding]) -> Table:
+    """The cure below what was found, with the whole width to itself: it may be a command."""
+    table = Table(box=None, show_header=False)
+    table.add_column()
+    table.add_column()
+    table.add_column(overflow="fold")
+    for one in findings:
+        state = f"[{STYLES[one.state]}]{one.state}[/]"
+        table.add_row(state, one.what, escape(one.detail))
+        if one.cure:
+            table.add_row("", "", f"→ {escape(one.cure)}")
+    return table
+
+
 @click.command()
 @config_option
-@click.option("--data", default="heatsink-data", type=click.Path(path_type=Path))
-@click.option("--store", help="URL of the data store.")
-@click.option("--queue", help="URL of the queue's Redis.")
-@click.option("--news", help="URL of the Redis that carries heat and news.")
+@click.option("--data", default="heatsink-data", type=Folder())
+@click.option("--store", type=WORD, help="URL of the data store.")
+@click.option("--queue", type=WORD, help="URL of the queue's Redis.")
+@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
 @json_option
 def doctor(
     data: Path, store: str | None, queue: str | None, news: str | None, as_json: bool
@@ -174,10 +199,6 @@ def doctor(
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:
-        table = Table("", "what", "found", "cure", box=None)
-        for one in findings:
-            state = f"[{STYLES[one.state]}]{one.state}[/]"
-            table.add_row(state, one.what, escape(one.detail), escape(one.cure))
-        Console().print(table)
+        Console().print(_table(findings))
     if any(one.state == "wrong" for one in findings):
         click.get_current_context().exit(1)

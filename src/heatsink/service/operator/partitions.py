@@ -18,6 +18,7 @@ from .remote import Remote
 
 EVERY_S = 1.0
 EVENTS = 8
+KEY_SHOWN = 40
 
 
 def show_partitions(url: str, clock: Clock) -> None:
@@ -51,10 +52,10 @@ def _table(report: dict[str, Any]) -> list[Any]:
     throttles = ", ".join(f"{count:,} by {limit}" for limit, count in report["throttles"].items())
     title = f"\n{report['table']}: {len(report['partitions'])} partitions, version "
     title += f"{report['version']}, throttled: {throttles or 'none'}"
-    grid = Table("partition", box=None)
-    for name in ("of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "throttles/s"):
-        grid.add_column(name, justify="right")
-    grid.add_column("hottest key")
+    grid = Table(box=None)
+    for name in ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "throttles/s"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("hottest key", overflow="fold")
     for each in report["partitions"]:
         grid.add_row(*_cells(each))
     events = [Text(_line(event)) for event in report["events"][-EVENTS:]]
@@ -65,9 +66,10 @@ def _cells(report: dict[str, Any]) -> list[Any]:
     state = report["state"]
     width = state["end"] - state["start"]
     rates = (state["writes_s"], state["reads_s"])
-    notes = (
-        [] if report["hottest"] is None else [f"{report['hottest']} {state['hottest_share']:.0%}"]
-    )
+    notes = []
+    if (key := report["hottest"]) is not None:
+        short = key if len(key) <= KEY_SHOWN else f"{key[:KEY_SHOWN]}…"
+        notes.append(f"{short} {state['hottest_share']:.0%}")
     if report["moved"] is not None:
         notes.append(f"moving, {report['moved']:,} rows so far")
     if state["stuck"]:

@@ -102,7 +102,8 @@ def _batches(batches: list[dict[str, Any]]) -> Table:
     table = Table("batch", "action", "tenant", "state", "done", "of", "failed", "left", box=None)
     for batch in batches[:ROWS]:
         eta = "" if batch["eta_s"] is None else f"{batch['eta_s']:,.0f} s"
-        words = (batch["id"][:30], batch["action"], batch["tenant"][:20], batch["state"])
+        state = batch["reason"] or batch["state"]
+        words = (batch["id"][:30], batch["action"], batch["tenant"][:20], state)
         counts = (batch["done"], batch["accepted"], batch["failed"])
         table.add_row(*map(escape, words), *(f"{count:,}" for count in counts), eta)
     if not batches:

@@ -22,7 +22,14 @@ from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.service.api.guard import Token, parse_token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.service import CacheRules
-from heatsink.service.configuration import PORTS, config_option, json_option, log_json_option
+from heatsink.service.configuration import (
+    PORTS,
+    WORD,
+    Folder,
+    config_option,
+    json_option,
+    log_json_option,
+)
 from heatsink.service.dashboard.site import make_pages
 from heatsink.service.listening import listen
 from heatsink.service.queue_options import SHAPE, settings_from
@@ -79,15 +86,19 @@ OPTIONS = (
         "--data",
         default="heatsink-data",
         show_default=True,
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Folder(),
         help="Folder of the embedded store and queue.",
     ),
-    click.option("--store", help="URL of a data store, instead of the embedded one."),
-    click.option("--queue", help="URL of the queue's Redis, instead of the embedded one."),
-    click.option("--news", help="URL of the Redis that carries heat and news."),
-    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--store", type=WORD, help="URL of a data store, instead of the embedded one."),
+    click.option(
+        "--queue", type=WORD, help="URL of the queue's Redis, instead of the embedded one."
+    ),
+    click.option("--news", type=WORD, help="URL of the Redis that carries heat and news."),
+    click.option(
+        "--host", type=WORD, default="127.0.0.1", show_default=True, help="Address to listen on."
+    ),
     click.option("--port", default=8321, show_default=True, type=PORTS),
-    click.option("--actions", help="MODULE:ACTIONS whose actions the worker runs."),
+    click.option("--actions", type=WORD, help="MODULE:ACTIONS whose actions the worker runs."),
     click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
     click.option("--dashboard/--no-dashboard", default=True, help="The live pages at /."),

@@ -7,7 +7,7 @@ from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.stores import Meter, Stores
 
 from .address import Address
-from .client import DynamoClient
+from .client import TIMEOUT_S, DynamoClient
 from .counters import DynamoCounters
 from .credentials import ChainCredentials, FixedCredentials
 from .log import DynamoLog
@@ -38,6 +38,7 @@ def stores_over(
     return Stores(
         log=DynamoLog(table, clock, consistent, meter),
         meter=meter,
+        answers_in_s=TIMEOUT_S,
         counters=DynamoCounters(table, meter),
         registry=registry,
         lease=registry,

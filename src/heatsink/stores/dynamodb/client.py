@@ -8,7 +8,7 @@ dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from heatsink.clock import Clock, now_ms
+from heatsink.cut import Cut
 from heatsink.errors import Closed, HeatsinkError, InvalidSetting, Unavailable
 
 from .credentials import CredentialSource
@@ -55,39 +56,43 @@ class DynamoClient:
         self._credentials = credentials
         self._clock = clock
         self._timeout_s = timeout_s
+        self._monotonic_s = clock.monotonic_s
+        late = f"did not answer within {timeout_s:g} s: check the network, retry"
+        self._cut = Cut(clock, f"{self._url} {late}")
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
     async def call(self, operation: str, payload: Item) -> Result:
         """One request, one answer; a refusal raises the error that says what to do about it."""
-        status, date, answer = await self.send(operation, encode(payload))
+        status, headers, answer = await self.send(operation, encode(payload))
         if status == 200:
-            return Result(self.read(answer, decode), self._time_of(date))
+            return Result(self.read(answer, decode), self._time_of(headers.get("Date")))
         raise failure_of(operation, payload, status, answer)
 
-    async def send(self, operation: str, body: bytes) -> tuple[int, str | None, bytes]:
-        """A request as it goes over the wire; the status, date and body of its answer."""
-        credentials = await self._credentials.get()
-        headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
-        session = self._open_session()
-        try:
-            async with session.post(
-                self._url, data=body, headers=headers, allow_redirects=False
-            ) as response:
-                return response.status, response.headers.get("Date"), await response.read()
-        except (OSError, aiohttp.ClientError) as error:
-            raise self._explained(error) from None
-        except asyncio.CancelledError:
-            if not self._closed or _is_cancelled():
-                raise
-            raise Closed(CLOSED_MEANWHILE) from None  # aiohttp cancels who waits for a connection
+    async def send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """A request as it goes over the wire; the status, headers and body of its answer."""
+        with self._cut(self._monotonic_s() + self._timeout_s):
+            credentials = await self._credentials.get()
+            headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
+            session = self._open_session()
+            try:
+                async with session.post(
+                    self._url, data=body, headers=headers, allow_redirects=False
+                ) as response:
+                    return response.status, response.headers, await response.read()
+            except (OSError, aiohttp.ClientError) as error:
+                raise self._explained(error) from None
+            except asyncio.CancelledError:
+                if not self._closed or _is_cancelled():
+                    raise
+                raise Closed(CLOSED_MEANWHILE) from None  # aiohttp cancels who waits for it
 
     def _explained(self, error: Exception) -> HeatsinkError:
         if self._closed:
             return Closed(CLOSED_MEANWHILE)
         if isinstance(error, TimeoutError):
             return Unavailable(
-                f"{self._url} did not answer within {self._timeout_s:g} s: check the network, retry"
+                f"{self._url} was not reached within {CONNECT_S:g} s: check the network, retry"
             )
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return InvalidSetting(
@@ -116,7 +121,7 @@ class DynamoClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=300),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s, connect=CONNECT_S),
+                timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
                 auto_decompress=False,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
-from heatsink.keys import key_of
 from heatsink.spread.store import Running, Total
 from heatsink.stores.stores import Meter
 
@@ -15,7 +14,6 @@ from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, sort_of
 from .table import Table
 
 KEEP_S = 2 * 86_400
-FORESEEN = 1
 FOLD_ATTEMPTS = 8
 OPEN = "(attribute_not_exists(sealed) OR sealed <= :time)"
 
@@ -50,13 +48,13 @@ class DynamoCounters:
             units = await self._table.write_together([{"Put": put}, {"Update": update}])
         except ConditionFailed as failed:
             return await self._added_before(partition, token, failed)
-        self._report(partition, units)
+        self._note(partition, units)
         return None
 
-    def _report(self, partition: str, units: int) -> None:
-        """Foreseen is one unit: a transaction of two items costs four, a share of many KB more."""
-        if units > FORESEEN:
-            self._meter.report(key_of(partition)[0], units - FORESEEN)
+    def _note(self, partition: str, units: float, place: int | None = None) -> None:
+        """One unit is expected: a transaction of two items costs four, a share of many KB more."""
+        if units > 1 or place is not None:
+            self._meter.notes.append((partition, 0, units, place))
 
     async def _added_before(self, partition: str, token: bytes, failed: ConditionFailed) -> int:
         if failed.codes[1] == "ConditionalCheckFailed":
@@ -92,7 +90,7 @@ class DynamoCounters:
         except ConditionFailed:
             return await self._counted(partition, writer)
         cost: Item = answer.body.get("ConsumedCapacity", {})
-        self._report(partition, int(cost.get("CapacityUnits", 0)))
+        self._note(partition, cost.get("CapacityUnits", 0.0), cost.get("Partition"))
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:

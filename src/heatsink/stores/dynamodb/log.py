@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from heatsink.clock import Clock, now_ms
-from heatsink.detect.heat import write_units
-from heatsink.keys import key_of
 from heatsink.registry.layout import COLD, Layout
 from heatsink.spread.store import Answer, Ask, Row
 from heatsink.stores.stores import Meter
 
-from .failures import ConditionFailed
 from .items import EPOCHS, ROW, Item, binary, key, layout_of, row_item, row_of, sort_of
-from .puts import Consumed
+from .puts import RowPuts
 from .table import Table
 
 LAST = b"\xff"
@@ -24,37 +21,14 @@ class DynamoLog:
     """`consistent=False` reads what may be stale, at half the price: never the registry's."""
 
     def __init__(self, table: Table, clock: Clock, consistent: bool, meter: Meter) -> None:
-        self._meter = meter
         self._table = table
-        self._puts = table.row_puts()
+        self.put = RowPuts(table, meter).put
         self._clock = clock
         self._consistent = consistent
 
     def _is_live(self, row: Row) -> bool:
         expired = row.expires_ms is not None and row.expires_ms <= now_ms(self._clock)
         return not row.deleted and not expired
-
-    async def put(self, partition: str, row: Row) -> Row | None:
-        try:
-            consumed = await self._puts.put(partition, row)
-        except ConditionFailed as taken:
-            return row_of(taken.items[0]) if taken.items[0] else await self._reread(partition, row)
-        self._report(partition, row, consumed)
-        return None
-
-    def _report(self, partition: str, row: Row, consumed: Consumed) -> None:
-        """Names and stamps weigh too: a body just under a kilobyte costs two units."""
-        units = int(consumed.CapacityUnits)
-        foreseen = write_units(1, len(row.body))
-        if units > foreseen:
-            self._meter.report(key_of(partition)[0], units - foreseen)
-        if consumed.Partition is not None:
-            self._meter.locate(key_of(partition)[0], consumed.Partition, units)
-
-    async def _reread(self, partition: str, row: Row) -> Row:
-        """For engines that do not send the old item back."""
-        item = await self._table.get(key(partition, ROW + row.raw), consistent=True)
-        return row_of(item) if item else row
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         item = await self._table.get(key(partition, ROW + raw), self._consistent)

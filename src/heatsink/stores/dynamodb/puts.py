@@ -6,16 +6,17 @@ and reads the store's time. A row's shape is known, and nobody asks what time it
 
 from __future__ import annotations
 
-from base64 import b64encode
-from typing import Any
+from binascii import b2a_base64
+from functools import partial
 
 import msgspec
 
 from heatsink.spread.store import Row
+from heatsink.stores.stores import Meter
 
-from .client import DynamoClient
-from .failures import failure_of
-from .items import ROW, row_item
+from .failures import ConditionFailed, failure_of
+from .items import ROW, key, row_item, row_of
+from .table import Table
 
 CONDITIONS = {
     "ConditionExpression": "attribute_not_exists(p)",
@@ -23,39 +24,57 @@ CONDITIONS = {
     "ReturnConsumedCapacity": "TOTAL",
 }
 encode = msgspec.json.encode
+b64encode = partial(b2a_base64, newline=False)
 
 
-class Consumed(msgspec.Struct):
+class Consumed(msgspec.Struct, frozen=True):
     """`Partition` is where our engine put the row; DynamoDB does not tell."""
 
     CapacityUnits: float = 0.0
     Partition: int | None = None
 
 
+NOTHING = Consumed()
+
+
 class PutAnswer(msgspec.Struct):
-    ConsumedCapacity: Consumed | None = None
+    ConsumedCapacity: Consumed = NOTHING
 
 
 decode = msgspec.json.Decoder(PutAnswer).decode
-NOTHING = Consumed()
 
 
 class RowPuts:
     """Puts of rows that must not be there yet."""
 
-    def __init__(self, client: DynamoClient, table: str) -> None:
-        self._client = client
-        self._request = {"TableName": table, **CONDITIONS}
+    def __init__(self, table: Table, meter: Meter) -> None:
+        self._table = table
+        self._client = table.client
+        self._note = meter.notes.append
+        self._request = {"TableName": table.name, **CONDITIONS}
         self._head = encode(self._request)[:-1]
 
-    async def put(self, partition: str, row: Row) -> Consumed:
-        """What it consumed. `ConditionFailed` if there is a row of this id."""
+    async def put(self, partition: str, row: Row) -> Row | None:
+        """The row that has this id already, if there is one."""
         body = self.body(partition, row)
         status, _, answer = await self._client.send("PutItem", body)
         if status != 200:
-            request: dict[str, Any] = msgspec.json.decode(body)
-            raise failure_of("PutItem", request, status, answer)
-        return self._client.read(answer, decode).ConsumedCapacity or NOTHING
+            refusal = failure_of("PutItem", msgspec.json.decode(body), status, answer)
+            return await self._taken_by(partition, row, refusal)
+        consumed = self._client.read(answer, decode).ConsumedCapacity
+        units, place = consumed.CapacityUnits, consumed.Partition
+        if units > 1 or place is not None:
+            self._note((partition, len(row.body), units, place))
+        return None
+
+    async def _taken_by(self, partition: str, row: Row, refusal: Exception) -> Row:
+        """Read once more for engines that do not send the old item back."""
+        if not isinstance(refusal, ConditionFailed):
+            raise refusal
+        item = refusal.items[0]
+        if not item:
+            item = await self._table.get(key(partition, ROW + row.raw), consistent=True)
+        return row_of(item) if item else row
 
     def body(self, partition: str, row: Row) -> bytes:
         if row.expires_ms is not None or row.deleted:

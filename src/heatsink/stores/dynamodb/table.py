@@ -8,7 +8,6 @@ from heatsink.errors import InvalidSetting, Unavailable
 
 from .client import DynamoClient, Item, Result
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
-from .puts import RowPuts
 
 DELETE_AT_ONCE = 25
 
@@ -16,13 +15,10 @@ DELETE_AT_ONCE = 25
 class Table:
     def __init__(self, client: DynamoClient, name: str) -> None:
         self.name = name
-        self._client = client
+        self.client = client
 
     async def call(self, operation: str, request: Item) -> Result:
-        return await self._client.call(operation, {"TableName": self.name, **request})
-
-    def row_puts(self) -> RowPuts:
-        return RowPuts(self._client, self.name)
+        return await self.client.call(operation, {"TableName": self.name, **request})
 
     async def get(self, key: Item, consistent: bool) -> Item | None:
         answer = await self.call("GetItem", {"Key": key, "ConsistentRead": consistent})
@@ -52,7 +48,7 @@ class Table:
             if start is None:
                 return items
 
-    async def write_together(self, writes: list[Item]) -> int:
+    async def write_together(self, writes: list[Item]) -> float:
         """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
 
         Returns the write units that it cost; 0 if the store does not say.
@@ -62,13 +58,14 @@ class Table:
             ((action, request),) = write.items()
             items.append({action: {"TableName": self.name, **request}})
         request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
-        answer = await self._client.call("TransactWriteItems", request)
-        return int(sum(cost["CapacityUnits"] for cost in answer.body.get("ConsumedCapacity", [])))
+        answer = await self.client.call("TransactWriteItems", request)
+        costs: list[Item] = answer.body.get("ConsumedCapacity", [])
+        return sum(float(cost["CapacityUnits"]) for cost in costs)
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
-        answer = await self._client.call("TransactGetItems", {"TransactItems": gets})
+        answer = await self.client.call("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
 
     async def delete_all(self, keys: list[Item]) -> None:
@@ -81,7 +78,7 @@ class Table:
 
     async def _write_batch(self, requests: Any) -> None:
         request = {"RequestItems": {self.name: requests}}
-        answer = await self._client.call("BatchWriteItem", request)
+        answer = await self.client.call("BatchWriteItem", request)
         if answer.body.get("UnprocessedItems"):
             raise Unavailable("DynamoDB left some deletes undone: retry")
 

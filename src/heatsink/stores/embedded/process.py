@@ -103,8 +103,8 @@ def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> No
         server.wait(END_S)
     except subprocess.TimeoutExpired:
         end(server)
-    over.close()
     mine.close()
+    over.close()  # the last: who waits for it must find no keeper any more
 
 
 if __name__ == "__main__" and os.fork() == 0:

@@ -154,17 +154,25 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _configuration(folder: Path, door: Door) -> bytes:
-    lines = {
+    lines: dict[str, str | Path] = {
         "bind": HOST,
         "port": str(door.port),
         "requirepass": door.password,
-        "dir": str(folder),
+        "dir": folder,
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
         "maxmemory-policy": "noeviction",
     }
-    return "".join(f'{name} "{value}"\n' for name, value in lines.items()).encode()
+    return b"".join(b'%s "%s"\n' % (n.encode(), _escaped(value)) for n, value in lines.items())
+
+
+def _escaped(value: str | Path) -> bytes:
+    """As the server's own quoted words: a folder's name may hold any byte."""
+    plain = set(range(0x20, 0x7F)) - set(b'"\\')
+    return b"".join(
+        b"%c" % byte if byte in plain else b"\\x%02x" % byte for byte in os.fsencode(value)
+    )
 
 
 def _wait_until_it_serves(folder: Path) -> Door:

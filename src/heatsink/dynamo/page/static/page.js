@@ -4,6 +4,7 @@ const EVERY_MS = 1000;
 const SPACE = 2 ** 64;
 const EXACT = 2 ** 12; // bounds are 64 bits wide, numbers here 53
 const HOT = 0.9;
+const KEY_SHOWN = 40;
 const COLUMNS = ["partition", "of the hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "burst left", "throttles/s", "throttles", "hottest key"];
 const WORDS = { Lend: "lend", Split: "split", Isolate: "isolate", Merge: "merge", CannotHelp: "cannot help" };
 
@@ -31,9 +32,11 @@ function space(partitions) {
     }));
 }
 
+const short = (text) => (text.length > KEY_SHOWN ? `${text.slice(0, KEY_SHOWN)}…` : text);
+
 function hottest({ state, hottest: key, moved }) {
   const words = [];
-  if (key !== null && state.load > 0.01) words.push(`${key} (${percent.format(state.hottest_share)})`);
+  if (key !== null && state.load > 0.01) words.push(`${short(key)} (${percent.format(state.hottest_share)})`);
   if (moved !== null) words.push(`moving: ${count.format(moved)} rows so far`);
   if (state.stuck) words.push(`cannot help: ${state.stuck}`);
   return words.join(" · ");
@@ -45,7 +48,7 @@ function row(report) {
   const cells = [state.number, share(state), count.format(rows), count.format(state.writes_s), count.format(state.reads_s),
     percent.format(state.load), count.format(state.lent_s), burst, count.format(state.throttles_s), count.format(state.throttles)];
   return h("tr", {}, ...cells.map((cell, n) => h("td", { className: n === 8 && state.throttles_s > 0 ? "bad" : "" }, String(cell))),
-    h("td", { className: state.stuck ? "text bad" : "text" }, hottest(report)));
+    h("td", { className: state.stuck ? "text bad" : "text", title: report.hottest ?? "" }, hottest(report)));
 }
 
 function event({ at_s, what, partition, reason, done }) {

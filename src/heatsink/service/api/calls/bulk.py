@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk
 from heatsink.errors import InvalidBody, InvalidSetting
+from heatsink.service.api.json_text import read_json
 from heatsink.service.api.limits import Limits, read_body, stream_body
 from heatsink.service.api.problems import Refusal
 from heatsink.service.api.routes import Call, Handler, Reply
@@ -24,10 +26,11 @@ from heatsink.service.api.shapes import (
     FailuresQuery,
     NoQuery,
 )
-from heatsink.service.api.values import from_ms, parsed
+from heatsink.service.api.values import from_ms
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
 LINE_BYTES_MAX = 1_024 * 1_024
+_visible = re.compile(rb"[!-~]{1,256}")
 _decode_array = msgspec.json.Decoder(list[Any]).decode
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -37,18 +40,28 @@ async def submit(call: Call[BulkQuery, None]) -> Reply:
     action, query = call.path["name"], call.query
     if action.startswith(BUILT_IN):
         raise InvalidSetting(f"action {action[:40]!r} is one of Heatsink's own: use another name")
-    key = call.headers.get(b"idempotency-key")
+    key = _batch_id(call)
     batch = await call.service.hs.bulk.submit(
         action,
         await _items(call),
         tenant=query.tenant,
         priority=query.priority,
         rate=query.rate,
-        id=key.decode("latin-1") if key is not None else None,
+        id=key,
         on_done=query.on_done,
         spread=query.spread,
     )
     return Reply(Accepted(batch.id, batch.items, batch.state), 202)
+
+
+def _batch_id(call: Call[BulkQuery, None]) -> str | None:
+    key = call.headers.get(b"idempotency-key")
+    if key is None:
+        return None
+    if not _visible.fullmatch(key):
+        wanted = "1 to 256 visible ASCII characters without spaces"
+        raise Refusal(400, f"Idempotency-Key must be {wanted}", "Idempotency-Key")
+    return key.decode()
 
 
 async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
@@ -58,7 +71,7 @@ async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
         return _lines(call, limits)
     if kind != ARRAY.encode():
         raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (a line each)")
-    return parsed(_decode_array, await read_body(call.receive, limits.array_bytes))
+    return read_json(_decode_array, await read_body(call.receive, limits.array_bytes))
 
 
 async def _lines(call: Call[BulkQuery, None], limits: Limits) -> AsyncIterator[Any]:
@@ -78,7 +91,7 @@ async def _lines(call: Call[BulkQuery, None], limits: Limits) -> AsyncIterator[A
 
 def _item(line: bytes, number: int) -> Any:
     try:
-        return parsed(_decode, line)
+        return read_json(_decode, line)
     except msgspec.DecodeError as error:
         raise InvalidBody(f"line {number} is not JSON: {error}") from None
 

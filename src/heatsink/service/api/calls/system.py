@@ -101,7 +101,7 @@ class _QueueLooks:
 
     def __init__(self, hs: Heatsink) -> None:
         self._hs = hs
-        self._running: list[tuple[str, State]] = []
+        self._running: list[tuple[str, State, str]] = []
         self._moved: list[tuple[int, ...]] | None = None
         self._asked: object = None
         self._underway = Underway([])
@@ -117,7 +117,7 @@ class _QueueLooks:
 
     async def batches(self) -> Batches:
         listed = await self._hs.bulk.list(SHOWN)
-        running = [(batch.id, batch.state) for batch in listed if not batch.is_final]
+        running = [(one.id, one.state, one.reason) for one in listed if not one.is_final]
         self._running = running[:FOLLOWED_MAX]
         return Batches([line_of(batch) for batch in listed])
 
@@ -125,7 +125,7 @@ class _QueueLooks:
         """Of the batches that were just listed."""
         asked = self._running, self._moved
         if self._moved is None or asked != self._asked:
-            self._underway = Underway([await self._hs.bulk.status(id) for id, _ in self._running])
+            self._underway = Underway([await self._hs.bulk.status(id) for id, *_ in self._running])
             self._asked = asked
         return self._underway
 

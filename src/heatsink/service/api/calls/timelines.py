@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
 from heatsink.isolate.modes import AuthorMode
 from heatsink.isolate.timelines import Post
 from heatsink.service.api.routes import Call, Reply
@@ -18,8 +23,19 @@ from heatsink.service.api.shapes import (
     NewMessage,
     NoQuery,
     Posted,
+    Strict,
 )
 from heatsink.service.api.values import from_bytes, from_ms, to_bytes, to_id
+
+
+class FollowMany(Strict, frozen=True):
+    """Each pair is a user and the author whom they follow."""
+
+    pairs: Annotated[list[tuple[str, str]], Meta(min_length=1, max_length=1_000)]
+
+
+class FollowedMany(msgspec.Struct, frozen=True):
+    new: int
 
 
 async def follow(call: Call[NoQuery, Follow]) -> Reply:
@@ -28,6 +44,11 @@ async def follow(call: Call[NoQuery, Follow]) -> Reply:
     changed = await change(user, wish.author)
     status = 201 if changed and wish.follows else 200
     return Reply(Followed(wish.author, wish.follows, changed), status)
+
+
+async def follow_many(call: Call[NoQuery, FollowMany]) -> Reply:
+    new = await call.service.hs.timelines.follow_many(call.body.pairs)
+    return Reply(FollowedMany(new), 201 if new else 200)
 
 
 async def post(call: Call[NoQuery, NewMessage]) -> Reply:

@@ -30,6 +30,7 @@ MEANINGS = {
     410: "The token is too old to tell whether it counted",
     413: "Too large",
     415: "Another media type is needed",
+    422: "The Idempotency-Key was used before with another action, other items or options",
     421: "The server does not answer to this host",
     429: "One partition is over its limit: repeat it after Retry-After",
     503: "Not now: repeat it, with the same id, after Retry-After",
@@ -38,7 +39,7 @@ KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Names the batch: submitting again under the same key is the same batch.",
+    "description": "Names the batch: submitting the same again is the same batch.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
 }
 

@@ -54,7 +54,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     rows += [
         _row(status, f"{answer['description']}: {_answers(answer)}")
         for status, answer in operation["responses"].items()
-        if int(status) < 300 or status in ("404", "409", "410")
+        if int(status) < 300 or status in ("404", "409", "410", "422")
     ]
     scope = operation.get("description", "")
     return (

@@ -135,7 +135,7 @@ export function batches() {
   return (latest.batches?.batches ?? []).map((line) => {
     const now = underway.get(line.id);
     const left = line.ended ? 0 : line.items - line.done - line.failed - line.cancelled;
-    return { ...line, running: 0, waiting: left, eta_s: null, ...now };
+    return { ...line, running: 0, waiting: left, eta_s: null, ...now, reason: line.reason };
   });
 }
 

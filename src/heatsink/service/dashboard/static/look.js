@@ -30,13 +30,13 @@ export const STYLES = {
 };
 
 // A dashed line across a chart, and what it stands for.
-export const limitLine = (limit, text) => ({
+export const limitLine = (limit, text, side = "right") => ({
   shapes: [{
     type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit,
     line: { color: colour("limit"), width: 1.5, dash: "dash" },
   }],
   annotations: [{
-    xref: "paper", x: 1, y: limit, xanchor: "right", yanchor: "bottom", showarrow: false,
+    xref: "paper", x: side === "right" ? 1 : 0, y: limit, xanchor: side, yanchor: "bottom", showarrow: false,
     text, font: { color: colour("limit") },
   }],
 });

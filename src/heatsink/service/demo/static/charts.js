@@ -15,7 +15,7 @@ const overSeconds = (element, run) => {
   const last = run.snapshots.at(-1)?.second ?? 0;
   return { range: [0, Math.max(run.seconds, last)], ticksuffix: " s", nticks: ticks(element) };
 };
-const bound = (limit, text) => (limit == null ? {} : limitLine(limit, text ?? `limit ${number(limit)}/s`));
+const bound = (limit, text, side) => (limit == null ? {} : limitLine(limit, text ?? `limit ${number(limit)}/s`, side));
 
 // `lines`: { name, style, of(snapshot) }; `top`: how high the scale goes at least.
 export function lines(element, run, lines, { top = 1, limit, text, unit = "" } = {}) {
@@ -29,7 +29,7 @@ export function lines(element, run, lines, { top = 1, limit, text, unit = "" } =
     margin: { l: 50, r: 10, t: lines.length > 1 ? 26 : 8, b: 26 },
     xaxis: overSeconds(element, run),
     yaxis: { range: [0, 1.08 * highest], ticksuffix: unit },
-    ...bound(limit, text),
+    ...bound(limit, text, "left"), // where lines begin, they are low
   }), CONFIG);
 }
 

@@ -24,8 +24,9 @@ export function summary(texts) {
 export const picture = (...cards) => h("div", { class: "cards picture" }, ...cards);
 export const side = (title, note, ...children) => {
   const made = card(title, ...children);
-  made.querySelector("h2").append(h("small", {}, note));
-  return made;
+  const small = h("small", {}, note);
+  made.querySelector("h2").append(small);
+  return Object.assign(made, { note: (text) => write(small, text) });
 };
 
 // The names that partitions had in a run so far, in their order.
@@ -34,7 +35,8 @@ export function namesOf(run, lane) {
   return [...names].sort((a, b) => a.length - b.length || (a < b ? -1 : 1));
 }
 
-// Bars show the present, and when it is over the hottest moment.
+// Bars show the present, and when it is over the hottest moment; `when` says which.
+export const when = (run, note) => (run.over ? `at the peak: ${note}` : note);
 export function moment(run) {
   const offered = (one) => one.heatsink.rates.offered_s;
   if (!run.over) return run.snapshots.at(-1);

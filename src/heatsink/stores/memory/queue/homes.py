@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from heatsink.bulk import rates
+from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.rates import Limit
 from heatsink.bulk.store import Grants, Plan
@@ -90,13 +91,15 @@ class MemoryFleet:
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
         self._members: dict[str, float] = {}
-        self._actions: set[str] = set()
+        self._offered_ms: dict[str, float] = {}
         self._plan: Plan | None = None
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
         now_ms = self._queue.now_ms()
         self._members[consumer] = now_ms + ttl_ms
-        self._actions |= set(actions)
+        for action in actions:
+            until_ms = self._offered_ms.get(action, 0.0)
+            self._offered_ms[action] = max(until_ms, now_ms + ttl_ms)
         self._members = {n: until for n, until in self._members.items() if until > now_ms}
         return sorted(self._members)
 
@@ -104,7 +107,11 @@ class MemoryFleet:
         self._members.pop(consumer, None)
 
     async def actions(self) -> list[str]:
-        return sorted(self._actions)
+        return sorted(name for name in self._offered_ms if not name.startswith(BUILT_IN))
+
+    async def offered(self) -> list[str]:
+        now_ms = self._queue.now_ms()
+        return sorted(name for name, until_ms in self._offered_ms.items() if until_ms > now_ms)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         queue, now_ms = self._queue.partitions[partition], self._queue.now_ms()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.store import Plan
-from heatsink.stores.redis.connection import Connection
+from heatsink.stores.redis.connection import Connection, Word
 
 from .keys import QueueKeys
 from .queue import RedisQueue
@@ -31,11 +32,13 @@ class RedisFleet:
         self._queue = queue
         self._now_ms = now_ms
         self._join = Script("homes/fleet_join", "clock")
+        self._offer = Script("homes/fleet_offer", "clock")
         self._plan = Script("homes/fleet_plan")
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        if actions:
-            await self._connection.run("SADD", self._keys.fleet("actions"), *actions)
+        if announced := [name for name in actions if not name.startswith(BUILT_IN)]:
+            await self._connection.run("SADD", self._keys.fleet("actions"), *announced)
+        await self._offers(ttl_ms, actions)
         words = (repr(self._now_ms()), consumer, ttl_ms)
         members = await self._join.run(self._connection, self._keys.fleet("members"), *words)
         return sorted(member.decode() for member in members)
@@ -45,6 +48,14 @@ class RedisFleet:
 
     async def actions(self) -> list[str]:
         names = await self._connection.run("SMEMBERS", self._keys.fleet("actions"))
+        return sorted(name.decode() for name in names)
+
+    async def offered(self) -> list[str]:
+        return await self._offers(0, ())
+
+    async def _offers(self, ttl_ms: int, actions: Sequence[str]) -> list[str]:
+        words: list[Word] = [repr(self._now_ms()), ttl_ms, *actions]
+        names = await self._offer.run(self._connection, self._keys.fleet("offers"), *words)
         return sorted(name.decode() for name in names)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:

@@ -38,9 +38,10 @@ function showId(node, one) {
 }
 
 function showState(node, one) {
-  write(node, one.state);
-  node.className = `state ${one.state}`;
-  node.title = one.reason;
+  const [state, why] = node.children;
+  write(state, one.state);
+  state.className = `state ${one.state}`;
+  write(why, one.reason);
 }
 
 function showProgress(element, one) {
@@ -52,7 +53,7 @@ function batchTable(app, showFailures) {
     { name: "batch", text: (one) => one.action, tight: true },
     { name: "id", make: () => h("span", { class: "mono soft" }), update: showId, tight: true },
     { name: "tenant", text: (one) => one.tenant },
-    { name: "state", make: () => h("span"), update: showState },
+    { name: "state", make: () => h("div", {}, h("span"), h("small", { class: "why" })), update: showState },
     { name: "progress", make: bar, update: showProgress },
     { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
     { ...count("failed"), bad: isBad("failed") },

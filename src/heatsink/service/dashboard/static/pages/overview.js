@@ -81,7 +81,7 @@ export function makeOverview() {
     { name: "why", text: (one) => one.reason },
   ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
   const batches = table([
-    { name: "batch", text: (one) => `${one.action} · ${one.tenant}` },
+    { name: "batch", text: (one) => [one.action, one.tenant, one.reason].filter(Boolean).join(" · ") },
     { name: "progress", make: bar, update: showProgress },
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
   ], (one) => one.id, "No batch is under way.");

@@ -3,7 +3,10 @@
 import { chart, wide } from "/static/elements.js";
 import { number } from "/static/words.js";
 import { lines, partitions } from "/demo/static/charts.js";
-import { moment, namesOf, picture, side, summary, tall } from "/demo/static/parts.js";
+import { moment, namesOf, picture, side, summary, tall, when } from "/demo/static/parts.js";
+
+const PLAIN = "one row; red is refused";
+const SHARDS = "the shards of one number";
 
 export function make() {
   let now = null;
@@ -19,12 +22,8 @@ export function make() {
   const counted = tall("Likes given, and likes counted by the plain counter and by Heatsink, over time");
   const plain = chart("Likes a second that the plain counter's row takes and refuses");
   const heatsink = chart("Likes a second that each of Heatsink's shards takes and refuses");
-  const element = picture(
-    top.element,
-    wide("Liked, and counted so far", counted),
-    side("The plain counter", "one row; red is refused", plain),
-    side("Heatsink's counter", "the shards of one number", heatsink),
-  );
+  const sides = { plain: side("The plain counter", PLAIN, plain), heatsink: side("Heatsink's counter", SHARDS, heatsink) };
+  const element = picture(top.element, wide("Liked, and counted so far", counted), sides.plain, sides.heatsink);
   return {
     element,
     draw(run) {
@@ -35,6 +34,8 @@ export function make() {
         { name: "counted with Heatsink", style: "line", of: (one) => one.counted_heatsink },
         { name: "counted plain", style: "plain", of: (one) => one.counted_plain },
       ], { top: 100 });
+      sides.plain.note(when(run, PLAIN));
+      sides.heatsink.note(when(run, SHARDS));
       const heat = (lane) => moment(run)?.[lane].rates.partitions ?? [];
       const highest = Math.max(0, ...heat("plain").map((one) => one.taken_s + one.refused_s));
       partitions(plain, namesOf(run, "plain"), heat("plain"), run.plan.limit, highest);
