@@ -136,7 +136,7 @@ class DynamoBackend:
         bus: Any = _Linked(relay, self._bus)
         news: Any = _Linked(relay, self._redis.news) if self._redis else None
         stores = stores_over(WiredClient(send, node.clock), TABLE, node.clock)
-        return replace(stores, bus=bus, news=news)
+        return replace(stores, bus=bus, news=news, answers_in_s=node.faults.timeout_s)
 
     async def open(self) -> None:
         await self._table.create()
