@@ -119,10 +119,9 @@ def the_closed_time_is_set_whatever_it_was() -> Iterator[None]:
         yield
 
 
-@bug
-def a_commit_does_not_look_at_the_closed_time() -> Iterator[None]:
+def _without(condition: str) -> Iterator[None]:
+    """A commit leaves out one of its conditions on META."""
     raise_version = registry._raise_version
-    condition = "c BETWEEN :earliest AND :start"
 
     def careless(entry: LogEntry, term: int | None) -> Item:
         write = raise_version(entry, term)
@@ -133,3 +132,13 @@ def a_commit_does_not_look_at_the_closed_time() -> Iterator[None]:
 
     with patch.object(registry, "_raise_version", careless):
         yield
+
+
+@bug
+def a_commit_does_not_look_at_the_version() -> Iterator[None]:
+    yield from _without("v = :before")
+
+
+@bug
+def a_commit_does_not_look_at_the_closed_time() -> Iterator[None]:
+    yield from _without("c BETWEEN :earliest AND :start")
