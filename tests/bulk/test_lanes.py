@@ -11,13 +11,16 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Rate
-from heatsink.bulk.store import Grants, LaneDepth
+from heatsink.bulk.items import packed
+from heatsink.bulk.store import Grants, Slice
 from heatsink.bulk.work.lanes import HomeClock, Lanes
+from heatsink.bulk.work.ledger import Held
 from heatsink.clock import Clock
 from heatsink.stores.memory.queue.homes import MemoryLimits
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 LANE, PER_S = "tag/channel-7", 30
+LOOK_S = 0.001
 
 
 class FarAway(MemoryLimits):
@@ -34,13 +37,27 @@ class FarAway(MemoryLimits):
         return grants
 
 
+def held(count: int) -> Held:
+    about = {"part": "p", "batch": "b", "tenant": "channel-7", "action": "tag", "lane": LANE}
+    numbers = {"submitted_ms": 0, "start": 0, "count": count, "tries": 0}
+    body = packed(0, [b"\x00"] * count)
+    return Held(Slice(attempt="a:0", limited=True, body=body, **about, **numbers))  # type: ignore[arg-type]
+
+
+async def keep_booking(lanes: Lanes, clock: Clock) -> None:
+    while True:
+        await lanes.book()
+        await clock.sleep(LOOK_S)
+
+
 async def starts_of(lanes: Lanes, clock: Clock, how_many: int) -> list[float]:
     starts: list[float] = []
+    lanes.put(held(how_many))
+    booking = asyncio.ensure_future(keep_booking(lanes, clock))
     while len(starts) < how_many:
-        await lanes.book([LaneDepth(LANE, how_many - len(starts))])
-        await clock.sleep(max(lanes.next_s(100) - clock.monotonic_s(), 0.0))
-        granted, _ = lanes.due(room=100)
-        starts += [clock.monotonic_s()] * granted.get(LANE, 0)
+        await clock.sleep(LOOK_S)
+        starts += [clock.monotonic_s()] * len(lanes.take(lambda _: 100))
+    booking.cancel()
     return starts
 
 

@@ -99,6 +99,53 @@ async def test_items_that_are_done_leave_nothing_behind(
     assert {name.partition("/")[2] for name in left} == {""}, "only the part's own record is left"
 
 
+async def chunks_left(redis: Connection) -> int:
+    (name,) = [name for name in await names(redis) if name.endswith("/chunks")] or [""]
+    return sum(field.startswith(b"b") for field in await redis.run("HKEYS", name)) if name else 0
+
+
+async def test_a_cancelled_part_frees_its_chunks_at_once(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5] * 200)
+    await driver.work(want=7, mark="r")
+    await driver.steer("a", "cancel")
+    assert await chunks_left(redis) == 0
+    assert [name for name in await names(redis) if "/part/" in name and "/notes" in name] == []
+    assert (await driver.counts("a")).cancelled == 1_000
+
+
+async def test_what_runs_when_its_part_is_cancelled_may_finish_and_then_frees_its_chunks(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5] * 200)
+    first, second = await driver.slices(7)
+    await driver.steer("a", "cancel")
+    assert await chunks_left(redis) == 2
+    assert await driver.settle(first, "ddddd")
+    assert await driver.settle(second, "df")
+    assert await chunks_left(redis) == 1
+    assert not await driver.settle(first, "fffff"), "a late acknowledgement is refused"
+    (failed,) = await stores.queue.failures(PARTITION, "a", "", 10)
+    assert (failed.body, failed.offset) == (b"a/1", 1)
+    counts = await driver.counts("a")
+    assert (counts.state, counts.done, counts.failed, counts.cancelled) == ("finished", 6, 1, 993)
+
+
+async def test_a_part_with_many_failures_frees_what_was_never_begun_when_it_is_cancelled(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5] * 400)
+    while (await driver.counts("a")).failed <= 1_000:
+        await driver.work(mark="f")
+    await driver.steer("a", "cancel")
+    failed = (await driver.counts("a")).failed
+    assert await chunks_left(redis) == -(-failed // 5)
+
+
 async def test_a_part_that_ended_expires_once_its_end_was_reported(
     redis: Connection, stores: QueueStores, clock: ManualClock
 ) -> None:

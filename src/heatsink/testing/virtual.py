@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
+ROUNDS_MAX = 10
 Result = TypeVar("Result")
 
 
@@ -48,4 +50,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
     """Like `asyncio.run`, on virtual time. Threads and sockets do not work there."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
+        try:
+            return runner.run(work)
+        finally:
+            with suppress(Deadlock):
+                runner.run(_end_all())
+
+
+async def _end_all() -> None:
+    """Also what tasks start while they end, which nobody would ever run."""
+    me = asyncio.current_task()
+    for _ in range(ROUNDS_MAX):
+        left = [task for task in asyncio.all_tasks() if task is not me]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

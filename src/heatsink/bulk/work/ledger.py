@@ -53,6 +53,10 @@ class Held:
         )
 
 
+Place = tuple[Held, int]
+"""A slice, and the offset of an item in it."""
+
+
 def _sound(setback: Setback) -> Setback:
     try:
         return _decoded(_encoded(setback))
@@ -69,10 +73,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._held)
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self._changed)
 
     @property
     def attempts(self) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+TICK_S = 1e-6  # a wait of less than a clock can tell would not end, however often it is made
+
 
 class Nudge:
     """One waiter; a nudge that came before the wait counts."""
@@ -24,7 +26,7 @@ class Nudge:
             self._waiter = waiter = loop.create_future()
             handle = None
             if timeout_s < float("inf"):
-                handle = loop.call_later(timeout_s, _finish, waiter)
+                handle = loop.call_later(max(timeout_s, TICK_S), _finish, waiter)
             try:
                 await waiter
             finally:

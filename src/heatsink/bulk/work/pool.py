@@ -16,25 +16,24 @@ from heatsink.bulk.store import DONE
 from heatsink.clock import Clock
 
 from .attempts import TimedOut, UnknownAction, verdict
-from .ledger import Held, Ledger
+from .lanes import NEVER, Lanes
+from .ledger import Held, Ledger, Place
 from .threads import in_thread
 
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
 YIELD_S = 0.002  # handlers that never wait must still let others in
-Place = tuple[Held, int]  # a slice, and the offset of an item in it
 DEPLOY_S = 600.0  # how long workers of another release may be the only ones with an action
 ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
 
 
 class Job:
-    """Items that run in one go. Not begun by `start_by_s`, they are given back."""
+    """Items that run in one go."""
 
-    __slots__ = ("places", "start_by_s")
+    __slots__ = ("places",)
 
-    def __init__(self, places: list[Place], start_by_s: float) -> None:
+    def __init__(self, places: list[Place]) -> None:
         self.places = places
-        self.start_by_s = start_by_s
 
     @property
     def count(self) -> int:
@@ -59,12 +58,16 @@ class Worker:
 
 
 class WorkerPool:
-    """Runs jobs in the order they come, `size` at a time. `on_change` is called as they end."""
+    """Runs what is due in `lanes`, then jobs in the order they come, `size` at a time.
+
+    `on_change` is called as they end.
+    """
 
     def __init__(
         self,
         actions: Actions,
         ledger: Ledger,
+        lanes: Lanes,
         on_change: Callable[[], None],
         on_refused: Callable[[Held, float], None],
         once: Once,
@@ -73,6 +76,7 @@ class WorkerPool:
     ) -> None:
         self._actions = actions
         self._ledger = ledger
+        self._lanes = lanes
         self._on_change = on_change
         self._on_refused = on_refused
         self._once = once
@@ -105,32 +109,28 @@ class WorkerPool:
             worker = Worker()
             self._workers[worker] = None
             worker.task = asyncio.ensure_future(self._work(worker))
-        self._wake(len(self._idle))
+        self.wake(len(self._idle))
 
-    def put(self, held: Held, start_by_s: float = float("inf"), first: bool = False) -> None:
+    def put(self, held: Held) -> None:
         together = self.together(held.slice.action)
         places = [(held, offset) for offset in range(held.slice.count)]
         self._waiting_items += len(places)
-        last = self._jobs[-1] if self._jobs and not first else None
+        last = self._jobs[-1] if self._jobs else None
         if last is not None and together > 1 and last.may_take(held):
             room = together - last.count
             last.places += places[:room]
             places = places[room:]
-        jobs = [
-            Job(places[at : at + together], start_by_s) for at in range(0, len(places), together)
-        ]
-        if first:
-            self._jobs.extendleft(reversed(jobs))
-        else:
-            self._jobs.extend(jobs)
-        self._wake(len(jobs))
+        jobs = [Job(places[at : at + together]) for at in range(0, len(places), together)]
+        self._jobs.extend(jobs)
+        self.wake(len(jobs))
 
     def together(self, action: str) -> int:
         """How many items its handler takes at once."""
         known = self._actions.get(action)
         return known.together if known else 1
 
-    def _wake(self, count: int) -> None:
+    def wake(self, count: int) -> None:
+        """Have so many idle workers look for something to run."""
         while count > 0 and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -142,11 +142,10 @@ class WorkerPool:
     async def _work(self, worker: Worker) -> None:
         try:
             while not worker.abandoned and len(self._workers) <= self.size:
-                if not self._jobs:
+                job = self._next_job()
+                if job is None:
                     await self._wait()
                     continue
-                job = self._jobs.popleft()
-                self._waiting_items -= job.count
                 await self._run(worker, job)
                 now_s = self._clock.monotonic_s()
                 if now_s - self._yielded_s > YIELD_S:
@@ -154,6 +153,16 @@ class WorkerPool:
                     await self._clock.sleep(0)
         finally:
             self._workers.pop(worker, None)
+
+    def _next_job(self) -> Job | None:
+        lanes = self._lanes
+        if lanes.idle_until_s < NEVER and (places := lanes.take(self.together)):
+            return Job(places)
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        self._waiting_items -= job.count
+        return job
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -165,10 +174,6 @@ class WorkerPool:
         if not job.places:
             return
         started_s = self._clock.monotonic_s()
-        if started_s > job.start_by_s:
-            self._give_back(job)
-            self._on_change()
-            return
         worker.job, worker.started_s = job, started_s
         self.busy += 1
         name = job.places[0][0].slice.action
@@ -295,6 +300,8 @@ class WorkerPool:
             self._give_back(job)
         self._jobs.clear()
         self._waiting_items = 0
+        for place in self._lanes.clear():
+            self._ledger.give_back(*place)
         self._on_change()
 
     async def stop(self, grace_s: float) -> None:
@@ -303,7 +310,7 @@ class WorkerPool:
         self.give_back_waiting()
         workers = list(self._workers)
         self.size = 0
-        self._wake(len(self._idle))
+        self.wake(len(self._idle))
         tasks = {worker.task for worker in workers if worker.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from random import Random
 
 from heatsink.bulk.actions import Actions, Once
-from heatsink.bulk.store import Claimed, ClaimRequest, QueueStores
+from heatsink.bulk.store import BACK, Claimed, ClaimRequest, QueueStores
 from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
 
-from .lanes import Lanes
+from .lanes import READY_S, Lanes
 from .ledger import Held, Ledger
 from .meter import WorkMeter
 from .nudge import Nudge
@@ -22,7 +22,7 @@ from .pool import WorkerPool
 logger = logging.getLogger("heatsink")
 AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims
 CLAIM_MAX = 1_000
-FLUSH_S = 0.005
+FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # longer where it takes long to tell
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a call that failed
@@ -52,7 +52,6 @@ class Pump:
         rng: Random,
     ) -> None:
         self.partition = partition
-        self.owned = True
         self._stores = stores
         self._owner = terms.owner
         self._lease_s = terms.lease_s
@@ -61,30 +60,43 @@ class Pump:
         self._ledger = Ledger()
         self._lanes = Lanes(stores.limits, clock)
         self._nudge, self._news = Nudge(), Nudge()
+        self._depths, self._ready = Nudge(), Nudge()
         self._pace = Pace()
         self.meter = meter
         self.pool = WorkerPool(
-            actions, self._ledger, self._on_change, self._on_refused, terms.once, clock, rng
+            actions,
+            self._ledger,
+            self._lanes,
+            self._on_change,
+            self._on_refused,
+            terms.once,
+            clock,
+            rng,
         )
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
         self._together = 1  # items that a free worker takes, by what came last
+        self._has_more = True  # to claim, as far as is known
+        self._look_s = 0.0
         self._beat_s = clock.monotonic_s()
         self._stopping = False
 
     def ring(self) -> None:
+        """There may be something to claim."""
+        self._has_more = True
         self._nudge()
 
     def _on_change(self) -> None:
         self._news()
-        if self.pool.backlog <= self._ahead // 2:
+        if self._has_more and self.pool.backlog <= self._ahead // 2:
             self._nudge()
 
     # -- claiming --------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Claim whenever workers have room; once stopped, see what they hold to its end."""
-        others = [asyncio.ensure_future(self._always(work)) for work in (self._tell, self._mind)]
+        duties = (self._tell, self._mind, self._book_starts, self._call_workers)
+        others = [asyncio.ensure_future(self._always(duty)) for duty in duties]
         try:
             while not self._stopping:
                 await self._nudge.wait(await self._turn())
@@ -107,30 +119,36 @@ class Pump:
 
     async def _turn(self) -> float:
         """One claim if there is room; how long to wait before the next unless nudged."""
-        self._pace.learn(self.pool.finished, self._clock.monotonic_s())
-        granted, start_by_s = self._lanes.due(self.pool.free)
-        want = self._want()
-        if want <= 0 and not granted:
-            return self._until_lanes(IDLE_S)
+        now_s = self._clock.monotonic_s()
+        self._pace.learn(self.pool.finished, now_s)
+        lacking, want = self._lanes.lacking(self._room_of_lanes()), self._want()
+        is_worth_it = want > 0 and (self._has_more or now_s >= self._look_s)
+        if not lacking and not is_worth_it:
+            return self._until_next() or self._until_room()
         if not await self._keep_leases(self._lease_s * 2 / 3):
             return PAUSE_S
         try:
-            claimed = await self._claim(want, granted)
+            claimed = await self._claim(want, lacking)
         except HeatsinkError as error:
             logger.info("partition %s: a claim failed: %s", self.partition, error)
             return PAUSE_S
-        self.owned = claimed.owned
-        self.meter.claimed(claimed.slices, self._clock.now_s())
-        self._start(claimed, start_by_s)
-        await self._lanes.book(claimed.lanes)
+        self._start(claimed)
         if claimed.more and self._want() > 0 and claimed.slices:
             return 0.0
-        wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
-        return self._until_lanes(min(wake_s, IDLE_S))
+        return self._until_next()
 
-    def _until_lanes(self, wait_s: float) -> float:
-        next_s = self._lanes.next_s(self.pool.free)
-        return min(max(next_s - self._clock.monotonic_s(), 0.0), wait_s)
+    def _until_next(self) -> float:
+        next_s = min(self._lanes.claim_s, self._look_s)
+        return max(next_s - self._clock.monotonic_s(), 0.0)
+
+    def _until_room(self) -> float:
+        """Whoever finishes something nudges, if there is more to claim."""
+        self._has_more = True
+        return IDLE_S
+
+    def _room_of_lanes(self) -> int:
+        soon = int(self._pace.per_s * READY_S)
+        return self.pool.free * self._together + soon - self._lanes.held
 
     @property
     def _ahead(self) -> int:
@@ -156,24 +174,51 @@ class Pump:
         del self._unanswered[attempt]
         return claimed
 
-    def _start(self, claimed: Claimed, start_by_s: float) -> None:
+    def _start(self, claimed: Claimed) -> None:
+        self._has_more = claimed.more
+        wake_s = IDLE_S if claimed.wake_ms is None else claimed.wake_ms / 1000 + 0.001
+        self._look_s = self._clock.monotonic_s() + min(wake_s, IDLE_S)
+        self.meter.claimed(claimed.slices, self._clock.now_s())
         takes = [self.pool.together(each.action) for each in claimed.slices]
         self._together = min(takes, default=self._together)
         for held in self._ledger.take(claimed.slices):
             if held.slice.limited:
-                self.pool.put(held, start_by_s, first=True)
+                self._lanes.put(held)
             else:
                 self.pool.put(held)
+        self._lanes.learn(claimed.lanes)
         if self._stopping:  # while the claim was on its way
             self.pool.give_back_waiting()
+        self._depths()
+        self._ready()
+
+    async def _book_starts(self) -> None:
+        """Beside the claims, which must not wait for the limits' homes."""
+        while True:
+            await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
+            if self._lanes.book_s <= self._clock.monotonic_s():
+                await self._lanes.book()
+                self._nudge()
+                self._ready()
+
+    async def _call_workers(self) -> None:
+        """When items of lanes may begin. A worker that is busy will see for itself."""
+        while True:
+            count, next_s = self._lanes.due()
+            self.pool.wake(count)
+            await self._ready.wait(next_s - self._clock.monotonic_s())
 
     # -- telling ---------------------------------------------------------------------------
 
     async def _tell(self) -> None:
+        took_s = 0.0
         while True:
             await self._news.wait(float("inf"))
-            await self._clock.sleep(FLUSH_S)
-            if not await self.flush():
+            await self._clock.sleep(max(FLUSH_S, 2 * took_s))
+            began_s = self._clock.monotonic_s()
+            is_told = await self.flush()
+            took_s = min(self._clock.monotonic_s() - began_s, FLUSH_S_MAX / 2)
+            if not is_told:
                 await self._clock.sleep(PAUSE_S)
                 self._news()
 
@@ -202,8 +247,8 @@ class Pump:
         for held, outcome in news:
             self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
-        if any(outcome.setbacks for outcome in outcomes):
-            self._nudge()  # to learn when the first of them is due again
+        if any(outcome.setbacks or BACK in outcome.marks for outcome in outcomes):
+            self.ring()  # to learn when the first of them is due again
         return True
 
     async def _mind(self) -> None:

@@ -84,6 +84,8 @@ class Share:
         self.state = "cancelled"
         self.cancelled += self.waiting
         self.fresh = 0
+        untouched = self.next_chunk + (self.next_offset > 0)
+        self.chunks = {n: chunk for n, chunk in self.chunks.items() if n < untouched}
         self.delayed.clear()
         self.suspects.clear()
 
@@ -217,7 +219,11 @@ class Share:
         return self.state in ("ready", "paused", "cancelled") and not self.waiting + self.running
 
     def end(self) -> PartEnd:
+        """What was cancelled will not be read again: only chunks with failures stay."""
         part = self.part
+        if self.cancelled:
+            kept = {chunk for chunk, _ in self.failures}
+            self.chunks = {n: chunk for n, chunk in self.chunks.items() if n in kept}
         return PartEnd(part.batch, part.id, self.lap, self.done, self.failed, self.cancelled)
 
     def counts(self) -> PartCounts:

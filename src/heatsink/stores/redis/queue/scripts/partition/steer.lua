@@ -9,7 +9,15 @@ local function drop()
   p.gone = true
 end
 
+-- Chunks that nobody was handed anything of: nearly all that a large batch takes.
+local function free_untouched()
+  local chunks = p.key .. '/chunks'
+  local n = p.next_offset > 0 and p.next_chunk + 1 or p.next_chunk
+  while redis.call('HDEL', chunks, 'b' .. n, 'c' .. n, 'l' .. n) > 0 do n = n + 1 end
+end
+
 local function cancel()
+  if p.running + p.failed > 0 then free_untouched() end -- else all go when the part ends, below
   p.cancelled = p.cancelled + waiting(p)
   p.fresh, p.delayed, p.suspects = 0, 0, 0
   redis.call('UNLINK', p.key .. '/delayed', p.key .. '/suspects')

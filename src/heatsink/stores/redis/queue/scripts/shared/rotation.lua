@@ -94,9 +94,24 @@ local function ends(p)
   return may_end and waiting(p) + p.running == 0
 end
 
+-- What was cancelled will not be read again: of its chunks only those with failures stay. Where
+-- many items failed, that is most of the chunks that were begun, and not worth the time.
+local function free(p)
+  if p.failed > FREE_MAX then return end
+  local chunks, kept = p.key .. '/chunks', {}
+  for _, place in ipairs(redis.call('ZRANGE', p.key .. '/failures', 0, -1)) do
+    local number = tonumber(string.sub(place, 1, 8))
+    kept['b' .. number], kept['l' .. number] = true, true
+  end
+  for name in pairs(kept) do kept[name] = redis.call('HGET', chunks, name) end
+  redis.call('UNLINK', chunks, p.key .. '/notes')
+  for name, value in pairs(kept) do redis.call('HSET', chunks, name, value) end
+end
+
 local function put(p)
   if ends(p) then
     leave(p)
+    if p.cancelled > 0 then free(p) end
     p.state = 'finished'
     local ending = { p.info[BATCH], p.info[ID], p.lap, p.done, p.failed, p.cancelled }
     redis.call('HSET', ENDS, p.handle, cmsgpack.pack(ending))

@@ -11,6 +11,7 @@ local SERVICE_US = 1000
 local SERVICE_WEIGHT = 0.1
 local QUANTUM_US = 20000
 local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases at once: the rest waits for the next call
+local FREE_MAX = 1000
 
 local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
 local LEASES, EXPIRY, SLEEPING = root .. 'leases', root .. 'expiry', root .. 'sleeping'
