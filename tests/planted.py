@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 import pytest
 
 Plant = Callable[[], AbstractContextManager[None]]
 Simulate = Callable[[int], object]
+Ran = TypeVar("Ran")
 Violations = type[Exception] | tuple[type[Exception], ...]
 
 
@@ -24,12 +26,17 @@ class Bugs(dict[str, Plant]):
         return self[plant.__name__]
 
 
-def hold(simulate: Simulate, seeds: range, violations: Violations, of: str) -> None:
+def hold(
+    simulate: Callable[[int], Ran], seeds: range, violations: Violations, of: str
+) -> list[Ran]:
+    """What the runs return, if there is no violation in any."""
+    ran = []
     for seed in seeds:
         try:
-            simulate(seed)
+            ran.append(simulate(seed))
         except violations as violation:
             pytest.fail(f"{violation}\nreplay: ./dev soak --of {of} --first {seed} --seeds 1")
+    return ran
 
 
 def find(plant: Plant, simulate: Simulate, seeds: range, violations: Violations) -> None:

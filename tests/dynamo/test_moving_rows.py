@@ -17,10 +17,10 @@ from heatsink.dynamo import adaptation
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.split.map import SPACE
-from heatsink.split.policy import Isolate, Merge, Split
 from heatsink.testing import ManualClock
 
 from .calls import TABLE, Calls
+from .forced import ForcedChanges
 
 FREE = EngineSettings(write_limit=1e9, read_limit=1e9, partitions=2)
 HASHES = [f"key{number}" for number in range(12)]
@@ -54,7 +54,7 @@ class World:
         self.plain: dict[tuple[str, str], str] = {}
         table = self.calls.engine.table(TABLE)
         self._adaptive = table.throughput.adaptive
-        self._adaptation = table.adaptation
+        self._forced = ForcedChanges(table)
         self._written = 0
 
     def do(self, what: str, where: Any, sort: str) -> None:
@@ -117,27 +117,13 @@ class World:
             self.tend()
 
     def split(self, at: int, _: str) -> None:
-        partition = self._adaptive.map.find(at)
-        if not partition.changing and at != partition.start:
-            self._begin(Split(partition.number, at, "drawn"))
+        self._forced.split(at)
 
     def isolate(self, key: int, _: str) -> None:
-        partition = self._adaptive.map.find(key)
-        if not partition.changing and not partition.is_one_key:
-            self._begin(Isolate(partition.number, key, "drawn"))
+        self._forced.isolate(key)
 
     def merge(self, at: int, _: str) -> None:
-        left = self._adaptive.map.find(at)
-        if left.end == SPACE or left.changing:
-            return
-        right = self._adaptive.map.find(left.end)
-        if not right.changing:
-            right.changing = True
-            self._begin(Merge(left.number, right.number, "drawn"))
-
-    def _begin(self, change: Any) -> None:
-        self._adaptive.partition(change.partition).changing = True
-        self._adaptation.begin(change)
+        self._forced.merge(at)
 
     def tend(self, *_: Any) -> None:
         self.calls.engine.tend()

@@ -16,6 +16,7 @@ from heatsink.lab import (
     reads,
     scaling,
 )
+from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
@@ -145,3 +146,17 @@ def test_adaptive_capacity_stops_at_one_key_and_salt_needs_it_on_a_young_table()
     assert sum(second.throttled for second in salted) > 0
     assert salted[-1].buckets > 1
     assert sum(second.throttled for second in both) == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_more_buckets_lie_more_evenly_in_partitions_that_do_not_split(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why a throttled key grows beyond what its rate needs: coarse buckets share partitions."""
+    monkeypatch.setattr(partitions, "RULES", BucketRules(buckets_max=8))
+    coarse = list(partitions.seconds("salted", 2_400, seed))[-10:]
+    monkeypatch.setattr(partitions, "RULES", BucketRules(buckets_max=64))
+    fine = list(partitions.seconds("salted", 2_400, seed))[-10:]
+    assert sum(second.throttled for second in coarse) > 1_000
+    assert sum(second.throttled for second in fine) == 0
+    assert 8 < fine[-1].buckets < 64

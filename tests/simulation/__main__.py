@@ -11,16 +11,19 @@ from os import cpu_count
 
 from tests.absorb import world as reads
 from tests.bulk.simulation.world import simulate as simulate_bulk
+from tests.dynamo.simulation.world import simulate as simulate_engine
 from tests.isolate import simulation as timelines
 
 from .history import Violation
-from .world import simulate
+from .world import simulate, simulate_dynamodb
 
 RUNS: dict[str, Callable[[int], object]] = {
     "log": simulate,
     "bulk": simulate_bulk,
     "reads": reads.simulate,
     "timelines": timelines.simulate,
+    "engine": simulate_engine,
+    "dynamodb": simulate_dynamodb,
 }
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation)
 
@@ -30,7 +33,8 @@ def failure_of(seed: int, names: list[str]) -> str | None:
         try:
             RUNS[name](seed)
         except VIOLATIONS as violation:
-            return f"seed {seed}: {name}: {violation}"
+            replay = f"./dev soak --of {name} --first {seed} --seeds 1"
+            return f"seed {seed}: {name}: {violation}\n  replay: {replay}"
     return None
 
 
@@ -47,9 +51,7 @@ def main() -> int:
         for done, failure in enumerate(pool.map(play, seeds, chunksize=4), start=1):
             if failure:
                 failures += 1
-                print(
-                    f"{failure}\n  replay: ./dev soak --first {failure.split()[1][:-1]} --seeds 1"
-                )
+                print(failure)
             if done % 100 == 0:
                 print(f"{done} of {len(seeds)} seeds, {failures} with a violation", flush=True)
     print(f"{len(seeds)} seeds, {failures} with a violation")

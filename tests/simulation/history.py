@@ -48,6 +48,7 @@ class History:
     reads: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     layout_changes: int = 0
+    store_changes: dict[str, int] = field(default_factory=dict)
 
     def new_append(self, key: str) -> Append:
         append = Append(key, b"message %d" % len(self.appends))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -11,9 +11,10 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
 from heatsink.spread.backoff import Retries
+from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.stores import Stores
-from heatsink.testing import Faults, Link, SkewedClock, linked_stores
+from heatsink.testing import Faults, Link, SkewedClock
 
 RULES = BucketRules(bucket_units_s=8, buckets_max=8, cool_down_s=3.0)
 RETRIES = Retries(first_s=0.05, longest_s=0.5, deadline_s=4.0)
@@ -22,15 +23,18 @@ RETRIES = Retries(first_s=0.05, longest_s=0.5, deadline_s=4.0)
 class Node:
     """An app server or a coordinator. It can stall, crash and start again."""
 
-    def __init__(self, name: str, stores: Stores, coordinates: bool, rng: Random) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[Node], Stores], coordinates: bool, rng: Random
+    ) -> None:
         self.name = name
         self.clock = SkewedClock()
         self.faults = Faults()
         self.link = Link(self.clock, self.faults, rng)
         self.relay_faults = Faults(timeout_s=0.25)
         self.relay_link = Link(self.clock, self.relay_faults, rng)
+        self.token_ttl_s = TOKEN_TTL_S
         self.client: Heatsink | None = None
-        self._stores = stores
+        self._connect = connect
         self._coordinates = coordinates
         self._rng = rng
         self._lives = 0
@@ -46,15 +50,14 @@ class Node:
             lease_s=1.5,
             name=f"{self.name}.{self._lives}",
         )
-        relay = self.relay_link if self._stores.news else None
-        stores = linked_stores(self._stores, self.link, relay)
         while True:
-            client = Heatsink(stores, settings, self.clock, self._rng)
+            client = Heatsink(self._connect(self), settings, self.clock, self._rng)
             try:
                 await client.__aenter__()
             except HeatsinkError:
                 await self.clock.sleep(0.2)
                 continue
+            client.counters._token_ttl_s = self.token_ttl_s
             self.client = client
             return
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
 from heatsink.client import heatsink
+from heatsink.dynamo import adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.ids import Minter, Uuid7
 from heatsink.registry import registry, relay
-from heatsink.registry.decision import LogEntry, Reading
+from heatsink.registry.decision import LogEntry, Meta, Reading
 from heatsink.spread.pages import Entry
-from heatsink.stores.memory import memory_stores
-from heatsink.stores.stores import Stores
-from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 from . import checks
+from .backends import DynamoBackend, MakeBackend, MemoryBackend
 from .history import Adds, Append, History, Outcome, Violation
 from .nodes import Node
 from .relay import UnreliableRedis
@@ -33,37 +31,36 @@ KEYS = ("hot", "warm", "a#b%")
 COUNTERS = ("likes", "hot")
 BUFFERED = "views"
 YEAR_S = 365 * 86_400.0
+BRIEF_TTL_S = 5.0  # less than settings allow
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, make_backend: MakeBackend, with_folds: bool) -> None:
         self.rng = Random(seed)
         self.history = History()
         self.audit = checks.RegistryAudit()
         self.truth_clock = SkewedClock()
         self.redis = UnreliableRedis(Random(seed))
         self.with_redis = has_redis(seed)
-        self.stores = self._make_stores()
+        relay = self.redis if self.with_redis else None
+        self.backend = make_backend(seed, self, relay)
         self.app_servers = [self._node(f"app-{n}", False) for n in range(3)]
         self.coordinators = [self._node(f"coordinator-{n}", True) for n in range(2)]
         self.nodes = [*self.app_servers, *self.coordinators]
         self.redis.reach(self.nodes)
+        self.with_folds = with_folds
+        if with_folds:
+            for node in self.nodes:
+                node.token_ttl_s = BRIEF_TTL_S
         self.violation: Violation | None = None
         self.acts: list[asyncio.Task[None]] = []
 
-    def _make_stores(self) -> Stores:
-        limit = PartitionLimit(writes_s=12, reads_s=400, burst_s=2.0)
-        stores = throttled(memory_stores(self.truth_clock), limit, self.truth_clock)
-        stores = replace(stores, registry=AuditedRegistry(stores.registry, self))
-        if self.with_redis:
-            stores = replace(stores, news=self.redis.news, bus=self.redis.bus)
-        return stores
-
     def _node(self, name: str, coordinates: bool) -> Node:
-        return Node(name, self.stores, coordinates, Random(self.rng.random()))
+        return Node(name, self.backend.connect, coordinates, Random(self.rng.random()))
 
     async def run(self) -> History:
         self._skew_clocks()
+        await self.backend.open()
         await asyncio.gather(*(node.start() for node in self.nodes))
         workers = [asyncio.ensure_future(work) for work in self._workload()]
         await asyncio.sleep(TROUBLE_S)
@@ -74,8 +71,10 @@ class World:
 
     def _workload(self) -> list[Any]:
         redis = [self._forever(self.redis.make_trouble, 3.0)] if self.with_redis else []
+        folds = [self._forever(self._fold, 0.5)] if self.with_folds else []
         return [
             *redis,
+            *folds,
             self._forever(self._append, 0.04),
             self._forever(self._read, 0.5),
             self._forever(self._read, 0.5),
@@ -252,6 +251,11 @@ class World:
         if node is not None:
             await self._check_counter(node, self.rng.choice((*COUNTERS, BUFFERED)))
 
+    async def _fold(self) -> None:
+        node, key = self._pick_node(), self.rng.choice((*COUNTERS, BUFFERED))
+        if node is not None:
+            await self._attempt(node, lambda hs: hs.counters.fold(key))
+
     async def _check_counter(self, node: Node, key: str) -> bool:
         adds = self._adds(key)
         low = adds.acknowledged
@@ -337,7 +341,8 @@ class World:
         for node in self.app_servers:
             await node.clock.awake()
             await self._check_service(node)
-        await checks.check_rows(self.stores, self.history)
+        await checks.check_rows(self.backend.stores, self.history)
+        self.history.store_changes = await self.backend.close()
         if self.violation:
             raise self.violation
 
@@ -354,33 +359,18 @@ class World:
             if not await self._check_counter(node, key):
                 raise Violation(f"{node.name} cannot count though nothing is wrong any more")
 
+    def saw(self, reading: Reading) -> None:
+        self._check(self.audit.see, reading)
+
+    def saw_append(self, entry: LogEntry, term: int | None, before: Meta) -> None:
+        self.history.layout_changes += len(entry.bucket_decisions)
+        self._check(self.audit.see_append, entry, term, before)
+
     def _check(self, check: Callable[..., None], *evidence: Any) -> None:
         try:
             check(*evidence)
         except Violation as violation:
             self.violation = self.violation or violation
-
-
-class AuditedRegistry:
-    """The store's registry with an observer inside, to whom every change is shown."""
-
-    def __init__(self, registry: Any, world: World) -> None:
-        self._registry = registry
-        self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._registry, name)
-
-    async def advance(self, closed_ms: int) -> Reading:
-        reading: Reading = await self._registry.advance(closed_ms)
-        self._world._check(self._world.audit.see, reading)
-        return reading
-
-    async def append(self, entry: LogEntry, term: int | None) -> None:
-        before = (await self._registry.meta()).meta
-        await self._registry.append(entry, term)
-        self._world.history.layout_changes += len(entry.bucket_decisions)
-        self._world._check(self._world.audit.see_append, entry, term, before)
 
 
 async def _as_coroutine(work: Awaitable[Any]) -> Any:
@@ -403,13 +393,26 @@ def has_redis(seed: int) -> bool:
     return seed % 2 == 1
 
 
+def has_folds(seed: int) -> bool:
+    """A fourth of the seeds fold counters within the run, and seal the tokens of its beginning."""
+    return seed % 4 == 2
+
+
 def simulate(seed: int) -> History:
     """Run one seed. Raises `Violation` if an invariant does not hold."""
+    return _play(seed, MemoryBackend, has_folds(seed))
 
+
+def simulate_dynamodb(seed: int) -> History:
+    """The same on DynamoDB's store, over an engine whose partitions run hot and split."""
+    return _play(seed, DynamoBackend, with_folds=True)
+
+
+def _play(seed: int, make_backend: MakeBackend, with_folds: bool) -> History:
     surprises: list[str] = []
 
     async def run() -> History:
-        history = await World(seed).run()
+        history = await World(seed, make_backend, with_folds).run()
         if surprises:
             raise Violation(surprises[0])
         return history
@@ -418,6 +421,7 @@ def simulate(seed: int) -> History:
         surprises.append(f"{message % details}: {sys.exception()!r}")
 
     with (
+        patch.object(adaptation, "MOVED_AT_ONCE", 5),  # so that requests meet rows on the move
         patch.object(registry, "LOG_KEEP", 3),  # so that views fall behind what is trimmed
         patch.object(relay, "ASKS_S", 2.0 if seed % 4 == 1 else 200.0),  # as in a large fleet
         patch.object(heatsink.logger, "exception", note),

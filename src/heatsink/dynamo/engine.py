@@ -32,6 +32,7 @@ from .table import Table
 
 API = "DynamoDB_20120810."
 OK, BAD_REQUEST = 200, 400
+TEND_S = 0.02
 Operation = tuple[msgspec.json.Decoder[Any], Callable[[Database, Any], Json]]
 
 
@@ -67,6 +68,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self._database = Database(settings, clock, rng)
+        self._clock = clock
 
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
         """`target` is the X-Amz-Target header. Never raises for what a client sends."""
@@ -80,6 +82,12 @@ class Engine:
     def tend(self) -> None:
         """Let partitions adapt to their heat. Requests may come between any two calls."""
         self._database.tend()
+
+    async def keep_tending(self) -> None:
+        """Until cancelled: whoever runs an engine runs this beside it."""
+        while True:
+            self.tend()
+            await self._clock.sleep(TEND_S)
 
     def table(self, name: str) -> Table:
         """A table itself, for tests and tools in the same process."""

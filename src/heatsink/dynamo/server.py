@@ -30,7 +30,6 @@ except ImportError as missing:
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
-TEND_S = 0.02
 TARGET = b"x-amz-target"
 TARGET_LENGTH = len(TARGET)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
@@ -169,13 +168,8 @@ class EngineServer:
             raise InvalidSetting(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
-        self._tending = loop.create_task(self._tend())
+        self._tending = loop.create_task(self._engine.keep_tending())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
-
-    async def _tend(self) -> None:
-        while True:
-            self._engine.tend()
-            await self._clock.sleep(TEND_S)
 
     async def stop(self) -> None:
         if self._tending is not None:

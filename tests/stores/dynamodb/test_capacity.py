@@ -6,16 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
+from random import Random
 from unittest.mock import call, patch
 
 from heatsink import BucketRules, Heatsink, Retries, connect
+from heatsink.client.settings import Settings
 from heatsink.clock import SystemClock
+from heatsink.dynamo.engine import API, Engine
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.split.map import SPACE
-from heatsink.stores.dynamodb import make_table
+from heatsink.spread.store import Running
+from heatsink.stores.dynamodb import make_table, stores_over
 from heatsink.stores.dynamodb.address import parse
+from heatsink.stores.dynamodb.table import Table
+from heatsink.testing import SkewedClock, run_on_virtual_time
+from tests.simulation.backends import WiredClient
 
 
 @asynccontextmanager
@@ -35,6 +42,51 @@ async def test_what_weighs_beside_the_body_is_counted() -> None:
             await hs.log.append("just under a kilobyte", b"x" * 1_020)
             hs._tracker.alarms()
     assert surplus.call_args_list == [call("just under a kilobyte", 1)]
+
+
+async def test_an_add_is_counted_as_the_transaction_that_it_is() -> None:
+    """Four units: else a counter's buckets would be filled to four times what a partition takes."""
+    async with client() as hs:
+        with patch.object(hs._tracker, "record_units") as surplus:
+            await hs.counters.add("likes", 1)
+            hs._tracker.alarms()
+    assert surplus.call_args_list == [call("likes", 3)]
+
+
+def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
+    """50 adds a second are 200 units, four buckets of 60: without a throttle to tell so."""
+
+    async def run() -> int:
+        clock = SkewedClock()
+        engine = Engine(EngineSettings(), clock, Random(1))
+
+        async def send(operation: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            status, answer = engine.answer(API + operation, body)
+            return status, {}, answer
+
+        client = WiredClient(send, clock)
+        await Table(client, "counts").create()
+        settings = Settings(rules=BucketRules(bucket_units_s=60, forecast_s=0))
+        stores = stores_over(client, "counts", clock)
+        async with Heatsink(stores, settings, clock, Random(1)) as hs:
+            for _ in range(500):
+                await hs.counters.add("likes", 1)
+                await clock.sleep(0.02)
+            assert await hs.counters.value("likes") == 500
+            return (await hs.explain("likes")).buckets
+
+    assert run_on_virtual_time(run()) == 4
+
+
+async def test_a_share_of_many_processes_is_counted_by_its_size() -> None:
+    async with client() as hs:
+        with patch.object(hs._tracker, "record_units") as surplus:
+            for number in range(30):
+                writer = number.to_bytes(16, "big")
+                await hs._stores.counters.raise_to("likes", writer, 1, Running(1, 0))
+            hs._tracker.alarms()
+    assert set(map(str, surplus.call_args_list)) == {str(call("likes", 1))}
+    assert surplus.call_count < 30
 
 
 async def test_a_throttled_partition_is_heat() -> None:

@@ -27,13 +27,19 @@ def open_table(address: Address, clock: Clock) -> tuple[Table, DynamoClient]:
 
 def dynamodb_stores(address: Address, clock: Clock) -> Stores:
     """Without news between processes, heat stays in this one: give `connect` a `news=` too."""
-    table, client = open_table(address, clock)
-    registry, meter = DynamoRegistry(table), Meter()
+    return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
+
+
+def stores_over(
+    client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
+) -> Stores:
+    table, meter = Table(client, table_name), Meter()
+    registry = DynamoRegistry(table)
     return Stores(
-        log=DynamoLog(table, clock, address.consistent, meter),
+        log=DynamoLog(table, clock, consistent, meter),
         meter=meter,
         answers_in_s=TIMEOUT_S,
-        counters=DynamoCounters(table),
+        counters=DynamoCounters(table, meter),
         registry=registry,
         lease=registry,
         bus=MemoryBus(),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
 from heatsink.spread.store import Running, Total
+from heatsink.stores.stores import Meter
 
 from .client import Item
 from .failures import ConditionFailed
@@ -18,8 +19,9 @@ OPEN = "(attribute_not_exists(sealed) OR sealed <= :time)"
 
 
 class DynamoCounters:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, meter: Meter) -> None:
         self._table = table
+        self._meter = meter
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
         record = {
@@ -43,10 +45,16 @@ class DynamoCounters:
             },
         }
         try:
-            await self._table.write_together([{"Put": put}, {"Update": update}])
+            units = await self._table.write_together([{"Put": put}, {"Update": update}])
         except ConditionFailed as failed:
             return await self._added_before(partition, token, failed)
+        self._note(partition, units)
         return None
+
+    def _note(self, partition: str, units: float, place: int | None = None) -> None:
+        """One unit is expected: a transaction of two items costs four, a share of many KB more."""
+        if units > 1 or place is not None:
+            self._meter.notes.append((partition, 0, units, place))
 
     async def _added_before(self, partition: str, token: bytes, failed: ConditionFailed) -> int:
         if failed.codes[1] == "ConditionalCheckFailed":
@@ -75,11 +83,14 @@ class DynamoCounters:
                 ":one": number(1),
                 ":time": number(time_ms),
             },
+            "ReturnConsumedCapacity": "TOTAL",
         }
         try:
-            await self._table.call("UpdateItem", request)
+            answer = await self._table.call("UpdateItem", request)
         except ConditionFailed:
             return await self._counted(partition, writer)
+        cost: Item = answer.body.get("ConsumedCapacity", {})
+        self._note(partition, cost.get("CapacityUnits", 0.0), cost.get("Partition"))
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:

@@ -48,13 +48,19 @@ class Table:
             if start is None:
                 return items
 
-    async def write_together(self, writes: list[Item]) -> None:
-        """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`."""
+    async def write_together(self, writes: list[Item]) -> float:
+        """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
+
+        Returns the write units that it cost; 0 if the store does not say.
+        """
         items = []
         for write in writes:
             ((action, request),) = write.items()
             items.append({action: {"TableName": self.name, **request}})
-        await self.client.call("TransactWriteItems", {"TransactItems": items})
+        request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
+        answer = await self.client.call("TransactWriteItems", request)
+        costs: list[Item] = answer.body.get("ConsumedCapacity", [])
+        return sum(float(cost["CapacityUnits"]) for cost in costs)
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""

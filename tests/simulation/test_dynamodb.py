@@ -1,0 +1,38 @@
+"""The whole system on DynamoDB's store, while the engine beneath it runs hot, splits and merges."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.planted import find, hold
+
+from .dynamodb_bugs import BUGS
+from .history import Violation
+from .world import simulate_dynamodb
+
+SEEDS = 12
+SEEDS_PER_TEST = 4
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_the_invariants_hold_while_partitions_split(first: int) -> None:
+    seeds = range(first, first + SEEDS_PER_TEST)
+    histories = hold(simulate_dynamodb, seeds, Violation, of="dynamodb")
+    assert sum(len(history.acknowledged()) for history in histories) > 800
+    assert sum(history.reads for history in histories) > 100
+    assert sum(history.layout_changes for history in histories) > 10
+    changes = sum((Counter(history.store_changes) for history in histories), Counter[str]())
+    assert changes["Split"] > 3
+    assert changes["Isolate"] + changes["Merge"] > 3
+    assert changes["throttles"] > 20
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert simulate_dynamodb(3) == simulate_dynamodb(3)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    find(BUGS[name], simulate_dynamodb, range(100), Violation)
