@@ -36,9 +36,7 @@ def _check_size(key: str) -> None:
 
 
 def escape(key: str) -> str:
-    if "%" in key or "#" in key:
-        return key.replace("%", "%25").replace("#", "%23")
-    return key
+    return key.replace("%", "%25").replace("#", "%23")
 
 
 def unescape(name: str) -> str:

@@ -24,6 +24,7 @@ class NearPages:
         self._reads = reads
         self._heat = heat
         self._writes = [0] * COUNTERS
+        self.is_used = False
 
     async def get(
         self,
@@ -35,6 +36,7 @@ class NearPages:
     ) -> Any:
         """`page` is all that tells one page of the key from another."""
         Times(fresh_for, stale_for)
+        self.is_used = True
         self._heat.note(key, 1)
         fresh_for = min(max(fresh_for, self._heat.near_s(key)), stale_for)
         writes = self._writes[hash(key) % COUNTERS]

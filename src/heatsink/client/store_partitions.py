@@ -6,6 +6,8 @@ before anything is decided about keys. DynamoDB does not tell; our engine does.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from msgspec.structs import replace
 
@@ -37,22 +39,23 @@ class StorePartitions:
 
     def count(self) -> None:
         """Take away what the store has noted since."""
-        while self._notes:
-            name, body_bytes, units, partition = self._notes.popleft()
-            self._count_surplus(name, int(units) - write_units(1, body_bytes))
+        notes, places, units_in = self._notes, self._places, Counter[int]()
+        while notes:
+            name, body_bytes, units, partition = notes.popleft()
+            if units > 1:
+                self._count_surplus(name, int(units) - write_units(1, body_bytes))
             if partition is not None:
-                self._locate(name, partition, int(units))
+                units_in[partition] += int(units)
+                if len(places) >= KNOWN_MAX:
+                    places.clear()
+                places[name] = partition
+        for partition, taken in units_in.items():
+            self._tracker.record(f"{PREFIX}{partition}", taken)
 
     def _count_surplus(self, name: str, units: int) -> None:
         """Names and stamps weigh too: a body just under a kilobyte costs two units."""
         if units > 0:
             self._tracker.record_units(key_of(name)[0], units)
-
-    def _locate(self, name: str, partition: int, units: int) -> None:
-        self._tracker.record(f"{PREFIX}{partition}", units)
-        if len(self._places) >= KNOWN_MAX:
-            self._places.clear()
-        self._places[name] = partition
 
     def place_of(self, key: str) -> int | None:
         """For a key that has one bucket."""

@@ -80,7 +80,8 @@ class Log:
             put = partial(self._store.put, partition, row)
             taken_by = await self._backoff.after(refusal, put, key, deadline_s)
         finally:
-            self._pages.wrote(key)
+            if self._pages.is_used:
+                self._pages.wrote(key)
         if taken_by is not None:
             _check_same(row, taken_by, self._scheme)
         return Receipt(raw, self._scheme, key, taken_by is None)

@@ -19,7 +19,12 @@ Load = Callable[[], Awaitable[Page]]
 
 
 class PageCache(Protocol):
-    """Keeps pages for a moment, and never beyond a write to their key."""
+    """Keeps pages for a moment, and never beyond a write to their key.
+
+    Until it `is_used`, there is nothing that a write could outdate.
+    """
+
+    is_used: bool
 
     async def get(
         self,
@@ -35,6 +40,8 @@ class PageCache(Protocol):
 
 
 class NoPageCache:
+    is_used = False
+
     async def get(self, _key: str, _page: object, load: Load, *_: float) -> Page:
         return await load()
 
