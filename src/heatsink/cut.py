@@ -15,7 +15,7 @@ LOOK_S_MIN = 0.001
 class Cut:
     """`with cut(deadline_s)` around an attempt cancels it then, which makes it `Unavailable`.
 
-    That is `asyncio.timeout` at a tenth of its cost: one timer looks after all attempts. As calls
+    That is `asyncio.timeout` at a quarter of its cost: one timer looks after all attempts. As calls
     have equal time and most end early, it goes off about once in such a time. A task has one
     attempt under way.
     """
@@ -25,9 +25,8 @@ class Cut:
         self._said = said
         self._next_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._open: dict[
-            asyncio.Task[Any], tuple[float, int]
-        ] = {}  # in order: a simulation replays
+        # Dictionaries and not sets: their order is the same each time, so that a simulation replays
+        self._open: dict[asyncio.Task[Any], tuple[float, int]] = {}
         self._made: dict[asyncio.Task[Any], int] = {}
 
     def __call__(self, deadline_s: float) -> Self:
