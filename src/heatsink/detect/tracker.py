@@ -1,7 +1,7 @@
 """Counts what this process does to each key. No I/O, no sweep over all keys, bounded memory.
 
 A write is only noted; notes are counted many at once. Code that runs once between two requests
-runs on cold caches and costs ten times what it costs in a loop.
+runs on cold caches and costs several times what it costs in a loop.
 """
 
 from __future__ import annotations
