@@ -91,11 +91,18 @@ class Fleet:
             return False
 
     def leads(self, name: str) -> bool:
+        return b"heatsink_leads 1.0" in self._metrics(name)
+
+    def has_spread(self) -> bool:
+        return any(b"heatsink_spread_keys 1.0" in self._metrics(name) for name in COORDINATORS)
+
+    def _metrics(self, name: str) -> bytes:
         try:
             with urlopen(f"http://127.0.0.1:{self._health[name]}/metrics", timeout=1) as answer:
-                return b"heatsink_leads 1.0" in answer.read()
+                metrics: bytes = answer.read()
         except OSError:
-            return False
+            return b""
+        return metrics
 
     def start_writer(self, name: str, life: str = "first") -> None:
         who = f"{name} {life}"
@@ -151,6 +158,7 @@ def running_fleet(folder: Path, latency_ms: float) -> Iterator[Fleet]:
 def make_trouble(fleet: Fleet, round_number: int = 0) -> None:
     """kill -9 of the leader, an app server and Redis; a stop of an app server with a stale view."""
     pause(4.0)
+    until(fleet.has_spread)
     leader = next(name for name in COORDINATORS if fleet.leads(name))
     standby = next(name for name in COORDINATORS if name != leader)
     fleet.signal("app-1", signal.SIGSTOP)
