@@ -79,15 +79,13 @@ class Consumed:
             used[operation] = used.get(operation, 0.0) + units
 
     def at(self, table: Table, key: Key) -> None:
-        """The request is about one row."""
+        """The request is about rows of one partition."""
         if self._level != "NONE":
             self._partition = table.partition_of(key)
 
     def one(self) -> Json:
         """For requests about one table."""
         found = self._listed(False)
-        if found and self._partition is not None:
-            found[0]["Partition"] = self._partition
         return {"ConsumedCapacity": found[0]} if found else {}
 
     def many(self, split: bool = False) -> Json:
@@ -95,7 +93,10 @@ class Consumed:
         return {"ConsumedCapacity": self._listed(split)} if self._level != "NONE" else {}
 
     def _listed(self, split: bool) -> list[Json]:
-        return [self._shown(name, used, split) for name, used in self._tables.items()]
+        found = [self._shown(name, used, split) for name, used in self._tables.items()]
+        if self._partition is not None:
+            found[0]["Partition"] = self._partition
+        return found
 
     def _shown(self, name: str, used: dict[str, float], split: bool) -> Json:
         units: Json = {"CapacityUnits": sum(used.values())}

@@ -53,6 +53,15 @@ async def test_an_add_is_counted_as_the_transaction_that_it_is() -> None:
     assert surplus.call_args_list == [call("likes", 3)]
 
 
+async def test_an_add_is_heat_of_the_partition_that_it_was_in() -> None:
+    async with client() as hs:
+        with patch.object(hs._tracker, "record") as heat:
+            await hs.counters.add("likes", 1)
+            hs._tracker.alarms()
+    placed = [args for args, _ in heat.call_args_list if args[0].startswith("~partition/")]
+    assert [units for _, units in placed] == [4]
+
+
 def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
     """50 adds a second are 200 units, four buckets of 60: without a throttle to tell so."""
 

@@ -175,6 +175,9 @@ def _costs(operation: Operation, charges: list[Charge], level: str) -> Json:
     consumed = Consumed(level)
     for table, _, units in charges:
         consumed.add(table, operation, units)
+    places = {(table.spec.name, table.partition_of(key)) for table, key, _ in charges}
+    if len(places) == 1:
+        consumed.at(*charges[0][:2])
     return consumed.many(split=True)
 
 

@@ -45,10 +45,10 @@ class DynamoCounters:
             },
         }
         try:
-            units = await self._table.write_together([{"Put": put}, {"Update": update}])
+            cost = await self._table.write_together([{"Put": put}, {"Update": update}])
         except ConditionFailed as failed:
             return await self._added_before(partition, token, failed)
-        self._note(partition, units)
+        self._note(partition, *cost)
         return None
 
     def _note(self, partition: str, units: float, place: int | None = None) -> None:

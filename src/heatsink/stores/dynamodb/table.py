@@ -48,10 +48,10 @@ class Table:
             if start is None:
                 return items
 
-    async def write_together(self, writes: list[Item]) -> float:
+    async def write_together(self, writes: list[Item]) -> tuple[float, int | None]:
         """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
 
-        Returns the write units that it cost; 0 if the store does not say.
+        Returns the write units that it cost, and in which partition; 0 and None if it is not said.
         """
         items = []
         for write in writes:
@@ -59,8 +59,9 @@ class Table:
             items.append({action: {"TableName": self.name, **request}})
         request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
         answer = await self.client.call("TransactWriteItems", request)
-        costs: list[Item] = answer.body.get("ConsumedCapacity", [])
-        return sum(float(cost["CapacityUnits"]) for cost in costs)
+        for cost in answer.body.get("ConsumedCapacity", []):  # there is one table
+            return float(cost["CapacityUnits"]), cost.get("Partition")
+        return 0.0, None
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""
