@@ -7,7 +7,8 @@ HeatsinkError                   catch this to catch them all
 │   ├── InvalidCursor           made up, damaged, or of another key
 │   ├── InvalidBody             not bytes, or too large
 │   └── InvalidSetting          names the setting and what it accepts
-│       └── NotFound            names something that is not there
+│       ├── NotFound            names something that is not there
+│       └── NoTable             the DynamoDB table is not there, or no longer
 ├── Conflict                    the id is taken by another body
 │   ├── Deleted                 the id was used and deleted
 │   └── IdReused                the id is a batch's that was submitted otherwise
@@ -56,6 +57,10 @@ class InvalidSetting(InvalidInput):
 
 class NotFound(InvalidSetting):
     """What was named is not there: it never was, or it is gone."""
+
+
+class NoTable(InvalidSetting):
+    """There is no DynamoDB table of that name: it was never made, or it is gone."""
 
 
 class Conflict(HeatsinkError):

@@ -171,6 +171,7 @@ async def test_pairs_that_are_none_or_too_many(api: AsyncClient, pairs: Any, fie
         (errors.Unavailable("away"), 503),
         (errors.Closed("closed"), 503),
         (errors.WrongIncarnation("restored"), 503),
+        (errors.NoTable("the table is gone"), 503),
         (errors.Conflict("taken"), 409),
         (errors.TokenExpired("old"), 410),
         (errors.InvalidKey("key is empty"), 400),
