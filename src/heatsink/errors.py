@@ -26,6 +26,10 @@ HeatsinkError                   catch this to catch them all
     └── WrongIncarnation        the data was restored from a backup, or wiped: reconnect
 """
 
+from __future__ import annotations
+
+import re
+
 
 class HeatsinkError(Exception):
     """Root of all errors of this library."""
@@ -41,6 +45,10 @@ class InvalidKey(InvalidInput):
 
 class InvalidId(InvalidInput):
     """An id is malformed, of another kind than the deployment's, or from the future."""
+
+    def called(self, name: str) -> InvalidId:
+        """The same of an id that goes by another name in its call."""
+        return InvalidId(re.sub(r"\bid\b", name, str(self), count=1))
 
 
 class InvalidCursor(InvalidInput):
