@@ -180,7 +180,7 @@ async def test_a_busy_worker_forfeits_starts_and_the_rate_still_holds() -> None:
 @on_virtual_time
 async def test_a_rate_holds_over_a_link_that_is_slow_now_and_then() -> None:
     world = World(4)
-    consumers = [world.start(f"c{n}", workers=8) for n in range(3)]
+    consumers = [world.start(f"c{n}", workers=40) for n in range(3)]
     for each in consumers:
         each.process.faults.latency_s = (0.0005, 0.009)
     await asyncio.sleep(3.0)

@@ -46,7 +46,7 @@ def held(count: int) -> Held:
 
 async def keep_booking(lanes: Lanes, clock: Clock) -> None:
     while True:
-        await lanes.book()
+        await lanes.book(1_000)
         await clock.sleep(LOOK_S)
 
 

@@ -18,8 +18,8 @@ SETTLED_S = 1.0
 class Lanes:
     """A world whose action takes `service_s`; counts what each tenant started, and claims."""
 
-    def __init__(self, service_s: float = 0.0) -> None:
-        self.world = World(partitions=1)
+    def __init__(self, service_s: float = 0.0, partitions: int = 1) -> None:
+        self.world = World(partitions=partitions)
         self.started: Counter[str] = Counter()
         self.claims = 0
         self._service_s = service_s
@@ -73,3 +73,11 @@ async def test_a_lane_has_its_rate_beside_a_tenant_who_keeps_all_workers_busy() 
     per_s = await lanes.per_s()
     assert per_s["slow"] > 45
     assert per_s["slow"] + per_s["flood"] > 380, "8 workers × 50/s: none is kept idle for it"
+
+
+@on_virtual_time
+async def test_partitions_leave_each_other_the_starts_that_they_have_no_workers_for() -> None:
+    """The batch is in four partitions: 4 × 8 workers are enough for 20 at once, 8 are not."""
+    lanes = Lanes(service_s=0.2, partitions=16)
+    await lanes.submit("lane", 20_000, "100/s")
+    assert (await lanes.per_s())["lane"] > 75

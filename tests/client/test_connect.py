@@ -21,8 +21,12 @@ from heatsink.errors import (
     InvalidKey,
     InvalidSetting,
     Overloaded,
+    Throttled,
+    Unavailable,
 )
 from heatsink.ids import Minter, Uuid7
+from heatsink.registry.decision import Meta, Reading
+from heatsink.stores.memory.registry import MemoryRegistry
 
 
 def id_at(clock_s: float) -> Any:
@@ -317,3 +321,31 @@ async def test_two_clients_share_a_file(tmp_path: Path) -> None:
         assert len((await other.log.page("k")).entries) == 2
     async with heatsink.connect(url) as again:
         assert len((await again.log.page("k")).entries) == 2
+
+
+async def test_a_client_that_starts_while_the_registry_is_throttled_tries_again() -> None:
+    found, refusals = MemoryRegistry.found, [Throttled("%meta")] * 3
+
+    async def throttled(self: MemoryRegistry, founding: Meta) -> Reading:
+        if refusals:
+            raise refusals.pop()
+        return await found(self, founding)
+
+    with patch.object(MemoryRegistry, "found", throttled):
+        async with heatsink.connect("memory://") as hs:
+            await hs.log.append("conv", b"hey")
+    assert not refusals
+
+
+async def test_a_client_whose_store_is_not_there_is_told_at_once() -> None:
+    asked = 0
+
+    async def away(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise Unavailable("nobody listens there")
+
+    with patch.object(MemoryRegistry, "found", away), pytest.raises(Unavailable, match="nobody"):
+        async with heatsink.connect("memory://"):
+            pass
+    assert asked == 1

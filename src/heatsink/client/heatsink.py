@@ -100,7 +100,7 @@ class Heatsink:
         self._entered = True
         try:
             await self._stores.open()
-            await self._registry.open(self._founding_meta())
+            await self._backoff.begin(partial(self._registry.open, self._founding_meta()))
         except BaseException:
             await self._stores.close()
             raise

@@ -101,6 +101,13 @@ class Backoff:
         again = partial(self._once, attempt, deadline_s)
         return await self._repeat(refusal, again, key, deadline_s)
 
+    async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """For a process that starts: it may meet others' heat; what is wrong is told at once."""
+        try:
+            return await attempt()
+        except Throttled as refusal:
+            return await self.after(refusal, attempt, "", self.deadline_s())
+
     async def persist(self, attempt: Callable[[], Awaitable[Result]], key: str) -> Result:
         """For bulk work, which takes as long as it takes: only its repeats have a deadline."""
         try:

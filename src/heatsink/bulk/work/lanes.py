@@ -166,20 +166,26 @@ class Lanes:
         for name, lane in self._lanes.items():
             lane.waiting = known.get(name, 0)
 
-    async def book(self) -> None:
-        """Reserve starts for the lanes that will soon have none."""
+    async def book(self, room: int) -> None:
+        """Reserve starts for the lanes that will soon have none.
+
+        No more at once than workers have room for: starts in a row that one partition books beyond
+        that are forfeited, and others, who could have used them, go without.
+        """
         now_s = self._clock.monotonic_s()
-        needy = [name for name, lane in self._lanes.items() if lane.book_s <= now_s]
-        await asyncio.gather(*(self._reserve(name, self._lanes[name]) for name in needy))
+        soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())
+        most = max(room - soon, 1)
+        needy = [lane for lane in self._lanes.items() if lane[1].book_s <= now_s]
+        await asyncio.gather(*(self._reserve(name, lane, most) for name, lane in needy))
 
     @property
     def book_s(self) -> float:
         """When that is to be done again."""
         return min((lane.book_s for lane in self._lanes.values()), default=NEVER)
 
-    async def _reserve(self, name: str, lane: Lane) -> None:
+    async def _reserve(self, name: str, lane: Lane, most: int) -> None:
         try:
-            grants = await self._booked(name, lane.unbooked, lane.clock)
+            grants = await self._booked(name, min(lane.unbooked, most), lane.clock)
         except HeatsinkError as error:
             logger.info("no starts could be booked for a lane: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S

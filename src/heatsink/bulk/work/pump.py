@@ -121,7 +121,7 @@ class Pump:
         """One claim if there is room; how long to wait before the next unless nudged."""
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
-        lacking, want = self._lanes.lacking(self._room_of_lanes()), self._want()
+        lacking, want = self._lanes.lacking(self._room() - self._lanes.held), self._want()
         is_worth_it = want > 0 and (self._has_more or now_s >= self._look_s)
         if not lacking and not is_worth_it:
             return self._until_next() or self._until_room()
@@ -146,9 +146,9 @@ class Pump:
         self._has_more = True
         return IDLE_S
 
-    def _room_of_lanes(self) -> int:
-        soon = int(self._pace.per_s * READY_S)
-        return self.pool.free * self._together + soon - self._lanes.held
+    def _room(self) -> int:
+        """Items that workers can begin now or soon."""
+        return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
     @property
     def _ahead(self) -> int:
@@ -197,7 +197,7 @@ class Pump:
         while True:
             await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
             if self._lanes.book_s <= self._clock.monotonic_s():
-                await self._lanes.book()
+                await self._lanes.book(self._room())
                 self._nudge()
                 self._ready()
 
