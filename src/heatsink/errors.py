@@ -7,7 +7,8 @@ HeatsinkError                   catch this to catch them all
 │   ├── InvalidCursor           made up, damaged, or of another key
 │   ├── InvalidBody             not bytes, or too large
 │   └── InvalidSetting          names the setting and what it accepts
-│       └── NotFound            names something that is not there
+│       ├── NotFound            names something that is not there
+│       └── NoTable             the DynamoDB table is not there, or no longer
 ├── Conflict                    the id is taken by another body
 │   ├── Deleted                 the id was used and deleted
 │   └── IdReused                the id is a batch's that was submitted otherwise
@@ -25,6 +26,10 @@ HeatsinkError                   catch this to catch them all
     └── WrongIncarnation        the data was restored from a backup, or wiped: reconnect
 """
 
+from __future__ import annotations
+
+import re
+
 
 class HeatsinkError(Exception):
     """Root of all errors of this library."""
@@ -41,6 +46,10 @@ class InvalidKey(InvalidInput):
 class InvalidId(InvalidInput):
     """An id is malformed, of another kind than the deployment's, or from the future."""
 
+    def called(self, name: str) -> InvalidId:
+        """The same of an id that goes by another name in its call."""
+        return InvalidId(re.sub(r"\bid\b", name, str(self), count=1))
+
 
 class InvalidCursor(InvalidInput):
     """A cursor was not made by this deployment for this key and order."""
@@ -56,6 +65,10 @@ class InvalidSetting(InvalidInput):
 
 class NotFound(InvalidSetting):
     """What was named is not there: it never was, or it is gone."""
+
+
+class NoTable(InvalidSetting):
+    """There is no DynamoDB table of that name: it was never made, or it is gone."""
 
 
 class Conflict(HeatsinkError):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from httpx import AsyncClient, Response
@@ -140,6 +141,9 @@ async def test_the_field_is_named_by_the_librarys_own_refusals_too(api: AsyncCli
     check(await api.post("/v1/counters/c", json={"amount": 2**70}), 400, "amount")
     told = check(await api.post("/v1/counters/c", json={"token": "x"}), 400, "token")
     assert told["detail"].startswith("token 'x' is not a UUID")
+    for token in (uuid4(), UUID("ffffffff-ffff-7fff-bfff-ffffffffffff")):
+        told = check(await api.post("/v1/counters/c", json={"token": str(token)}), 400, "token")
+        assert told["detail"].startswith("token")
     check(await api.post("/v1/bulk/tag?rate=fast", json=[]), 400, "rate")
     check(await api.put("/v1/keys/k/pin", json={"buckets": 5_000, "reason": "x"}), 400, "buckets")
     follow = {"author": "me"}
@@ -171,6 +175,7 @@ async def test_pairs_that_are_none_or_too_many(api: AsyncClient, pairs: Any, fie
         (errors.Unavailable("away"), 503),
         (errors.Closed("closed"), 503),
         (errors.WrongIncarnation("restored"), 503),
+        (errors.NoTable("the table is gone"), 503),
         (errors.Conflict("taken"), 409),
         (errors.TokenExpired("old"), 410),
         (errors.InvalidKey("key is empty"), 400),

@@ -99,6 +99,7 @@ async def test_a_web_socket_gets_it_too() -> None:
         (overloaded_by(errors.Unavailable("no answer")), 503),
         (errors.Unavailable("no answer"), 503),
         (errors.WrongIncarnation("restored"), 503),
+        (errors.NoTable("the table is gone"), 503),
     ],
     ids=repr,
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +141,25 @@ def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
     )
     assert (found["news"]["state"], found["queue"]["state"]) == ("wrong", "ok")
     assert run("doctor", "--store", wrong).exit_code == 1
+
+
+def test_the_doctor_starts_no_queue_beside_a_store_that_is_not_there(tmp_path: Path) -> None:
+    for flags in (("--store", f"sqlite:///{tmp_path}/none.db"), ("--data", str(tmp_path))):
+        code, found = findings(*flags)
+        assert (code, found["queue"]["state"]) == (1, "warning")
+        assert "not looked at" in found["queue"]["detail"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_closes_what_it_opened() -> None:
+    closed = socket.create_server(("127.0.0.1", 0))
+    nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    closed.close()
+    command = (sys.executable, "-m", "heatsink.service", "doctor", "--store")
+    url = f"dynamodb://none?endpoint={nowhere}"
+    done = subprocess.run([*command, url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "cannot connect to DynamoDB" in " ".join(done.stdout.split())
 
 
 def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:

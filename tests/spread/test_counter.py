@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 
 from heatsink import Heatsink, connect
 from heatsink.client.settings import Settings
-from heatsink.errors import Closed, Conflict, InvalidSetting, TokenExpired
+from heatsink.errors import Closed, Conflict, InvalidId, InvalidSetting, TokenExpired
 from heatsink.ids import Minter, Uuid7
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import ManualClock
@@ -25,6 +26,19 @@ async def test_adds_count_and_tokens_count_once(hs: Heatsink) -> None:
     with pytest.raises(Conflict, match="added -2 before"):
         await hs.counters.add("views", 7, token=token)
     assert await hs.counters.value("nothing") == 0
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("x", "token must be a uuid.UUID"),
+        (UUID(int=0, version=4), "token 0.* is a UUID of version 4"),
+        (UUID("ffffffff-ffff-7fff-bfff-ffffffffffff"), "token is .* from the future"),
+    ],
+)
+async def test_a_wrong_token_is_called_by_its_name(hs: Heatsink, token: object, said: str) -> None:
+    with pytest.raises(InvalidId, match=f"^{said}"):
+        await hs.counters.add("views", token=token)
 
 
 async def test_a_counter_keeps_its_sum_through_layouts(hs: Heatsink) -> None:

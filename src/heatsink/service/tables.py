@@ -8,12 +8,12 @@ import msgspec
 
 from heatsink.checks import shown
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, NoTable
 
 try:
     from heatsink.stores.dynamodb import make_table, open_table
     from heatsink.stores.dynamodb.address import Address, parse_url
-    from heatsink.stores.dynamodb.failures import NoTable, TableExists
+    from heatsink.stores.dynamodb.failures import TableExists
 except ImportError:
     raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
 

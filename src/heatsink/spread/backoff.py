@@ -24,6 +24,10 @@ from heatsink.keys import key_of
 from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
+UNANSWERED = (
+    "the store had not answered when time was up: check its health and the network, or raise "
+    "deadline_s"
+)
 Result = TypeVar("Result")
 
 
@@ -58,7 +62,7 @@ class Backoff:
         self._rng = rng
         self._tracker = tracker
         self._view = view
-        self._cut = Cut(clock, "the store had not answered when time was up")
+        self._cut = Cut(clock, UNANSWERED)
         self.table_refusal: str | None = None  # the last, if any: buckets do not cure it
 
     def deadline_s(self) -> float:

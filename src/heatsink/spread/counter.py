@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from heatsink.errors import Conflict, Retryable, TokenExpired
+from heatsink.errors import Conflict, InvalidId, Retryable, TokenExpired
 from heatsink.keys import check_key, partition_of
 from heatsink.registry.layout import Layout
 
@@ -44,12 +44,15 @@ class Counters:
         check_key(key)
         check_amount(amount)
         deadline_s = self._parts.begin()
-        if token is not None:
-            raw, time_ms = self._router.id_from(token)
-            self._check_age(time_ms)
-        else:
-            raw, time_ms = await self._router.token(deadline_s)
-        partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
+        try:
+            if token is not None:
+                raw, time_ms = self._router.id_from(token)
+                self._check_age(time_ms)
+            else:
+                raw, time_ms = await self._router.token(deadline_s)
+            partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
+        except InvalidId as error:
+            raise error.called("token") from None
         self._tracker.record(key, bucket=partition if epoch.buckets > 1 else None)
         add = partial(self._store.add, partition, raw, time_ms, amount)
         before = await self._backoff.call(add, key, deadline_s)

@@ -39,11 +39,7 @@ def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
     of its own and erased at the end; a store that bills for writes bills for these.
     """
     with _url(url) as where:
-        lines = asyncio.run(_run(where, Plan(seconds, at_once)))
-    if as_json:
-        click.echo(msgspec.json.encode(lines).decode())
-    else:
-        Console().print(_table(lines))
+        asyncio.run(_run(where, Plan(seconds, at_once), as_json))
 
 
 @contextmanager
@@ -59,12 +55,27 @@ def _url(url: str | None) -> Iterator[str]:
         yield f"sqlite:///{name}/bench.db"
 
 
-async def _run(url: str, plan: Plan) -> list[Line]:
+async def _run(url: str, plan: Plan, as_json: bool) -> None:
+    """Figures are shown before rows are erased, which may take long and fail."""
     clock, console = SystemClock(), Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        turns = bar.add_task("measuring", total=plan.turns)
-        async with contest(url, clock, fresh_random()) as found:
-            return await measure(found, plan, clock, lambda: bar.advance(turns))
+    async with contest(url, clock, fresh_random()) as found:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            turns = bar.add_task("measuring", total=plan.turns)
+            lines = await measure(found, plan, clock, lambda: bar.advance(turns))
+        _show(lines, as_json)
+
+
+def _show(lines: list[Line], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(lines).decode())
+        return
+    Console().print(_table(lines))
+    for line in lines:
+        if line.refused or line.bare_refused:
+            click.echo(
+                f"{line.what}: the store refused {line.refused:,} calls for longer than Heatsink "
+                f"retries, and {line.bare_refused:,} bare ones, which nobody retries"
+            )
 
 
 def _table(lines: list[Line]) -> Table:
@@ -72,7 +83,11 @@ def _table(lines: list[Line]) -> Table:
     for title in ("a second", "half within", "99 % within", "bare store", "of it"):
         table.add_column(title, justify="right")
     for line in lines:
-        times = (f"{line.p50_ms:,.2f} ms", f"{line.p99_ms:,.2f} ms")
-        ratio = f"{100 * line.ratio:,.0f} %"
+        times = (_figure(line.p50_ms, ",.2f", " ms"), _figure(line.p99_ms, ",.2f", " ms"))
+        ratio = _figure(line.ratio and 100 * line.ratio, ",.0f", " %")
         table.add_row(line.what, f"{line.per_s:,.0f}", *times, f"{line.bare_per_s:,.0f}", ratio)
     return table
+
+
+def _figure(value: float | None, shape: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{shape}}{unit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ import msgspec
 from heatsink.client import Heatsink, connect
 from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import InvalidSetting
+from heatsink.cut import Cut
+from heatsink.errors import InvalidSetting, Retryable, Unavailable
 from heatsink.ids import COUNTER_BITS, IdScheme, Snowflake
 from heatsink.service.coordinator import ids_of
 from heatsink.spread.store import Ask, Row
@@ -25,7 +27,11 @@ BODY = b"x" * 200
 KEYS = 64  # enough that none of them gets hot
 PAGE = 50
 ROUNDS = 5
+REFUSED_PAUSE_S = 0.02
+CLEAN_UP_S = 60.0
+CLEAN_UP_PAUSE_S = 0.5
 Call = Callable[[], Awaitable[object]]
+Erase = Callable[[str], Awaitable[object]]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -33,14 +39,18 @@ class Line(msgspec.Struct, frozen=True):
 
     `ratio` is how many of the bare store's calls come through: the median of the rounds' own
     ratios, since a round's two turns meet the same weather. It need not be that of the medians.
+    Calls that the store refused for now are counted apart; figures that need one that succeeded
+    are None if none did.
     """
 
     what: str
     per_s: float
-    p50_ms: float
-    p99_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
     bare_per_s: float
-    ratio: float
+    ratio: float | None
+    refused: int
+    bare_refused: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class Plan:
 class Samples:
     times_s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    refused: int = 0
 
 
 class Contest:
@@ -74,15 +85,17 @@ class Contest:
         self._ids = ids
         self._clock = clock
         self._turn = count()
+        self._name = name
+        self._writes: Counter[str] = Counter()
         self.keys = [f"bench:{name}:{number}" for number in range(KEYS)]
         self.partitions = [f"bench:{name}:bare:{number}" for number in range(KEYS)]
 
     def append(self) -> Awaitable[object]:
-        return self._hs.log.append(self.keys[next(self._turn) % KEYS], BODY)
+        return self._hs.log.append(self._to_write(self.keys), BODY)
 
     def put(self) -> Awaitable[object]:
         row = Row(self._raw(), BODY, 0, 1)
-        return self._stores.log.put(self.partitions[next(self._turn) % KEYS], row)
+        return self._stores.log.put(self._to_write(self.partitions), row)
 
     def page(self) -> Awaitable[object]:
         return self._hs.log.page(self.keys[next(self._turn) % KEYS], limit=PAGE)
@@ -92,21 +105,46 @@ class Contest:
         return self._stores.log.query(self.partitions[next(self._turn) % KEYS], ask)
 
     def add(self) -> Awaitable[object]:
-        return self._hs.counters.add(self.keys[next(self._turn) % KEYS])
+        return self._hs.counters.add(self._to_write(self.keys))
 
     def add_bare(self) -> Awaitable[object]:
-        partition = self.partitions[next(self._turn) % KEYS]
+        partition = self._to_write(self.partitions)
         return self._stores.counters.add(partition, self._raw(), now_ms(self._clock), 1)
+
+    def _to_write(self, names: list[str]) -> str:
+        name = names[next(self._turn) % KEYS]
+        self._writes[name] += 1
+        return name
 
     def _raw(self) -> bytes:
         number = next(self._turn) % (1 << COUNTER_BITS)
         return self._ids.from_parts(now_ms(self._clock), number, 0)
 
-    async def clean_up(self) -> None:
-        for key in self.keys:
-            await self._hs.log.erase(key)
-        for partition in self.partitions:
-            await self._stores.log.erase(partition)
+    async def clean_up(self, patience_s: float = CLEAN_UP_S) -> None:
+        """Go on while the store refuses, since every try erases some; then say what may be left."""
+        deadline_s = self._clock.monotonic_s() + patience_s
+        cut = Cut(self._clock, "the store had not erased all rows when time was up")
+        todo: list[tuple[Erase, str]] = [(self._hs.log.erase, key) for key in self.keys]
+        todo += [(self._stores.log.erase, partition) for partition in self.partitions]
+        while todo:
+            erase, name = todo[-1]
+            try:
+                with cut(deadline_s):
+                    await erase(name)
+                todo.pop()
+            except Retryable as refusal:
+                if self._clock.monotonic_s() + CLEAN_UP_PAUSE_S > deadline_s:
+                    raise self._left([name for _, name in todo], refusal) from None
+                await self._clock.sleep(CLEAN_UP_PAUSE_S)
+
+    def _left(self, names: list[str], refusal: Retryable) -> Unavailable:
+        rows = sum(self._writes[name] for name in names)
+        keys = f"bench:{self._name}:{{n}}", f"bench:{self._name}:bare:{{n}}"
+        return Unavailable(
+            f"some {rows:,} rows of this run or fewer may be left ({refusal}): erase them when the "
+            f"store has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
+            f"n from 0 to {KEYS - 1}"
+        )
 
 
 KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = {
@@ -156,11 +194,17 @@ async def _turn(call: Call, plan: Plan, clock: Clock, samples: Samples) -> None:
 
     async def repeat() -> None:
         started_s = clock.monotonic_s()
-        while started_s < end_s:
-            await call()
-            ended_s = clock.monotonic_s()
-            samples.times_s.append(ended_s - started_s)
-            started_s = ended_s
+        while True:  # at least once, however late it started
+            try:
+                await call()
+            except Retryable:
+                samples.refused += 1
+                await clock.sleep(REFUSED_PAUSE_S)
+            else:
+                samples.times_s.append(clock.monotonic_s() - started_s)
+            started_s = clock.monotonic_s()
+            if started_s >= end_s:
+                return
             await clock.sleep(0)
 
     await asyncio.gather(*(repeat() for _ in range(plan.at_once)))
@@ -169,13 +213,16 @@ async def _turn(call: Call, plan: Plan, clock: Clock, samples: Samples) -> None:
 
 
 def _line(what: str, ours: Samples, bare: Samples) -> Line:
-    cuts = quantiles(ours.times_s, n=100) if len(ours.times_s) > 1 else ours.times_s * 99
-    ratios = [one / two for one, two in zip(ours.rates, bare.rates, strict=True)]
+    times_ms = [1000 * time_s for time_s in ours.times_s]
+    cuts = quantiles(times_ms, n=100) if len(times_ms) > 1 else times_ms * 99
+    ratios = [one / two for one, two in zip(ours.rates, bare.rates, strict=True) if two]
     return Line(
         what=what,
         per_s=round(median(ours.rates), 1),
-        p50_ms=round(cuts[49] * 1000, 3),
-        p99_ms=round(cuts[98] * 1000, 3),
+        p50_ms=round(cuts[49], 3) if cuts else None,
+        p99_ms=round(cuts[98], 3) if cuts else None,
         bare_per_s=round(median(bare.rates), 1),
-        ratio=round(median(ratios), 3),
+        ratio=round(median(ratios), 3) if ratios else None,
+        refused=ours.refused,
+        bare_refused=bare.refused,
     )

@@ -22,6 +22,7 @@ from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
 from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
+from heatsink.stores.stores import Stores
 
 State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -41,6 +42,7 @@ async def examine(
     data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
 ) -> AsyncIterator[Finding]:
     """`data` is absolute, and counts if no store is named."""
+    beside = None
     if store is None:
         findings = _folder(data)
         for finding in findings:
@@ -48,20 +50,12 @@ async def examine(
         if findings[0].what == "data":
             return
         store = f"sqlite:///{data}/{DATABASE}"
-        queue = queue or f"embedded:///{data}/{QUEUE}"
+        beside = f"embedded:///{data}/{QUEUE}"
+    is_sound = True
     async for finding in _store(store, clock):
+        is_sound = is_sound and (finding.what, finding.state) != ("store", "wrong")
         yield finding
-    try:
-        queue = queue or default_queue(store)
-    except HeatsinkError:
-        yield Finding(
-            "queue",
-            "warning",
-            "none is named",
-            "for bulk actions and timelines: --queue redis://host:6379",
-        )
-    else:
-        yield await _queue(queue)
+    yield await (_queue(queue) if queue else _unnamed_queue(store, beside, is_sound))
     if news is not None:
         yield await _redis("news", news, clock)
 
@@ -87,8 +81,7 @@ def _folder(folder: Path) -> list[Finding]:
 
 async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
     try:
-        stores = open_stores(url, clock, must_exist=not url.startswith("memory:"))
-        await stores.open()
+        stores = await _opened(url, clock)
     except HeatsinkError as error:
         yield Finding("store", "wrong", _said(error, "store"), "check --store or --data")
         return
@@ -103,6 +96,16 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
             yield finding
     finally:
         await stores.close()
+
+
+async def _opened(url: str, clock: Clock) -> Stores:
+    stores = open_stores(url, clock, must_exist=not url.startswith("memory:"))
+    try:
+        await stores.open()
+    except BaseException:
+        await stores.close()
+        raise
+    return stores
 
 
 def _times(reading: Reading, clock: Clock) -> list[Finding]:
@@ -127,6 +130,19 @@ def _times(reading: Reading, clock: Clock) -> list[Finding]:
         cure = "start heatsink serve or heatsink coordinator: layouts stand still"
         found.append(Finding("leader", "warning", "nobody leads", cure))
     return found
+
+
+async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
+    """To look at a private queue is to start it, which would make one where no store is."""
+    try:
+        url = beside or default_queue(store)
+    except HeatsinkError:
+        cure = "for bulk actions and timelines: --queue redis://host:6379"
+        return Finding("queue", "warning", "none is named", cure)
+    if not is_sound:
+        cure = "see the store first, then run this again"
+        return Finding("queue", "warning", "not looked at: it belongs to the store", cure)
+    return await _queue(url)
 
 
 async def _queue(url: str) -> Finding:

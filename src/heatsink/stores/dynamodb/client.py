@@ -26,7 +26,10 @@ from .signing import Signer
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0
 TIMEOUT_S = 5.0
-CLOSED_MEANWHILE = "the DynamoDB store was closed during the call"
+CLOSED_MEANWHILE = (
+    "the DynamoDB store was closed during the call: a write may have happened, "
+    "repeat it with the same id"
+)
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]

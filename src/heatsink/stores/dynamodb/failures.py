@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.errors import HeatsinkError, InvalidSetting, Throttled, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, NoTable, Throttled, Unavailable
 
 THROTTLING = {
     "ProvisionedThroughputExceededException",
@@ -31,10 +31,6 @@ class TableThrottled(Throttled):
 
     def __init__(self, reason: str) -> None:
         super().__init__("", f"{reason}: raise the table's or account's limit")
-
-
-class NoTable(InvalidSetting):
-    """There is no table of that name."""
 
 
 class TableExists(InvalidSetting):
