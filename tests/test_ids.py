@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.errors import InvalidId, InvalidSetting
+from heatsink.errors import InvalidId, InvalidSetting, Unavailable
 from heatsink.ids import TIME_MS_MAX, TWITTER_EPOCH_MS, IdScheme, Minter, Snowflake, Ulid, Uuid7
 
 NOW_MS = 1_800_000_000_000
@@ -121,6 +121,30 @@ def test_a_hundred_thousand_ids_fit_into_one_millisecond() -> None:
     ids = [minter.mint(NOW_MS, NOW_MS + 1)[0] for _ in range(100_000)]
     assert ids == sorted(set(ids))
     assert {Uuid7().time_ms(raw) for raw in ids} == {NOW_MS}
+
+
+class LargestBits(Random):
+    def getrandbits(self, k: int) -> int:
+        return (1 << k) - 1
+
+
+@pytest.mark.parametrize("scheme", [Uuid7(), Ulid()])
+def test_a_full_millisecond_goes_on_in_the_next_or_says_so(scheme: IdScheme) -> None:
+    """Every random step is the largest here; all but two of those that fit are left out."""
+    minter, step = Minter(scheme, LargestBits()), 1 << 32
+    first, _ = minter.mint(NOW_MS, NOW_MS + 2)
+    assert minter._end - int.from_bytes(first, "big") >= ((1 << 29) - 1) * step
+    minter._last = minter._end - 2 * step
+    last, time_ms = minter.mint(NOW_MS, NOW_MS + 2)
+    assert time_ms == NOW_MS == scheme.time_ms(last)
+    assert scheme.raw(scheme.value(last)) == last
+    after = [minter.mint(NOW_MS, NOW_MS + 2) for _ in range(3)]
+    assert last < after[0][0] < after[1][0] < after[2][0]
+    assert {time_ms for _, time_ms in after} == {NOW_MS + 1}
+    minter._last = minter._end - step
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="in one millisecond"):
+            minter.mint(NOW_MS, NOW_MS + 2)
 
 
 def test_two_processes_in_one_millisecond_do_not_collide() -> None:

@@ -17,6 +17,9 @@ from .errors import InvalidId, InvalidSetting, Unavailable
 TIME_MS_MAX = (1 << 48) - 1
 COUNTER_BITS = 42
 TAIL_BITS = 32
+STEP_BITS = 32
+ROOM = (1 << 62) - 1  # what is below the variant of a UUID
+LOWER_HALF = ~(1 << 61)
 UUID_VARIANT = 0b10 << 62
 pack_halves = Struct(">QQ").pack
 TWITTER_EPOCH_MS = 1_288_834_974_657
@@ -179,15 +182,15 @@ def _clip_ms(time_ms: int) -> int:
 class Minter:
     """Mints ids that only grow, whatever the clock does, and never reach the horizon.
 
-    Inside a millisecond a counter of 42 bits, begun at random in its lower half, counts up.
-    Not safe from threads: it belongs to one event loop.
+    Inside a millisecond each is a random step above the last. The first leaves room for 2**29 of
+    them. Not safe from threads: it belongs to one event loop.
     """
 
     def __init__(self, scheme: IdScheme, rng: Random) -> None:
         self._from_parts = scheme.from_parts
         self._random_bits = rng.getrandbits
         self._last_ms = -1
-        self._counter = 0
+        self._last = self._end = 0
 
     def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
         """The raw id and its time: now, clamped into what may be placed and is still unused."""
@@ -195,17 +198,18 @@ class Minter:
         if time_ms > self._last_ms:
             self._start(time_ms)
         else:
-            self._counter += 1
-            if self._counter >> COUNTER_BITS:
+            self._last += self._random_bits(STEP_BITS) + 1
+            if self._last >= self._end:
                 self._next_millisecond(horizon_ms)
-            time_ms = self._last_ms
-        return self._from_parts(time_ms, self._counter, self._random_bits(TAIL_BITS)), time_ms
+        return self._last.to_bytes(16, "big"), self._last_ms
 
     def _start(self, time_ms: int) -> None:
+        counter, tail = self._random_bits(COUNTER_BITS), self._random_bits(TAIL_BITS)
+        first = int.from_bytes(self._from_parts(time_ms, counter, tail), "big")
+        self._last, self._end = first & LOWER_HALF, first | ROOM
         self._last_ms = time_ms
-        self._counter = self._random_bits(COUNTER_BITS - 1)
 
     def _next_millisecond(self, horizon_ms: int) -> None:
         if self._last_ms + 1 >= horizon_ms:
-            raise Unavailable("2**41 ids in one millisecond and the horizon does not move: retry")
+            raise Unavailable("2**29 ids in one millisecond and the horizon does not move: retry")
         self._start(self._last_ms + 1)

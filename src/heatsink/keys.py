@@ -6,6 +6,8 @@ inside a key are percent-escaped, so no key can take the name of another key's b
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .errors import InvalidKey
 
 KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
@@ -46,6 +48,12 @@ def unescape(name: str) -> str:
 def partition_of(key: str, bucket: int | None) -> str:
     """The store's partition key: the bare name (bucket None) or that of one bucket of many."""
     return escape(key) if bucket is None else f"{escape(key)}#{bucket}"
+
+
+@lru_cache(maxsize=4096)
+def partitions_of(key: str, buckets: int) -> tuple[str, ...]:
+    """Every partition of a key that has so many buckets. Named once: spread keys are hot keys."""
+    return tuple(partition_of(key, b if buckets > 1 else None) for b in range(buckets))
 
 
 def key_of(partition: str) -> tuple[str, int | None]:

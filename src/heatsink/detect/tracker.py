@@ -53,6 +53,7 @@ class Tracker:
 
     def _count_notes(self) -> None:
         notes, entries, admit = self._notes, self._entries, self._top.admit
+        bucket_units = self._bucket_units
         while notes:
             key, writes, written_bytes, bucket = notes.popleft()
             units = writes
@@ -67,13 +68,9 @@ class Tracker:
             if entry[UNITS] >= entry[ALARM]:
                 self._raise_alarm(key, entry)
             if bucket is not None:
-                self._count_bucket(bucket, units)
-
-    def _count_bucket(self, bucket: str, units: int) -> None:
-        counts = self._bucket_units
-        counts[bucket] = counts.get(bucket, 0) + units
-        if len(counts) > BUCKETS_MAX:
-            counts.clear()
+                bucket_units[bucket] = bucket_units.get(bucket, 0) + units
+        if len(bucket_units) > BUCKETS_MAX:
+            bucket_units.clear()
 
     @property
     def bucket_units(self) -> dict[str, int]:

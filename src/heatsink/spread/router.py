@@ -12,7 +12,7 @@ from random import Random
 from heatsink.clock import Clock
 from heatsink.hashing import seeded_hash
 from heatsink.ids import IdScheme, Minter, Uuid7
-from heatsink.keys import escape
+from heatsink.keys import escape, partitions_of
 from heatsink.registry.layout import FIRST_EPOCH, Epoch, Layout
 from heatsink.registry.registry import Registry
 
@@ -46,11 +46,11 @@ class Router:
         if not 0 < view.horizon_ms - now_ms <= self._registry.behind_ms_max:
             now_ms = self._near_horizon(now_ms)
         raw, time_ms = self._mint(now_ms, view.horizon_ms)
-        name = escape(key) if "#" in key or "%" in key else key
         layout = view.layouts.get(key)
         if layout is None:
+            name = escape(key) if "#" in key or "%" in key else key
             return raw, time_ms, name, FIRST_EPOCH
-        return raw, time_ms, *self._bucket(name, layout, raw, time_ms)
+        return raw, time_ms, *self._bucket(key, layout, raw, time_ms)
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
@@ -81,14 +81,14 @@ class Router:
         layout = self._view.layouts.get(key)
         if layout is None:
             return escape(key), FIRST_EPOCH
-        return self._bucket(escape(key), layout, raw, time_ms)
+        return self._bucket(key, layout, raw, time_ms)
 
-    def _bucket(self, name: str, layout: Layout, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
+    def _bucket(self, key: str, layout: Layout, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         epoch = layout.epochs[-1]  # what nearly every append asks for
         if time_ms < epoch.start_ms:
             epoch = layout.epoch_at(time_ms)
-        buckets = epoch.buckets
-        return (name if buckets == 1 else f"{name}#{self._hash(raw) % buckets}"), epoch
+        names = partitions_of(key, epoch.buckets)
+        return names[self._hash(raw) % len(names) if len(names) > 1 else 0], epoch
 
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float

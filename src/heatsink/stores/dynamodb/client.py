@@ -8,7 +8,7 @@ dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ import msgspec
 
 from heatsink.clock import Clock, now_ms
 from heatsink.cut import Cut
-from heatsink.errors import Closed, HeatsinkError, InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
-from .signing import Signer
+from .signing import Credentials, Signer
 
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0
@@ -30,6 +30,7 @@ CLOSED_MEANWHILE = (
     "the DynamoDB store was closed during the call: a write may have happened, "
     "repeat it with the same id"
 )
+BROKEN = (OSError, aiohttp.ClientError, asyncio.CancelledError)
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
@@ -55,7 +56,7 @@ class DynamoClient:
         self.region = region
         self._url = endpoint.rstrip("/") + "/"
         self._signer = Signer(region, host)
-        self._credentials = credentials
+        self.credentials = credentials
         self._clock = clock
         self._timeout_s = timeout_s
         self._monotonic_s = clock.monotonic_s
@@ -66,7 +67,7 @@ class DynamoClient:
 
     async def call(self, operation: str, payload: Item) -> Result:
         """One request, one answer; a refusal raises the error that says what to do about it."""
-        status, headers, answer = await self.send(operation, encode(payload))
+        status, headers, answer = await self._send(operation, encode(payload))
         if status != 200:
             raise failure_of(operation, payload, status, answer)
         try:
@@ -74,25 +75,33 @@ class DynamoClient:
         except ValueError:
             raise self.stranger() from None
 
-    async def send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        """A request as it goes over the wire; the status, headers and body of its answer."""
-        with self._cut(self._monotonic_s() + self._timeout_s):
-            credentials = await self._credentials.get()
-            headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
-            session = self._open_session()
-            try:
-                async with session.post(
-                    self._url, data=body, headers=headers, allow_redirects=False
-                ) as response:
-                    return response.status, response.headers, await response.read()
-            except (OSError, aiohttp.ClientError) as error:
-                raise self._explained(error) from None
-            except asyncio.CancelledError:
-                if not self._closed or _is_cancelled():
-                    raise
-                raise Closed(CLOSED_MEANWHILE) from None  # aiohttp cancels who waits for it
+    async def _send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        try:
+            with self.in_time():
+                response = await self.post(operation, body, await self.credentials.get())
+                return response.status, response.headers, await response.read()
+        except BROKEN as error:
+            raise self.explained(error) from None
 
-    def _explained(self, error: Exception) -> HeatsinkError:
+    def in_time(self) -> Cut:
+        """For an attempt: it ends when the store has had its time."""
+        return self._cut(self._monotonic_s() + self._timeout_s)
+
+    def post(
+        self, operation: str, body: bytes, credentials: Credentials
+    ) -> Awaitable[aiohttp.ClientResponse]:
+        """A signed request. Whoever awaits it also awaits its `read`, which frees the connection.
+
+        It does so whatever happens; what it and this may raise is `BROKEN`.
+        """
+        headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
+        session = self._open_session()
+        return session.post(self._url, data=body, headers=headers, allow_redirects=False)
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What a broken attempt means to who made it."""
+        if isinstance(error, asyncio.CancelledError) and (_is_cancelled() or not self._closed):
+            return error  # else aiohttp did it, which cancels who waits for a session that closes
         if self._closed:
             return Closed(CLOSED_MEANWHILE)
         if isinstance(error, TimeoutError):
