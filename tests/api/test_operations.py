@@ -218,7 +218,19 @@ async def test_a_process_that_does_not_lead_says_so(api: AsyncClient, hs: Heatsi
     assert hs._coordination is not None
     hs._coordination.coordinator._lease.term = None
     heat = (await api.get("/v1/heat")).json()
-    assert (heat["leads"], heat["keys"]) == (False, [])
+    assert (heat["leads"], heat["keys"], heat["window"]) == (False, [], None)
+    assert heat["unreported_s"] is None, "no bound: nothing is known"
+    assert heat["leader"] == hs.status().name
+    key = (await api.get("/v1/keys/cold")).json()
+    assert (key["heat"], key["unreported_s"], key["leader"]) == (None, None, heat["leader"])
+
+
+async def test_a_leader_bounds_the_heat_of_a_cold_key(api: AsyncClient) -> None:
+    while (await api.get("/v1/heat")).json()["window"] is None:
+        await asyncio.sleep(0.05)
+    key = (await api.get("/v1/keys/cold")).json()
+    assert key["heat"] is None
+    assert key["unreported_s"] > 0
 
 
 # -- events ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from heatsink.client.key_watch import KeyWatch
+from heatsink.client.key_watch import Coordination, KeyWatch, coordinate_keys
+from heatsink.client.settings import Settings
 from heatsink.control.lease import Lease
 from heatsink.detect.heat import Heat, Report
 from heatsink.registry.registry import Registry
@@ -26,20 +27,40 @@ async def test_a_bus_on_which_nothing_arrives_is_broken_not_calm(clock: ManualCl
         assert (await watch.observe()).windows == []
 
 
-async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:
+async def a_coordination(clock: ManualClock) -> Coordination:
     stores = memory_stores(clock)
     registry = Registry(stores.registry, clock)
     await registry.open(FOUNDING)
-    watch = KeyWatch(stores.bus, registry, Lease(stores.lease, "me", clock), window_s=1.0)
-    assert watch.hottest(5, leads=True).start_s is None, "nothing is known yet"
+    return coordinate_keys(stores, registry, Settings(), "me", clock)
+
+
+async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:
+    coordination = await a_coordination(clock)
+    watch, bus = coordination.watch, coordination.watch._bus
+    await coordination.coordinator.run_once()
+    assert (await coordination.hottest(5)).start_s is None, "nothing is known yet"
     window = int(clock.now_s())
     keys = {"read": Heat(reads=90), "cold": Heat(5, 5), "hot": Heat(100, 120, error=3)}
-    await stores.bus.send(Report("a", window, 1.0, True, 2, keys))
+    await bus.send(Report("a", window, 1.0, True, 2, keys))
     await clock.advance(1.5)
     await watch.observe()
-    hottest = watch.hottest(2, leads=True)
+    hottest = await coordination.hottest(2)
+    assert (hottest.leads, hottest.leader) == (True, "me")
     assert [(hot.key, hot.buckets) for hot in hottest.keys] == [("hot", 1), ("read", 1)]
     assert hottest.keys[0].heat.bound_s == 3
     assert hottest.unreported_s == 5, "the one that was left out had five"
-    assert watch.hottest(3, leads=True).unreported_s == 2, "what the server left out"
-    assert watch.hottest(2, leads=False).keys == (), "only the leader knows"
+    assert (await coordination.hottest(3)).unreported_s == 2, "what the server left out"
+
+
+async def test_a_leader_that_hears_of_nobody_does_not_know_the_heat(clock: ManualClock) -> None:
+    coordination = await a_coordination(clock)
+    await coordination.coordinator.run_once()
+    await coordination.watch._bus.send(Report("a", int(clock.now_s()), 1.0, True, 2, {}))
+    await clock.advance(2.0)
+    await coordination.watch.observe()
+    assert (await coordination.hottest(5)).unreported_s == 2
+    for _ in range(12):
+        await clock.advance(1.0)
+        await coordination.watch.observe()
+    hottest = await coordination.hottest(5)
+    assert (hottest.leads, hottest.start_s, hottest.unreported_s) == (True, None, None)

@@ -6,12 +6,11 @@ import pytest
 
 from heatsink.client.store_partitions import (
     KNOWN_MAX,
-    PartitionHeat,
     StorePartitions,
     culprit_of,
     taken_apart,
 )
-from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
 from heatsink.detect.tracker import Tracker
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.stores import Meter
@@ -35,12 +34,12 @@ def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None
     window = WindowHeat(1, 1.0, True, {"room": heat(5), "~partition/7": heat(9)}, 0.5)
     keys, partitions = taken_apart(window)
     assert keys == WindowHeat(1, 1.0, True, {"room": heat(5)}, 0.5)
-    assert partitions == {7: PartitionHeat(7, 9.0)}
+    assert partitions == (PartitionHeat(7, 9.0),)
 
 
 def test_a_window_without_partitions_stays_as_it_is() -> None:
     window = WindowHeat(1, 1.0, True, {"room": heat(5)}, 0.5)
-    assert taken_apart(window) == (window, {})
+    assert taken_apart(window) == (window, ())
 
 
 def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink.service.cli import main
+from heatsink.service.operator.commands import heat_table
 from tests.processes import Served, serving
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
@@ -71,7 +72,11 @@ def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) ->
 
 def test_hot_keys_and_the_whole_picture(server: Served) -> None:
     assert answered(server, "hot")["leads"] is True
+    while answered(server, "hot")["window"] is None:
+        pass
     assert "No key is hot" in asked(server, "hot").stdout
+    explained = asked(server, "explain", "cold").stdout
+    assert "heat    below what is reported: at most" in explained
     seen = asked(server, "top", "--once")
     assert seen.exit_code == 0
     for title in ("Hot keys", "Queue partitions", "Batches under way", "Decisions"):
@@ -81,6 +86,20 @@ def test_hot_keys_and_the_whole_picture(server: Served) -> None:
         for line in asked(server, "top", "--once", "--json").stdout.split("\n")[:-1]
     ]
     assert {name for line in lines for name in line} >= {"status", "heat", "partitions"}
+
+
+def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
+    unknown: dict[str, Any] = {
+        "window": None,
+        "leads": False,
+        "leader": "boss:1",
+        "keys": [],
+        "unreported_s": None,
+    }
+    assert heat_table(unknown) == "Heat is not known here: ask boss:1, which leads."
+    assert heat_table({**unknown, "leads": True}) == (
+        "Heat is not known: no reports of heat came in lately."
+    )
 
 
 @pytest.mark.parametrize(

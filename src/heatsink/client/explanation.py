@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
-from heatsink.detect.heat import KeyHeat
+from heatsink.absorb.near_keys import NearKeys
+from heatsink.detect.fleet import FleetHeat
+from heatsink.detect.heat import KeyHeat, PartitionHeat
+from heatsink.detect.tracker import Tracker
 from heatsink.registry.decision import Decision
 from heatsink.registry.layout import Epoch, Layout
-from heatsink.spread.policy import Culprit
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.policy import BucketRules, Culprit, suffers_from
 
-from .store_partitions import PartitionHeat
+from .key_watch import Coordination
+from .store_partitions import StorePartitions, culprit_of
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`print` it. Heat is known to the process that leads, for keys hot enough to be reported."""
+    """`print` it. Heat is known of keys that are hot enough to be reported.
+
+    The process that leads hears of it; others know it where there is a Redis for news.
+    """
 
     key: str
     layout: Layout
@@ -28,6 +39,12 @@ class Explanation(msgspec.Struct, frozen=True):
     """What an operator decided, if anything."""
     heat: KeyHeat | None
     """What it costs now, where that is known."""
+    unreported_s: float | None = None
+    """What a key costs at most a second that is not reported; `None`: heat is not known here."""
+    leads: bool = False
+    """Whether the process that was asked leads."""
+    leader: str = ""
+    """Who leads, as far as is known."""
     table_refusal: str | None = None
     """The table's own last refusal, which buckets do not cure."""
     store: str | None = None
@@ -78,7 +95,7 @@ class Explanation(msgspec.Struct, frozen=True):
         lines = [
             f"{self.key}: {_count(self.buckets, 'bucket')} now{hot}",
             f"  why     {self.reason}",
-            f"  heat    {self._heat()}",
+            f"  heat    {heat_words(self.heat, self.unreported_s, self.leads, self.leader)}",
             f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
             "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
         ]
@@ -90,14 +107,74 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
 
-    def _heat(self) -> str:
-        if self.heat is None:
-            return "below what is reported"
-        heat = self.heat
+
+def heat_words(heat: KeyHeat | None, unreported_s: float | None, leads: bool, leader: str) -> str:
+    """A key's heat; without a figure, whether it is cold or nobody here knows."""
+    if heat is not None:
         return (
             f"{heat.writes_s:,.0f} writes/s (+ at most {heat.bound_s:,.0f}), "
             f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
         )
+    if unreported_s is not None:
+        return f"below what is reported: at most {unreported_s:,.0f} units/s"
+    return not_known(leads, leader)
+
+
+def not_known(leads: bool, leader: str) -> str:
+    """Why a process does not know the heat of the fleet, and who does."""
+    if leads:
+        return "not known: no reports of heat came in lately"
+    if leader:
+        return f"not known here: ask {leader}, which leads"
+    return "not known: no leader is known"
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """What has to be asked for an explanation."""
+
+    registry: Registry
+    backoff: Backoff
+    coordination: Coordination
+    partitions: StorePartitions
+    tracker: Tracker
+    near_keys: NearKeys
+    rules: BucketRules
+
+    async def explain(self, key: str) -> Explanation:
+        deadline_s = self.backoff.deadline_s()
+        layout = await self.backoff.call(partial(self.registry.layout, key), key, deadline_s)
+        fleet = await self.coordination.fleet_heat()
+        heat = fleet.window.keys.get(key) if fleet else None
+        view = self.registry.view
+        return Explanation(
+            key=key,
+            layout=layout,
+            now_ms=self.registry.now_ms(),
+            decision=view.reasons.get(key),
+            pin=view.pins.get(key),
+            heat=heat,
+            unreported_s=fleet.window.unreported_s if fleet else None,
+            leads=self.coordination.coordinator.leads,
+            leader=self.coordination.leader_of(fleet),
+            store=self._store_can(key, layout, heat, fleet) if heat and fleet else None,
+            table_refusal=self.backoff.table_refusal,
+            bucket_units=self._bucket_units(key, layout),
+            near=self.near_keys.in_force().get(key),
+        )
+
+    def _store_can(self, key: str, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:
+        place = None
+        if layout.buckets == 1:
+            place = fleet.partition(self.partitions.place_of(key))
+        culprits = [suffers_from(each, self.rules) for each in fleet.window.keys.values()]
+        crowded = culprits.count("partition")
+        return what_the_store_can_do(culprit_of(heat, place, self.rules), crowded, place)
+
+    def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
+        epoch = layout.epoch_at(self.registry.now_ms())
+        counts = self.tracker.bucket_units
+        return tuple(counts.get(name, 0) for name in epoch.partitions(key) if epoch.buckets > 1)
 
 
 def what_the_store_can_do(

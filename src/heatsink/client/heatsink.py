@@ -21,7 +21,6 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.control.beside import Beside
-from heatsink.detect.heat import KeyHeat
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
@@ -29,7 +28,6 @@ from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
 from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
-from heatsink.registry.layout import Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counter import Counters
@@ -39,7 +37,7 @@ from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
-from .explanation import Explanation, what_the_store_can_do
+from .explanation import Explainer, Explanation
 from .instruments import NONE, Instruments
 from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
@@ -48,7 +46,7 @@ from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, wo
 from .read_side import ReadSide
 from .settings import Settings
 from .status import Status, status_of
-from .store_partitions import StorePartitions, culprit_of
+from .store_partitions import StorePartitions
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -88,6 +86,7 @@ class Heatsink:
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._coordination: Coordination | None = None
+        self._explainer: Explainer | None = None
         self._entered = False
         self._log: Log | None = None
         self._read_side: ReadSide | None = None
@@ -127,6 +126,15 @@ class Heatsink:
         )
         self._read_side = reading
         self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
+        self._explainer = Explainer(
+            self._registry,
+            self._backoff,
+            self._coordination,
+            self._partitions,
+            self._tracker,
+            reading.near_keys,
+            self._settings.rules,
+        )
         parts = Parts(
             self._registry,
             router,
@@ -300,11 +308,11 @@ class Heatsink:
         assert self._coordination is not None
         return status_of(self._name, self._registry, self._coordination.coordinator.leads)
 
-    def hottest(self, limit: int = 20) -> Hottest:
-        """The fleet's hottest keys, with bounds on what is not known. Only the leader knows."""
+    async def hottest(self, limit: int = 20) -> Hottest:
+        """The fleet's hottest keys, with bounds on what is not known."""
         self._check_open()
         assert self._coordination is not None
-        return self._coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
+        return await self._coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 
     async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
         """What was decided and why, the newest first; `before` is a version to go on below."""
@@ -339,36 +347,8 @@ class Heatsink:
         check_key(key)
         self._check_open()
         self._registry.check()
-        deadline_s = self._backoff.deadline_s()
-        layout = await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
-        view = self._registry.view
-        heat = self._coordination.heat_of(key) if self._coordination else None
-        return Explanation(
-            key=key,
-            layout=layout,
-            now_ms=self._registry.now_ms(),
-            decision=view.reasons.get(key),
-            pin=view.pins.get(key),
-            heat=heat,
-            store=self._store_can(key, layout, heat),
-            table_refusal=self._backoff.table_refusal,
-            bucket_units=self._bucket_units(key, layout),
-            near=self._reading().near_keys.in_force().get(key),
-        )
-
-    def _store_can(self, key: str, layout: Layout, heat: KeyHeat | None) -> str | None:
-        if heat is None or self._coordination is None:
-            return None
-        rules, place = self._settings.rules, None
-        if layout.buckets == 1:
-            place = self._coordination.partition_heat(self._partitions.place_of(key))
-        crowded = len(self._coordination.crowded(rules))
-        return what_the_store_can_do(culprit_of(heat, place, rules), crowded, place)
-
-    def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
-        epoch = layout.epoch_at(self._registry.now_ms())
-        counts = self._tracker.bucket_units
-        return tuple(counts.get(name, 0) for name in epoch.partitions(key) if epoch.buckets > 1)
+        assert self._explainer is not None
+        return await self._explainer.explain(key)
 
     @property
     def rules(self) -> BucketRules:

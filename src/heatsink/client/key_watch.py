@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -13,16 +14,20 @@ from heatsink.control.loop import ControlLoop
 from heatsink.control.turn_log import TurnLog
 from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
-from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.detect.fleet import FleetHeat, HeatBoard
+from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.errors import HeatsinkError
+from heatsink.registry.decision import Decision
 from heatsink.registry.registry import Registry
-from heatsink.spread.policy import BucketPolicy, BucketRules, Observation, suffers_from
+from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
 from .queue.watch import is_worker_pin
 from .settings import Settings
-from .store_partitions import PartitionHeat, taken_apart
+from .store_partitions import taken_apart
 
 SILENT_WINDOWS = 3
+SHOWN_MAX = 256
 
 
 class HotKey(msgspec.Struct, frozen=True):
@@ -34,17 +39,18 @@ class HotKey(msgspec.Struct, frozen=True):
 
 
 class Hottest(msgspec.Struct, frozen=True):
-    """The fleet's hottest keys in its last complete window, which only the leader knows.
+    """The fleet's hottest keys in its last complete window.
 
-    No key that is not listed had more than `unreported_s` a second. `start_s` is None before the
-    first window is complete, and where this process does not lead.
+    The leader hears of them and shows them to others, where there is a Redis for news. `start_s`
+    is None where they are not known: it does not lead and is shown nothing, or hears of nobody.
+    No key that is not listed had more than `unreported_s` a second.
     """
 
     leads: bool
     leader: str
     window_s: float
     start_s: float | None = None
-    unreported_s: float = 0.0
+    unreported_s: float | None = None
     keys: tuple[HotKey, ...] = ()
     partitions: tuple[PartitionHeat, ...] = ()
     """Of a store that says where its rows lie: the hottest first."""
@@ -58,25 +64,24 @@ class KeyWatch:
     """
 
     def __init__(self, bus: HeatBus, registry: Registry, lease: Lease, window_s: float) -> None:
+        self.window_s = window_s
+        self.seen: FleetHeat | None = None
         self._bus = bus
         self._registry = registry
         self._lease = lease
-        self._window_s = window_s
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
-        self.latest: WindowHeat | None = None
-        self.partitions: dict[int, PartitionHeat] = {}
 
     async def observe(self) -> Observation:
         now_s = self._registry.fleet_now_s()
         for report in await self._bus.receive():
             self._aggregator.add(report, now_s)
             self._heard_s = now_s
-        windows = [self._of_keys(window) for window in self._aggregator.take(now_s)]
-        if now_s - self._heard_s > SILENT_WINDOWS * self._window_s:
-            windows = []
+        taken = self._aggregator.take(now_s)
+        if now_s - self._heard_s > SILENT_WINDOWS * self.window_s:
+            taken = []
+        windows = [self._of_keys(window) for window in taken]
         self._lease.servers = self._aggregator.servers
-        self.latest = next((w for w in reversed(windows) if w.complete), self.latest)
         view = self._registry.view
         pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
         return Observation(windows, view.layouts, pins, view.version)
@@ -84,69 +89,79 @@ class KeyWatch:
     def _of_keys(self, window: WindowHeat) -> WindowHeat:
         keys, partitions = taken_apart(window)
         if window.complete:
-            self.partitions = partitions
+            self.seen = FleetHeat(self._lease.holder, self.window_s, keys, partitions)
         return keys
 
-    def heat_of(self, key: str) -> KeyHeat | None:
-        """The key's heat in the last complete window, if it was reported."""
-        return self.latest.keys.get(key) if self.latest else None
-
-    def crowded(self, rules: BucketRules) -> set[str]:
-        """Keys that met the heat of others in that window: their partitions are hot."""
-        keys = self.latest.keys if self.latest else {}
-        return {key for key, heat in keys.items() if suffers_from(heat, rules) == "partition"}
+    @property
+    def latest(self) -> WindowHeat | None:
+        """The last complete window."""
+        return self.seen.window if self.seen else None
 
     @property
     def servers(self) -> int:
         """How many reported in that window."""
         return self._aggregator.servers
 
-    def hottest(self, limit: int, leads: bool) -> Hottest:
-        leader, window = self._registry.meta.leader, self.latest
-        if not leads or window is None:
-            return Hottest(leads, leader, self._window_s)
-        ranked = sorted(window.keys.items(), key=lambda item: -_cost_s(item[1]))
-        unlisted = [_cost_s(heat) + heat.bound_s for _, heat in ranked[limit:]]
-        return Hottest(
-            leads=True,
-            leader=leader,
-            window_s=self._window_s,
-            start_s=window.start_s,
-            unreported_s=max([window.unreported_s, *unlisted]),
-            keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in ranked[:limit]),
-            partitions=tuple(self._hottest_partitions()[:limit]),
-        )
 
-    def _hottest_partitions(self) -> list[PartitionHeat]:
-        return sorted(self.partitions.values(), key=lambda heat: -heat.write_units_s)
+class HeatShow:
+    """Shows others each complete window that the watch has observed."""
 
-    def _buckets(self, key: str) -> int:
-        layout = self._registry.view.layout(key)
-        return layout.epoch_at(self._registry.now_ms()).buckets
+    def __init__(self, watch: KeyWatch, board: HeatBoard) -> None:
+        self._watch = watch
+        self._board = board
+        self._shown = -1
 
-
-def _cost_s(heat: KeyHeat) -> float:
-    return heat.write_units_s + heat.reads_s + heat.throttles_s
+    async def run_once(self) -> list[Decision]:
+        seen = self._watch.seen
+        if seen is not None and seen.window.window != self._shown:
+            self._shown = seen.window.window
+            with suppress(HeatsinkError):  # the next window comes soon
+                await self._board.show(seen.hottest(SHOWN_MAX))
+        return []
 
 
 @dataclass(frozen=True)
 class Coordination:
     coordinator: Coordinator
     watch: KeyWatch
+    registry: Registry
+    board: HeatBoard | None
 
-    def heat_of(self, key: str) -> KeyHeat | None:
-        """Only the leader hears of heat; what it heard before it lost the lead is stale."""
-        return self.watch.heat_of(key) if self.coordinator.leads else None
+    async def fleet_heat(self) -> FleetHeat | None:
+        """What this process hears while it leads, else what the leader shows. None: not known."""
+        known = self.watch.seen if self.coordinator.leads else await self._shown()
+        return known if known and known.is_recent(self.registry.fleet_now_s()) else None
 
-    def crowded(self, rules: BucketRules) -> set[str]:
-        return self.watch.crowded(rules) if self.coordinator.leads else set()
+    async def _shown(self) -> FleetHeat | None:
+        if self.board is None:
+            return None
+        with suppress(HeatsinkError):
+            return await self.board.look()
+        return None
 
-    def partition_heat(self, number: int | None) -> PartitionHeat | None:
-        known = self.watch.partitions if self.coordinator.leads else {}
-        return None if number is None else known.get(number)
+    async def hottest(self, limit: int) -> Hottest:
+        leads, heat = self.coordinator.leads, await self.fleet_heat()
+        if heat is None:
+            return Hottest(leads, self.leader_of(heat), self.watch.window_s)
+        hottest = heat.hottest(limit)
+        window = hottest.window
+        return Hottest(
+            leads=leads,
+            leader=self.leader_of(heat),
+            window_s=heat.window_s,
+            start_s=window.start_s,
+            unreported_s=window.unreported_s,
+            keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in window.keys.items()),
+            partitions=hottest.partitions,
+        )
 
-    def hottest(self, limit: int) -> Hottest:
-        return self.watch.hottest(limit, self.coordinator.leads)
+    def leader_of(self, heat: FleetHeat | None) -> str:
+        """Who leads: whoever shows the heat, else as META had it when it was read last."""
+        return heat.leader if heat else self.registry.meta.leader
+
+    def _buckets(self, key: str) -> int:
+        layout = self.registry.view.layout(key)
+        return layout.epoch_at(self.registry.now_ms()).buckets
 
 
 def coordinate_keys(
@@ -157,4 +172,6 @@ def coordinate_keys(
     coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)
     coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
-    return Coordination(coordinator, watch)
+    if stores.board is not None:
+        coordinator.loops.append(HeatShow(watch, stores.board))
+    return Coordination(coordinator, watch, registry, stores.board)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
 from msgspec.structs import replace
 
-from heatsink.detect.heat import KeyHeat, WindowHeat, write_units
+from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat, write_units
 from heatsink.detect.tracker import Tracker
 from heatsink.keys import escape, key_of
 from heatsink.spread.policy import BucketRules, Culprit, suffers_from
@@ -20,13 +19,6 @@ from heatsink.stores.stores import Meter
 PREFIX = "~partition/"
 KNOWN_MAX = 16_384
 MOST = 0.5
-
-
-class PartitionHeat(msgspec.Struct, frozen=True):
-    """What a partition took from the whole fleet in the last complete window."""
-
-    partition: int
-    write_units_s: float
 
 
 class StorePartitions:
@@ -63,17 +55,17 @@ class StorePartitions:
         return self._places.get(escape(key))
 
 
-def taken_apart(window: WindowHeat) -> tuple[WindowHeat, dict[int, PartitionHeat]]:
-    """The heat of keys, and that of partitions by their numbers."""
+def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ...]]:
+    """The heat of keys, and that of partitions, the hottest first."""
     numbers = {key: int(key[len(PREFIX) :]) for key in window.keys if key.startswith(PREFIX)}
     if not numbers:
-        return window, {}
+        return window, ()
     keys = {key: heat for key, heat in window.keys.items() if key not in numbers}
-    partitions = {
-        number: PartitionHeat(number, window.keys[key].write_units_s)
-        for key, number in numbers.items()
-    }
-    return replace(window, keys=keys), partitions
+    partitions = [
+        PartitionHeat(number, window.keys[key].write_units_s) for key, number in numbers.items()
+    ]
+    partitions.sort(key=lambda heat: -heat.write_units_s)
+    return replace(window, keys=keys), tuple(partitions)
 
 
 def culprit_of(heat: KeyHeat, place: PartitionHeat | None, rules: BucketRules) -> Culprit | None:

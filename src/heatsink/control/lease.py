@@ -39,8 +39,8 @@ class Lease:
         check_number("lease_s", lease_s, 0.1, 3600)
         self.term: int | None = None
         self.servers = 1
+        self.holder = holder
         self._store = store
-        self._holder = holder
         self._clock = clock
         self._lease_s = lease_s
         self._beaten_s = 0.0
@@ -72,14 +72,14 @@ class Lease:
         meta = (await self._store.meta()).meta
         if self._seen is None or (meta.term, meta.beat) != (self._seen.term, self._seen.beat):
             self._seen, self._seen_s = meta, asked_s
-        if meta.leader == self._holder:
+        if meta.leader == self.holder:
             self._start(meta)  # our own `lead`, whose answer was lost
         elif not meta.leader or asked_s - self._seen_s >= self._lease_s:
             await self._take(meta)
 
     async def _take(self, meta: Meta) -> None:
         try:
-            self._start(await self._store.lead(meta, self._holder))
+            self._start(await self._store.lead(meta, self.holder))
         except Outdated:
             self._seen = None
 

@@ -48,6 +48,18 @@ class KeyHeat(msgspec.Struct, frozen=True):
     throttles_s: float
     bound_s: float
 
+    @property
+    def cost_s(self) -> float:
+        """What keys are ranked by."""
+        return self.write_units_s + self.reads_s + self.throttles_s
+
+
+class PartitionHeat(msgspec.Struct, frozen=True):
+    """What a partition of the store took from the whole fleet in a window, where a store tells."""
+
+    partition: int
+    write_units_s: float
+
 
 class WindowHeat(msgspec.Struct, frozen=True):
     """The fleet's heat in one window; `complete` once no more reports are expected."""
@@ -57,6 +69,16 @@ class WindowHeat(msgspec.Struct, frozen=True):
     complete: bool
     keys: dict[str, KeyHeat]
     unreported_s: float
+
+    def hottest(self, limit: int) -> WindowHeat:
+        """Its costliest keys, the first of them first; all others are below `unreported_s`."""
+        ranked = sorted(self.keys.items(), key=lambda item: -item[1].cost_s)
+        unlisted = (heat.cost_s + heat.bound_s for _, heat in ranked[limit:])
+        return msgspec.structs.replace(
+            self,
+            keys=dict(ranked[:limit]),
+            unreported_s=max([self.unreported_s, *unlisted]),
+        )
 
 
 def write_units(writes: int, written_bytes: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from heatsink.absorb.invalidation import Wire
 from heatsink.control.lease import LeaseStore
 from heatsink.detect.bus import HeatBus
+from heatsink.detect.fleet import HeatBoard
 from heatsink.registry.news import NewsStore
 from heatsink.registry.soft import SoftStore
 from heatsink.spread.fsck import RepairStore
@@ -43,6 +44,7 @@ class Stores:
     registry: RepairStore
     lease: LeaseStore
     bus: HeatBus
+    board: HeatBoard | None = None
     news: NewsStore | None = None
     soft: SoftStore | None = None
     wire: Wire | None = None

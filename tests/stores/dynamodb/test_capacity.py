@@ -122,8 +122,9 @@ async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
             )
             await until_explained(hs, cool_keys, "as are 5 others")
             await until_explained(hs, cool_keys, "store   hot partition (2, ")
-            assert 2 in [each.partition for each in hs.hottest().partitions]
-            assert not [each for each in hs.hottest().keys if each.key.startswith("~partition")]
+            assert 2 in [each.partition for each in (await hs.hottest()).partitions]
+            keys = (await hs.hottest()).keys
+            assert not [each for each in keys if each.key.startswith("~partition")]
             await until_explained(hs, [hot_key], "store   one hot key (2, ")
 
 

@@ -12,10 +12,12 @@ from random import Random
 import pytest
 
 from heatsink.clock import SystemClock
-from heatsink.detect.heat import Heat, Report
+from heatsink.detect.fleet import FleetHeat
+from heatsink.detect.heat import Heat, Report, WindowHeat
 from heatsink.registry.decision import Decision
 from heatsink.registry.news import News
 from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.board import RedisBoard
 from heatsink.stores.redis.bus import RedisBus
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.keys import Keys
@@ -34,6 +36,7 @@ ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
 CLUSTER_ALSO = re.findall(r"On a cluster both also need `([^`]*)`", PAGE)[0]
 ADMIN = "user default on nopass ~* &* +@all"
 APP, COORDINATOR = ("heatsink-app", "change-me-1"), ("heatsink-coordinator", "change-me-2")
+HEAT = FleetHeat("c", 1.0, WindowHeat(1, 1.0, True, {}, 0.0))
 REPORT = Report("a", 1, 1.0, True, 0, {"k": Heat(1, 1)})
 
 
@@ -70,6 +73,8 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         assert await RedisNews(app, keys).read(0) == news
         await RedisSoft(coordinator, keys).publish([Decision("p", "workers", 1, "why")], 1)
         assert len(await RedisSoft(app, keys).read()) == 1
+        await RedisBoard(coordinator, keys).show(HEAT)
+        assert await RedisBoard(app, keys).look() == HEAT
 
 
 @pytest.mark.parametrize("role", [APP, COORDINATOR], ids=lambda role: role[0])
@@ -91,6 +96,7 @@ async def test_each_role_hears_and_says_what_is_forgotten(
         (APP, ("SET", Keys().pair, "9|9|i")),
         (APP, ("XADD", Keys().log("i"), "9-0", "e", "forged")),
         (APP, ("XADD", Keys().soft, "*", "d", "forged")),
+        (APP, ("SET", Keys().hottest, "forged")),
         (APP, ("XRANGE", Keys().heat, "-", "+")),
         (APP, ("DEL", Keys().heat)),
         (APP, ("PUBLISH", "somebody-elses", "1")),

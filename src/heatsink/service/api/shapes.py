@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.batch import Progress, State
+from heatsink.detect.heat import PartitionHeat
 
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="At most so many.")]
 HomeLimit = Annotated[int, Meta(ge=1, le=200, description="At most so many.")]
@@ -228,19 +229,20 @@ class HotKeyLine(msgspec.Struct, frozen=True):
 
 
 class HeatAnswer(msgspec.Struct, frozen=True):
-    """Only the leader knows the fleet's heat: where `leads` is false, ask `leader`.
+    """Where `window` is null, the fleet's heat is not known here: ask `leader`.
 
     No key that is not listed costs more than `unreported_s` a second. A bucket is meant to take
-    `bucket_units_s` write units a second.
+    `bucket_units_s` write units a second. `partitions` are those of a store that tells of them.
     """
 
     leads: bool
     leader: str
     window: datetime | None
     window_s: float
-    unreported_s: float
+    unreported_s: float | None
     bucket_units_s: int
     keys: list[HotKeyLine]
+    partitions: list[PartitionHeat]
 
 
 class LimitQuery(Strict, frozen=True):
@@ -262,8 +264,9 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class KeyAnswer(msgspec.Struct, frozen=True):
-    """`heat` is null for a key that is too cold to be reported, and where `leads` is false.
+    """`heat` is null for a key that costs at most `unreported_s`, and where that is null too.
 
+    Then the fleet's heat is not known here: ask `leader`.
     `bucket_units` went to each bucket through this server, since it started.
     `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
     `store` is about a key that is throttled: by its own heat, or by its partition's.
@@ -276,7 +279,9 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     pin: Chosen | None
     near: Chosen | None
     heat: HotKeyLine | None
+    unreported_s: float | None
     leads: bool
+    leader: str
     queries_per_page: int
     partitions: int
     epochs: list[EpochLine]

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from heatsink.client.explanation import heat_words, not_known
+from heatsink.detect.heat import KeyHeat
 from heatsink.service.configuration import WORD
 
 from .remote import Remote, remote_options
@@ -31,11 +33,11 @@ def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
         shown(heat)
         return
     Console().print(heat_table(heat))
-    if not heat["leads"]:
-        click.echo(f"this server does not lead: ask {heat['leader'] or 'the leader'}", err=True)
 
 
 def heat_table(heat: dict[str, Any]) -> Table | str:
+    if heat["window"] is None:
+        return f"Heat is {escape(not_known(heat['leads'], heat['leader']))}."
     if not heat["keys"]:
         return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
     table = Table("key", box=None)
@@ -58,12 +60,13 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(found)
         return
-    heat, kind = found["heat"], f" ({found['kind']})" if found["kind"] else ""
-    rate = f"{heat['writes_s']:,.0f} writes/s, {heat['reads_s']:,.0f} reads/s" if heat else "cold"
+    heat = msgspec.convert(found["heat"], KeyHeat | None)
+    words = heat_words(heat, found["unreported_s"], found["leads"], found["leader"])
+    kind = f" ({found['kind']})" if found["kind"] else ""
     lines = [
         f"{key}: {found['buckets']} bucket(s) now{kind}",
         f"  why     {found['reason']}",
-        f"  heat    {rate if found['leads'] else 'known to the leader only'}",
+        f"  heat    {words}",
         f"  page    {found['queries_per_page']} queries for the newest",
         f"  all     {found['partitions']} partitions to read everything",
     ]

@@ -9,6 +9,7 @@ from heatsink.clock import Clock
 from heatsink.stores.stores import Stores
 
 from .address import parse
+from .board import RedisBoard
 from .bus import RedisBus
 from .connection import Connection
 from .keys import Keys
@@ -29,6 +30,7 @@ def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -
     return replace(
         stores,
         bus=RedisBus(connection, keys, name, clock),
+        board=RedisBoard(connection, keys),
         news=RedisNews(connection, keys),
         soft=RedisSoft(connection, keys),
         wire=RedisWire(connection, address, keys, clock, rng),

@@ -36,6 +36,11 @@ class Keys(msgspec.Struct, frozen=True):
         return f"{{{self.prefix}}}:hot_partitions:poison"
 
     @property
+    def hottest(self) -> str:
+        """String: a `FleetHeat`, written by the leader once a window. Expires a moment later."""
+        return f"{{{self.prefix}}}:hottest"
+
+    @property
     def pair(self) -> str:
         """String: "closed time|version|incarnation", always written whole, with one SET."""
         return f"{{{self.prefix}}}:registry:pair"

@@ -33,11 +33,11 @@ PARTITION_DIGITS_MAX = 6
 
 
 async def heat(call: Call[LimitQuery, None]) -> Reply:
-    return Reply(heat_of(call.service.hs, call.query.limit))
+    return Reply(await heat_of(call.service.hs, call.query.limit))
 
 
-def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
-    hottest = hs.hottest(limit)
+async def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
+    hottest = await hs.hottest(limit)
     return HeatAnswer(
         leads=hottest.leads,
         leader=hottest.leader,
@@ -46,6 +46,7 @@ def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
         unreported_s=hottest.unreported_s,
         bucket_units_s=hs.rules.bucket_units_s,
         keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
+        partitions=list(hottest.partitions),
     )
 
 
@@ -66,11 +67,10 @@ def reads_of(hs: Heatsink) -> ReadActivity:
 
 
 async def explain(call: Call[NoQuery, None]) -> Reply:
-    hs = call.service.hs
-    return Reply(_explained(await hs.explain(call.path["key"]), hs.status().leads))
+    return Reply(_explained(await call.service.hs.explain(call.path["key"])))
 
 
-def _explained(found: Explanation, leads: bool) -> KeyAnswer:
+def _explained(found: Explanation) -> KeyAnswer:
     heat = found.heat
     return KeyAnswer(
         key=found.key,
@@ -80,7 +80,9 @@ def _explained(found: Explanation, leads: bool) -> KeyAnswer:
         pin=_chosen(found.pin),
         near=_chosen(found.near),
         heat=None if heat is None else _hot_key(found.key, found.buckets, heat),
-        leads=leads,
+        unreported_s=found.unreported_s,
+        leads=found.leads,
+        leader=found.leader,
         queries_per_page=found.queries_per_page,
         partitions=found.partitions,
         epochs=[

@@ -50,14 +50,14 @@ class Recent:
 
     async def run(self) -> None:
         while True:
-            self._samples.append(self._look())
+            self._samples.append(await self._look())
             await self._clock.sleep(EVERY_S)
 
     def answer(self) -> RecentAnswer:
         return RecentAnswer(self._now(), list(self._samples))
 
-    def _look(self) -> Sample:
-        keys = heat_of(self._hs, KEYS).keys
+    async def _look(self) -> Sample:
+        keys = (await heat_of(self._hs, KEYS)).keys
         watch = self._hs.queue_watch
         readings = watch.latest.partitions if watch and watch.latest else {}
         loads = {number: reading.load for number, reading in readings.items()}

@@ -67,7 +67,7 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
         return hs.status()
 
     async def heat() -> HeatAnswer:
-        return heat_of(hs, SHOWN)
+        return await heat_of(hs, SHOWN)
 
     async def requests() -> Requests:
         return metrics.totals()

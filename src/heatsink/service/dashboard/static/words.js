@@ -72,10 +72,10 @@ export function target(decision) {
 // What is hot now: one sentence for each key that matters, and whether it is bad news.
 export function hotNow(heat) {
   if (!heat) return [{ text: "Waiting for the first word from the server…" }];
-  if (!heat.leads) {
+  if (!heat.window && !heat.leads) {
     return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
   }
-  if (!heat.window) return [{ text: "Waiting for the first window of heat…" }];
+  if (!heat.window) return [{ text: "Waiting for reports of heat…" }];
   const room = heat.bucket_units_s;
   const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.write_units_s > room / 2);
   if (!hot.length) return [{ text: calmWords(heat.keys, room) }];

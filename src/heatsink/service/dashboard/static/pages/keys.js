@@ -65,7 +65,7 @@ function makeDetail(app) {
   const refusal = h("p", { class: "empty" });
   const facts = figures({
     "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by heat"],
-    "write units a second": () => [number(state.found?.heat?.write_units_s ?? 0), boundWords(state.found?.heat)],
+    "write units a second": () => [number(unitsOf(state.found)), boundWords(state.found)],
     "reading a page asks": () => count(state.found?.queries_per_page ?? 1, "bucket"),
     "reads kept near": () => nearWords(state.found?.near),
     "reading everything asks": () => count(state.found?.partitions ?? 1, "partition"),
@@ -127,8 +127,13 @@ function nearWords(near) {
   return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["no", "not read often enough"];
 }
 
-function boundWords(heat) {
-  if (!heat) return "below what is reported";
+function unitsOf(found) {
+  return found?.heat ? found.heat.write_units_s : found?.unreported_s == null ? null : 0;
+}
+
+function boundWords(found) {
+  const heat = found?.heat;
+  if (!heat) return found?.unreported_s == null ? "not known here" : "below what is reported";
   return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
 }
 

@@ -1,0 +1,110 @@
+"""What a process that does not lead knows of the fleet's heat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import heatsink
+from heatsink import Heatsink
+from heatsink.client.key_watch import Hottest
+from heatsink.clock import SystemClock
+from heatsink.detect.fleet import FleetHeat
+from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.stores.redis.address import parse
+from heatsink.stores.redis.board import RedisBoard
+from heatsink.stores.redis.connection import Connection
+from heatsink.stores.redis.keys import Keys
+from heatsink.testing.servers import RedisServer
+from tests.servers import real
+
+
+@asynccontextmanager
+async def fleet(tmp_path: Path, news: str | None) -> AsyncIterator[tuple[Heatsink, Heatsink]]:
+    """One client that leads, and one that never will."""
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with (
+        heatsink.connect(url, news=news, name="boss", window_s=0.2) as leader,
+        heatsink.connect(url, news=news, coordinate=False, window_s=0.2) as follower,
+    ):
+        yield leader, follower
+
+
+async def heated(leader: Heatsink, follower: Heatsink, asked: Heatsink) -> Hottest:
+    """What one of them says while both write; the hot key is hot only by their sum."""
+    while True:
+        for hs in (leader, follower):
+            hs.record("hot", writes=30)
+        await asyncio.sleep(0.02)
+        hottest = await asked.hottest()
+        if hottest.keys and hottest.keys[0].heat.write_units_s > 1_700:
+            return hottest
+
+
+@pytest.mark.timeout(30)
+async def test_the_leader_shows_the_heat_of_the_fleet_to_all(tmp_path: Path) -> None:
+    with real(RedisServer) as server:
+        async with fleet(tmp_path, server.url) as (leader, follower):
+            hottest = await heated(leader, follower, follower)
+            assert (hottest.leads, hottest.leader) == (False, leader.status().name)
+            assert [hot.key for hot in hottest.keys] == ["hot"]
+            hot, cold = await follower.explain("hot"), await follower.explain("cold")
+            assert hot.heat is not None
+            assert hot.heat.writes_s > 0
+            assert "heat    below what is reported: at most " in str(cold)
+            server.kill()
+            gone = await follower.hottest()
+            assert (gone.start_s, gone.unreported_s, gone.keys) == (None, None, ())
+            while "not known here: ask boss:" not in (told := str(await follower.explain("hot"))):
+                assert "heat    not known: no leader is known" in told, (
+                    "META was not read again yet"
+                )
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.timeout(30)
+async def test_without_redis_only_the_leader_knows_and_others_say_so(tmp_path: Path) -> None:
+    async with fleet(tmp_path, None) as (leader, follower):
+        await heated(leader, follower, leader)
+        assert "writes/s" in str(await leader.explain("hot"))
+        unknown = await follower.hottest()
+        assert (unknown.start_s, unknown.keys) == (None, ())
+        words = f"heat    not known here: ask {leader.status().name}, which leads"
+        while words not in str(await follower.explain("hot")):
+            await asyncio.sleep(0.05)
+
+
+async def test_where_nobody_leads_nobody_knows() -> None:
+    async with heatsink.connect("memory://", coordinate=False) as hs:
+        assert "heat    not known: no leader is known" in str(await hs.explain("k"))
+
+
+@pytest.mark.timeout(30)
+async def test_what_is_shown_is_whole_and_ends_by_itself() -> None:
+    window = WindowHeat(7, 7.0, True, {"k": KeyHeat(5, 4, 3, 2, 1)}, 0.5)
+    heat = FleetHeat("boss", 1.0, window, (PartitionHeat(3, 9.0),))
+    with real(RedisServer) as server:
+        connection = Connection(parse(server.url), SystemClock(), Random(1))
+        board, keys = RedisBoard(connection, Keys()), Keys()
+        assert await board.look() is None
+        await board.show(heat)
+        assert await board.look() == heat
+        assert 0 < await connection.run("PTTL", keys.hottest) <= 7_000
+        await connection.run("SET", keys.hottest, b"junk")
+        assert await board.look() is None, "input, not truth"
+        await connection.close()
+
+
+def test_only_the_hottest_are_shown_and_the_others_bounded() -> None:
+    keys = {str(n): KeyHeat(n, n, 0, 0, 0.5) for n in range(10)}
+    partitions = tuple(PartitionHeat(n, 9.0 - n) for n in range(10))
+    shown = FleetHeat("boss", 1.0, WindowHeat(7, 7.0, True, keys, 1.0), partitions).hottest(3)
+    assert list(shown.window.keys) == ["9", "8", "7"]
+    assert shown.window.unreported_s == 6.5
+    assert [each.partition for each in shown.partitions] == [0, 1, 2]
+    assert (shown.is_recent(14.0), shown.is_recent(14.1)) == (True, False)
