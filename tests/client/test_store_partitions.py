@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from msgspec.structs import replace
 
 from heatsink.client.store_partitions import (
-    KNOWN_MAX,
     StorePartitions,
-    culprit_of,
     taken_apart,
 )
-from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.detect.heat import NOWHERE, KeyHeat, PartitionHeat, WindowHeat
 from heatsink.detect.tracker import Tracker
-from heatsink.spread.policy import BucketRules
 from heatsink.stores.stores import Meter
 
 
@@ -28,8 +25,6 @@ def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None
     meter.notes.append(("room", 2_000, 2.0, 7))
     counted, _ = tracker.roll().hottest(10, 1)
     assert {key: each.write_units for key, each in counted.items()} == {"~partition/7": 5}
-    assert places.place_of("room") == 7
-    assert places.place_of("elsewhere") is None
 
     window = WindowHeat(1, 1.0, True, {"room": heat(5), "~partition/7": heat(9)}, 0.5)
     keys, partitions = taken_apart(window)
@@ -51,28 +46,25 @@ def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
     assert {key: each.write_units for key, each in counted.items()} == {"room#1": 1}
 
 
-def test_places_are_bounded() -> None:
-    meter = Meter()
-    places = StorePartitions(Tracker(), meter)
-    for number in range(KNOWN_MAX + 1):
-        meter.notes.append((str(number), 1, 1.0, 1))
-    assert places.place_of("0") is None
-    assert places.place_of(str(KNOWN_MAX)) == 1
+def test_a_key_is_known_by_the_partition_that_took_its_latest_row() -> None:
+    tracker, meter = Tracker(), Meter()
+    tracker.gather = StorePartitions(tracker, meter).count
+    for key in ("room#1", "elsewhere"):
+        tracker.record(key)
+    meter.notes.append(("room%231", 10, 1.0, 7))
+    meter.notes.append(("never recorded", 10, 1.0, 8))
+    counted, _ = tracker.roll().hottest(10, 1)
+    assert {key: each.place for key, each in counted.items()} == {
+        "room#1": 7,
+        "elsewhere": NOWHERE,
+        "~partition/7": NOWHERE,
+        "~partition/8": NOWHERE,
+    }
 
 
-@pytest.mark.parametrize(
-    ("units_s", "throttles_s", "in_all", "culprit"),
-    [
-        (600, 0, 1_000, None),
-        (600, 100, None, "key"),
-        (600, 100, 1_100, "key"),
-        (600, 100, 1_300, "partition"),
-        (100, 100, 1_000, "partition"),
-        (100, 100, 150, "key"),
-    ],
-)
-def test_who_is_most_of_a_partition_makes_it_hot(
-    units_s: float, throttles_s: float, in_all: float | None, culprit: str | None
-) -> None:
-    place = None if in_all is None else PartitionHeat(1, in_all)
-    assert culprit_of(heat(units_s, throttles_s), place, BucketRules()) == culprit
+def test_a_key_comes_with_what_its_partition_took_at_most() -> None:
+    said, unsaid = replace(heat(5), partition=7), replace(heat(5), partition=8)
+    keys = {"said": said, "unsaid": unsaid, "nowhere": heat(5), "~partition/7": heat(9)}
+    for complete, in_all in ((True, [9.0, 0.5, None]), (False, [None, None, None])):
+        window, _ = taken_apart(WindowHeat(1, 1.0, complete, keys, 0.5))
+        assert [each.partition_units_s for each in window.keys.values()] == in_all

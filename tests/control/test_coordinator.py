@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from heatsink.control.coordinator import Coordinator
 from heatsink.control.lease import Lease
-from heatsink.control.loop import ControlLoop
-from heatsink.errors import HeatsinkError, Unavailable
+from heatsink.control.loop import TURNS_MAX, ControlLoop
+from heatsink.errors import HeatsinkError, Throttled, Unavailable
 from heatsink.registry.decision import BUCKETS, Decision, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.registry import MemoryRegistry
@@ -58,6 +59,46 @@ async def test_a_loop_publishes_nothing_when_nothing_is_decided() -> None:
 
     assert await ControlLoop(observe, Threes(), publish).run_once() == []
     assert published == []
+
+
+class Refusing:
+    """Observes a key once, and refuses so many times to publish what came of it."""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+        self.tried: list[list[str]] = []
+        self.seen = ["k"]
+        self.loop = ControlLoop(self.observe, Threes(), self.publish)
+
+    async def observe(self) -> str:
+        return self.seen.pop() if self.seen else ""
+
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        self.tried.append([decision.key for decision in decisions])
+        if len(self.tried) <= self.left:
+            raise Throttled("k")
+        return decisions
+
+    async def turn(self, times: int) -> None:
+        for _ in range(times):
+            with suppress(Throttled):
+                await self.loop.run_once()
+
+
+async def test_what_was_refused_is_published_at_the_next_turn_together_with_what_is_new() -> None:
+    stage = Refusing(refusals=2)
+    await stage.turn(2)
+    assert stage.loop.wanted("key:k", BUCKETS) == for_key("k", BUCKETS, 3, "three is enough")
+    stage.seen.append("other")
+    await stage.turn(3)
+    assert stage.loop.wanted("key:k", BUCKETS) is None
+    assert stage.tried == [["k"], ["k"], ["k", "other"]]
+
+
+async def test_what_is_refused_for_long_is_left_to_be_decided_again() -> None:
+    stage = Refusing(refusals=1_000)
+    await stage.turn(TURNS_MAX + 5)
+    assert len(stage.tried) == TURNS_MAX
 
 
 async def test_the_closed_time_stays_ahead_of_now_while_it_runs(clock: ManualClock) -> None:

@@ -24,7 +24,8 @@ FLAGS = [word for scope, token in TOKENS.items() for word in ("--token", f"{scop
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("served"), "--store", "memory://", *FLAGS) as served:
+    flags = ["--store", "memory://", "--bucket-units", "400", *FLAGS]
+    with serving(tmp_path_factory.mktemp("served"), *flags) as served:
         yield served
 
 
@@ -71,7 +72,8 @@ def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) ->
 
 
 def test_hot_keys_and_the_whole_picture(server: Served) -> None:
-    assert answered(server, "hot")["leads"] is True
+    heat = answered(server, "hot")
+    assert (heat["leads"], heat["bucket_units_s"]) == (True, 400)
     while answered(server, "hot")["window"] is None:
         pass
     assert "No key is hot" in asked(server, "hot").stdout
@@ -215,11 +217,13 @@ def test_flags_come_before_variables_and_those_before_the_file(here: Path) -> No
         "[worker]\nworkers = 3\n"
     )
     environment = {"HEATSINK_SERVE_PORT": "2", "HEATSINK_SERVE_HOST": "localhost"}
+    environment["HEATSINK_SERVE_BUCKET_UNITS"] = "80"
     found = in_force("--port", "3", **environment)
     assert found["port"] == (3, "flag")
     assert found["host"] == ("localhost", "environment")
     assert found["data"] == ("there", "file")
     assert found["ids"] == ("uuid7", "default")
+    assert found["bucket-units"] == (80, "environment")
     assert found["token"] == (["read:…"], "file"), "no secret is printed"
 
 
@@ -244,6 +248,7 @@ def test_another_file_may_be_named(here: Path) -> None:
         (("--limit", "requests=x"), "must be a number", 2),
         (("--limit", "request_s=0"), "request_s must be", 2),
         (("--fresh-for", "-1"), "--fresh-for", 2),
+        (("--bucket-units", "0"), "--bucket-units", 2),
     ],
 )
 @pytest.mark.usefixtures("here")

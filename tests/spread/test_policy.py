@@ -28,6 +28,16 @@ class Plant:
             self._turn({"k": KeyHeat(units_s, units_s, 0.0, throttles_s, 0.0)}, complete=True)
         return self.layouts.get("k", COLD).buckets
 
+    def meet_a_limit(self, units_s: float, limit_s: float, seconds: int) -> int:
+        """A key that is all of each of its partitions, which take so much and refuse the rest."""
+        for _ in range(seconds):
+            buckets = self.layouts.get("k", COLD).buckets
+            refused_s = max(units_s - limit_s * buckets, 0.0)
+            taken_s = min(units_s / buckets, limit_s)
+            heat = KeyHeat(units_s, units_s, 0.0, refused_s, 0.0, 3, taken_s)
+            self._turn({"k": heat}, complete=True)
+        return self.layouts.get("k", COLD).buckets
+
     def alarm(self, units_s: float) -> int:
         self._turn({"k": KeyHeat(units_s, units_s, 0.0, 0.0, 0.0)}, complete=False)
         return self.layouts.get("k", COLD).buckets
@@ -140,6 +150,39 @@ def test_being_throttled_is_heat_whatever_the_count_says() -> None:
 def test_a_cool_key_is_not_spread_for_the_heat_of_others_in_its_partition() -> None:
     plant = Plant(EXACT)
     assert plant.feel(100, seconds=5, throttles_s=60) == 1
+
+
+def test_a_key_that_is_most_of_its_partition_is_spread_however_little_that_takes() -> None:
+    plant = Plant(EXACT)
+    assert plant.meet_a_limit(300, limit_s=100, seconds=10) == 3
+    assert "throttled/s on 2 buckets" in plant.last_reason
+
+
+def test_a_key_does_not_come_down_to_where_it_was_refused() -> None:
+    plant = Plant(EXACT)
+    plant.meet_a_limit(300, limit_s=100, seconds=10)
+    epochs = plant.layouts["k"].epochs
+    assert plant.meet_a_limit(300, limit_s=100, seconds=200) == 3
+    assert plant.layouts["k"].epochs == epochs, "neither down nor up again"
+    assert plant.meet_a_limit(20, limit_s=100, seconds=70) == 1
+
+
+@pytest.mark.parametrize(
+    ("units_s", "in_all", "buckets", "culprit"),
+    [
+        (600, 1_300, 1, "key"),
+        (100, 1_000, 1, "partition"),
+        (100, 201, 1, "partition"),
+        (100, 200, 1, "key"),
+        (100, 100, 2, "key"),
+        (100, 100, 3, "partition"),
+    ],
+)
+def test_who_is_most_of_a_partition_makes_it_hot(
+    units_s: float, in_all: float, buckets: int, culprit: str
+) -> None:
+    heat = KeyHeat(units_s, units_s, 0.0, 50.0, 0.0, 7, in_all)
+    assert suffers_from(heat, BucketRules(), buckets) == culprit
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from heatsink.spread.backoff import Backoff
 from heatsink.spread.policy import BucketRules, Culprit, suffers_from
 
 from .key_watch import Coordination
-from .store_partitions import StorePartitions, culprit_of
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -45,6 +44,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """Whether the process that was asked leads."""
     leader: str = ""
     """Who leads, as far as is known."""
+    wanted: Decision | None = None
+    """What the policy decides now and the store has refused to write so far; the leader knows."""
     table_refusal: str | None = None
     """The table's own last refusal, which buckets do not cure."""
     store: str | None = None
@@ -103,6 +104,8 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.insert(2, f"  near    kept {self.near.value} ms, {self.near.reason}")
         if self.store is not None:
             lines.insert(3, f"  store   {self.store}")
+        if self.wanted is not None:
+            lines.insert(2, f"  wanted  {wanted_words(self.wanted.value, self.wanted.reason)}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
@@ -118,6 +121,10 @@ def heat_words(heat: KeyHeat | None, unreported_s: float | None, leads: bool, le
     if unreported_s is not None:
         return f"below what is reported: at most {unreported_s:,.0f} units/s"
     return not_known(leads, leader)
+
+
+def wanted_words(value: int | None, reason: str) -> str:
+    return f"{value} buckets, which the store refuses to write so far: {reason}"
 
 
 def not_known(leads: bool, leader: str) -> str:
@@ -136,7 +143,6 @@ class Explainer:
     registry: Registry
     backoff: Backoff
     coordination: Coordination
-    partitions: StorePartitions
     tracker: Tracker
     near_keys: NearKeys
     rules: BucketRules
@@ -155,21 +161,29 @@ class Explainer:
             pin=view.pins.get(key),
             heat=heat,
             unreported_s=fleet.window.unreported_s if fleet else None,
+            wanted=self.coordination.wanted(key),
             leads=self.coordination.coordinator.leads,
             leader=self.coordination.leader_of(fleet),
-            store=self._store_can(key, layout, heat, fleet) if heat and fleet else None,
+            store=self._store_can(layout, heat, fleet) if heat and fleet else None,
             table_refusal=self.backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self.near_keys.in_force().get(key),
         )
 
-    def _store_can(self, key: str, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:
-        place = None
-        if layout.buckets == 1:
-            place = fleet.partition(self.partitions.place_of(key))
-        culprits = [suffers_from(each, self.rules) for each in fleet.window.keys.values()]
-        crowded = culprits.count("partition")
-        return what_the_store_can_do(culprit_of(heat, place, self.rules), crowded, place)
+    def _store_can(self, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:
+        culprit = suffers_from(heat, self.rules, layout.buckets)
+        crowded = self._crowded(fleet) if culprit == "partition" else 0
+        place = fleet.partition(heat.partition) if layout.buckets == 1 else None
+        in_all_s = heat.partition_units_s
+        takes_less = None if in_all_s is None else in_all_s < self.rules.bucket_units_s / 2
+        return what_the_store_can_do(culprit, crowded, place, self.rules, takes_less)
+
+    def _crowded(self, fleet: FleetHeat) -> int:
+        layout_of = self.registry.view.layout
+        return sum(
+            suffers_from(heat, self.rules, layout_of(key).buckets) == "partition"
+            for key, heat in fleet.window.keys.items()
+        )
 
     def _bucket_units(self, key: str, layout: Layout) -> tuple[int, ...]:
         epoch = layout.epoch_at(self.registry.now_ms())
@@ -178,18 +192,29 @@ class Explainer:
 
 
 def what_the_store_can_do(
-    culprit: Culprit | None, crowded: int, place: PartitionHeat | None
+    culprit: Culprit | None,
+    crowded: int,
+    place: PartitionHeat | None,
+    rules: BucketRules,
+    takes_less: bool | None,
 ) -> str | None:
-    """In words. `crowded` is how many keys meet the heat of others at present."""
+    """In words. `crowded` is how many keys meet the heat of others at present.
+
+    `takes_less` is whether a partition takes less than the rules say; None where nobody tells.
+    """
     if culprit is None:
         return None
     where = f" ({_partition(place)})" if place else ""
+    less = f"a partition takes less than bucket_units_s={rules.bucket_units_s}"
+    lower = "lower that to 80 % of what it takes"
     if culprit == "key":
-        return f"one hot key{where}: no store can split it, more buckets take its heat apart"
+        hint = f"; {less}: {lower}" if takes_less else ""
+        return f"one hot key{where}: no store can split it, more buckets take its heat apart{hint}"
     others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
+    hint = f". Or {less}: then {lower}" if takes_less is None else ""
     return (
         f"hot partition{where}, no single hot key: throttled by the heat of others{others}; "
-        "a store with adaptive capacity splits the partition, more buckets do not help"
+        f"a store with adaptive capacity splits the partition, more buckets do not help{hint}"
     )
 
 

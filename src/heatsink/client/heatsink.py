@@ -81,8 +81,7 @@ class Heatsink:
         self._rng = rng
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
-        self._partitions = StorePartitions(self._tracker, stores.meter)
-        self._tracker.gather = self._partitions.count
+        self._tracker.gather = StorePartitions(self._tracker, stores.meter).count
         view = self._registry.view
         self._backoff = Backoff(settings.retries, clock, rng, self._tracker, view)
         self._coordination: Coordination | None = None
@@ -130,7 +129,6 @@ class Heatsink:
             self._registry,
             self._backoff,
             self._coordination,
-            self._partitions,
             self._tracker,
             reading.near_keys,
             self._settings.rules,

@@ -17,7 +17,7 @@ from heatsink.detect.bus import HeatBus
 from heatsink.detect.fleet import FleetHeat, HeatBoard
 from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
 from heatsink.errors import HeatsinkError
-from heatsink.registry.decision import Decision
+from heatsink.registry.decision import BUCKETS, Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
@@ -126,6 +126,7 @@ class Coordination:
     watch: KeyWatch
     registry: Registry
     board: HeatBoard | None
+    loop: ControlLoop[Observation]
 
     async def fleet_heat(self) -> FleetHeat | None:
         """What this process hears while it leads, else what the leader shows. None: not known."""
@@ -155,6 +156,10 @@ class Coordination:
             partitions=hottest.partitions,
         )
 
+    def wanted(self, key: str) -> Decision | None:
+        """The buckets that this process, which leads, has decided and the store did not take."""
+        return self.loop.wanted(f"key:{key}", BUCKETS) if self.coordinator.leads else None
+
     def leader_of(self, heat: FleetHeat | None) -> str:
         """Who leads: whoever shows the heat, else as META had it when it was read last."""
         return heat.leader if heat else self.registry.meta.leader
@@ -171,7 +176,8 @@ def coordinate_keys(
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
     coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)
-    coordinator.loops.append(ControlLoop(watch.observe, policy, coordinator.publish))
+    loop = ControlLoop(watch.observe, policy, coordinator.publish)
+    coordinator.loops.append(loop)
     if stores.board is not None:
         coordinator.loops.append(HeatShow(watch, stores.board))
-    return Coordination(coordinator, watch, registry, stores.board)
+    return Coordination(coordinator, watch, registry, stores.board, loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .heat import Heat, KeyHeat, Report, WindowHeat
+from .heat import NOWHERE, Heat, KeyHeat, Report, WindowHeat
 
 WINDOWS_KEPT = 5
 GRACE_S = 0.3
@@ -117,10 +117,12 @@ def _sum_key(seen: list[_Seen], silent_s: float, complete: bool) -> KeyHeat:
     rates = [each.heat.write_units * each.per_s for each in seen]
     if not complete:
         rates = [max(rate, each.recent_s) for rate, each in zip(rates, seen, strict=True)]
+    place = max(each.heat.place for each in seen)
     return KeyHeat(
         write_units_s=sum(rates),
         writes_s=sum(each.heat.writes * each.per_s for each in seen),
         reads_s=sum(each.heat.reads * each.per_s for each in seen),
         throttles_s=sum(each.heat.throttles * each.per_s for each in seen),
         bound_s=sum(each.heat.error * each.per_s for each in seen) + silent_s,
+        partition=None if place == NOWHERE else place,
     )

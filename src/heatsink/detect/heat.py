@@ -8,12 +8,14 @@ import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 UNIT_BYTES = 1024
+NOWHERE = -1
 
 
 class Heat(msgspec.Struct, frozen=True, array_like=True):
     """Counts of one key in one window. Limits are in units: a write costs one per 1,024 bytes.
 
-    `error` is how much of this key may be missing because it was not tracked all the time.
+    `error` is how much of this key may be missing because it was not tracked all the time. `place`
+    is the store's partition that took its latest row, where the store tells.
     """
 
     writes: Count = 0
@@ -22,6 +24,7 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
     reads: Count = 0
     throttles: Count = 0
     error: Count = 0
+    place: Annotated[int, msgspec.Meta(ge=NOWHERE)] = NOWHERE
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -40,13 +43,18 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class KeyHeat(msgspec.Struct, frozen=True):
-    """A key's cost per second over the whole fleet, true within `[rate, rate + bound]`."""
+    """A key's cost per second over the whole fleet, true within `[rate, rate + bound]`.
+
+    `partition` took its latest row, and in all at most `partition_units_s`, where the store tells.
+    """
 
     write_units_s: float
     writes_s: float
     reads_s: float
     throttles_s: float
     bound_s: float
+    partition: int | None = None
+    partition_units_s: float | None = None
 
     @property
     def cost_s(self) -> float:

@@ -8,9 +8,9 @@ total cost divided by the capacity, and every key that cost more than the floor 
 
 from __future__ import annotations
 
-from .heat import Heat
+from .heat import NOWHERE, Heat
 
-WRITES, UNITS, BYTES, READS, THROTTLES, ERROR, ALARM = range(7)
+WRITES, UNITS, BYTES, READS, THROTTLES, ERROR, PLACE, ALARM = range(8)
 Entry = list[int]
 
 
@@ -27,7 +27,7 @@ class TopKeys:
         """A fresh entry for a key that is not in the table."""
         if len(self.entries) >= 2 * self._capacity:
             self._let_go()
-        entry = self.entries[key] = [0, 0, 0, 0, 0, self.floor, self._alarm_units]
+        entry = self.entries[key] = [0, 0, 0, 0, 0, self.floor, NOWHERE, self._alarm_units]
         return entry
 
     def _let_go(self) -> None:

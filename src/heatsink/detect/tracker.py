@@ -7,10 +7,11 @@ runs on cold caches and costs several times what it costs in a loop.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from threading import Lock
 
 from .heat import UNIT_BYTES, Heat
-from .top_keys import ALARM, BYTES, READS, THROTTLES, UNITS, WRITES, Entry, TopKeys, heat_of
+from .top_keys import ALARM, BYTES, PLACE, READS, THROTTLES, UNITS, WRITES, Entry, TopKeys, heat_of
 
 CAPACITY = 8_192
 ALARM_UNITS = 800
@@ -88,6 +89,15 @@ class Tracker:
 
     def record_throttle(self, key: str, throttles: int = 1) -> None:
         self._count(key, THROTTLES, throttles)
+
+    def note_places(self, places: Mapping[str, int]) -> None:
+        """In which of its partitions the store put the latest row of each key."""
+        with self._lock:
+            self._count_notes()
+            for key, place in places.items():
+                entry = self._entries.get(key)
+                if entry is not None:
+                    entry[PLACE] = place
 
     def _count(self, key: str, what: int, amount: int) -> None:
         with self._lock:

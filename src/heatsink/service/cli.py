@@ -24,7 +24,16 @@ from heatsink.errors import HeatsinkError
 
 from .bench.command import bench
 from .bulk import bulk
-from .configuration import PORTS, PREFIX, WORD, Number, config_option, json_option, log_json_option
+from .configuration import (
+    PORTS,
+    PREFIX,
+    WORD,
+    Number,
+    bucket_units_option,
+    config_option,
+    json_option,
+    log_json_option,
+)
 from .demo.command import demo
 from .lab.commands import lab
 from .lab.plan import plan
@@ -112,9 +121,7 @@ def fsck(url: str, rebuild: bool, as_json: bool) -> None:
     show_default="the host's",
     help="What this coordinator is called in the registry.",
 )
-@click.option(
-    "--bucket-units", type=click.IntRange(1, 10**9), default=800, help="Write units/s of a bucket."
-)
+@bucket_units_option
 @click.option(
     "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
 )

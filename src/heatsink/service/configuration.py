@@ -90,6 +90,14 @@ def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 log_json_option = click.option("--log-json", is_flag=True, help="One JSON object a line.")
 
+bucket_units_option = click.option(
+    "--bucket-units",
+    type=click.IntRange(1, 10**9),
+    default=800,
+    show_default=True,
+    help="Write units/s of a bucket: 80 % of what a partition takes.",
+)
+
 config_option = click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from heatsink.registry.layout import COLD, Layout
 
 Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
+MOST = 0.5
 FORECAST_GROWTH_MAX = 2.0  # a jump is not the beginning of a line
 SHRINK_TO_MAX = 0.75  # fewer changes are worth more than the last bucket
 BLIND_WINDOWS = 3  # after missing more than these in a row, calm has to be seen anew
@@ -56,15 +57,22 @@ class BucketRules(msgspec.Struct, frozen=True):
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
 
 
-def suffers_from(heat: KeyHeat, rules: BucketRules) -> Culprit | None:
+def suffers_from(heat: KeyHeat, rules: BucketRules, buckets: int = 1) -> Culprit | None:
     """Whose heat a throttled key meets: its own, or that of others in the same partition.
 
-    A key that would not fill half a bucket is not what makes a partition hot. More buckets would
-    not help it; a store that splits hot partitions does.
+    A key that would not fill half a bucket is not what makes a partition hot, unless the store
+    tells that most of what its partition takes is this key. More buckets would not help others; a
+    store that splits hot partitions does.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
         return None
-    return "key" if heat.write_units_s >= rules.bucket_units_s / 2 else "partition"
+    fills = heat.write_units_s >= rules.bucket_units_s / 2
+    return "key" if fills or _is_most_of_its_partition(heat, buckets) else "partition"
+
+
+def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
+    in_all_s = heat.partition_units_s
+    return in_all_s is not None and heat.write_units_s / buckets >= MOST * in_all_s
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -78,12 +86,16 @@ class Observation(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of a key between windows."""
+    """What is remembered of a key between windows.
+
+    `refused_s` is the least rate of a bucket at which the store refused the key for its own heat.
+    """
 
     peak: RecentPeak
     since_s: float
     last_s: float
     last_units_s: float
+    refused_s: float = inf
 
 
 class BucketPolicy:
@@ -130,6 +142,7 @@ class BucketPolicy:
             layout = layouts.get(key, COLD)
             demand, why = self._demand(key, heat, window)
             if self._suffers(heat, window, layout):
+                self._remember_refusal(key, heat, layout)
                 demand = max(demand, 1.25 * layout.buckets * self._rules.bucket_units_s)
                 why = f"{heat.throttles_s:,.0f} throttled/s on {layout.buckets} buckets; {why}"
             needed = self._rules.buckets_for(demand)
@@ -171,7 +184,13 @@ class BucketPolicy:
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
         """Throttled for its own heat although this layout was in force all through the window."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
-        return in_force and suffers_from(heat, self._rules) == "key"
+        return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
+
+    def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout) -> None:
+        """Where a partition takes less than the rules say, fewer buckets would be refused again."""
+        memory = self._memory.get(key)
+        if memory is not None and _is_most_of_its_partition(heat, layout.buckets):
+            memory.refused_s = min(memory.refused_s, heat.write_units_s / layout.buckets)
 
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
         """Look through the spread keys, but not every second where calm is counted in minutes."""
@@ -191,7 +210,8 @@ class BucketPolicy:
             return None
         now = window.keys[key].write_units_s if key in window.keys else 0.0
         peak = max(memory.peak.at(window.start_s), now)
-        buckets = self._rules.buckets_for(peak / self._rules.shrink_fill)
+        takes = min(1.0, memory.refused_s / self._rules.bucket_units_s)
+        buckets = self._rules.buckets_for(peak / self._rules.shrink_fill / takes)
         if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
         calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"

@@ -10,6 +10,7 @@ from random import Random
 from unittest.mock import call, patch
 
 from heatsink import BucketRules, Heatsink, Retries, connect
+from heatsink.client.explanation import Explanation
 from heatsink.client.settings import Settings
 from heatsink.clock import SystemClock
 from heatsink.dynamo.engine import API, Engine
@@ -85,6 +86,44 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
             return (await hs.explain("likes")).buckets
 
     assert run_on_virtual_time(run()) == 4
+
+
+def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to() -> None:
+    """Some 200 rows a second on partitions that take 100, with rules that speak of 800."""
+
+    async def run() -> tuple[str, Explanation]:
+        clock, rng, told = SkewedClock(), Random(2), ""
+        limits = EngineSettings(write_limit=100, burst_s=1, adaptive=False, partitions=64)
+        engine = Engine(limits, clock, Random(1))
+
+        async def send(operation: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            status, answer = engine.answer(API + operation, body)
+            return status, {}, answer
+
+        async def write(hs: Heatsink) -> None:
+            while True:
+                await hs.log.append("hot", b"x")
+                await clock.sleep(rng.uniform(0.0, 0.2))
+
+        client = WiredClient(send, clock)
+        await Table(client, "messages").create()
+        stores = stores_over(client, "messages", clock)
+        async with Heatsink(stores, Settings(), clock, Random(1)) as hs:
+            writers = [asyncio.ensure_future(write(hs)) for _ in range(20)]
+            for _ in range(40):
+                explained = await hs.explain("hot")
+                told += str(explained) if explained.buckets == 1 else ""
+                await clock.sleep(0.5)
+            for writer in writers:
+                writer.cancel()
+            return told, await hs.explain("hot")
+
+    told, explained = run_on_virtual_time(run())
+    assert "more buckets take its heat apart; a partition takes less than" in told
+    assert "wanted  2 buckets, which the store refuses to write so far" in told
+    assert "throttled/s on 1 buckets" in explained.reason
+    assert explained.heat is not None
+    assert (explained.heat.throttles_s, explained.store) == (0, None)
 
 
 async def test_a_share_of_many_processes_is_counted_by_its_size() -> None:

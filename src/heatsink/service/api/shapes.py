@@ -269,7 +269,8 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     Then the fleet's heat is not known here: ask `leader`.
     `bucket_units` went to each bucket through this server, since it started.
     `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
-    `store` is about a key that is throttled: by its own heat, or by its partition's.
+    `store` is about a key that is throttled: by its own heat, or by its partition's. `wanted` are
+    buckets that are decided and that the store refuses to write so far.
     """
 
     key: str
@@ -278,6 +279,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     reason: str
     pin: Chosen | None
     near: Chosen | None
+    wanted: Chosen | None
     heat: HotKeyLine | None
     unreported_s: float | None
     leads: bool

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from heatsink.client.explanation import heat_words, not_known
+from heatsink.client.explanation import heat_words, not_known, wanted_words
 from heatsink.detect.heat import KeyHeat
 from heatsink.service.configuration import WORD
 
@@ -74,6 +74,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         f"  epoch   {epoch['buckets']} from {epoch['start'] or 'the beginning'}"
         for epoch in reversed(found["epochs"])
     ]
+    if found["wanted"]:
+        lines.insert(2, f"  wanted  {wanted_words(**found['wanted'])}")
     if found["store"]:
         lines.append(f"  store   {found['store']}")
     if found["near"]:

@@ -26,6 +26,7 @@ from heatsink.service.configuration import (
     PORTS,
     WORD,
     Folder,
+    bucket_units_option,
     config_option,
     json_option,
     log_json_option,
@@ -34,6 +35,7 @@ from heatsink.service.dashboard.site import make_pages
 from heatsink.service.listening import listen
 from heatsink.service.queue_options import SHAPE, settings_from
 from heatsink.service.worker import find_actions
+from heatsink.spread.policy import BucketRules
 
 from .logs import set_up
 from .server import ServeSettings, serve
@@ -111,6 +113,7 @@ OPTIONS = (
     click.option("--allow-host", multiple=True, help="A name it answers to, behind a proxy."),
     click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
     click.option("--name", default="", help="What this process is called in the registry."),
+    bucket_units_option,
     click.option(
         "--fresh-for",
         default=1,
@@ -156,6 +159,7 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
         work=options["worker"],
         name=options["name"],
         ids=IDS[options["ids"]],
+        rules=BucketRules(bucket_units_s=options["bucket_units"]),
         tokens=tokens_of(options["token"]),
         allow_hosts=options["allow_host"],
         cache=CacheRules(options["fresh_for"], options["stale_for"]),

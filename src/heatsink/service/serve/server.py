@@ -30,6 +30,7 @@ from heatsink.service.api.limits import Limits
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.service import CacheRules, Service
 from heatsink.service.queue_metrics import WorkCollector
+from heatsink.spread.policy import BucketRules
 
 from .connections import connections_within, within_files
 from .logs import tell
@@ -51,6 +52,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     work: bool = True
     name: str = ""
     ids: IdScheme = msgspec.field(default_factory=Uuid7)
+    rules: BucketRules = BucketRules()
     tokens: tuple[Token, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     cache: CacheRules = CacheRules()
@@ -99,6 +101,7 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         coordinate=settings.coordinate,
         name=settings.name,
         ids=settings.ids,
+        rules=settings.rules,
         bulk=settings.bulk,
         instruments=instruments,
     )

@@ -79,6 +79,7 @@ def _explained(found: Explanation) -> KeyAnswer:
         reason=found.reason,
         pin=_chosen(found.pin),
         near=_chosen(found.near),
+        wanted=_chosen(found.wanted),
         heat=None if heat is None else _hot_key(found.key, found.buckets, heat),
         unreported_s=found.unreported_s,
         leads=found.leads,
