@@ -53,6 +53,7 @@ CALLS: dict[str, Call] = {
     "value": lambda hs: hs.counters.value("views"),
     "fold": lambda hs: hs.counters.fold("views"),
     "explain": lambda hs: hs.explain("conv"),
+    "decisions": lambda hs: hs.decisions(),
     "pin": lambda hs: hs.pin("conv", buckets=2, reason="test"),
 }
 
@@ -62,6 +63,7 @@ async def on_a_store_that_hangs(call: Call, hung_for_s: float) -> None:
     stores = linked_stores(memory_stores(clock), Link(clock, faults, Random(1)))
     hs = Heatsink(stores, Settings(retries=IMPATIENT), clock, Random(1))
     async with hs:
+        await hs.pin("other", buckets=1, reason="so that there is a decision")
         await clock.sleep(0.5)
         faults.cut = True
         await clock.sleep(hung_for_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,17 @@ from random import Random
 import pytest
 
 import heatsink
-from heatsink import Heatsink
+from heatsink import Heatsink, Retries, Settings
 from heatsink.client.key_watch import Hottest
 from heatsink.clock import SystemClock
 from heatsink.detect.fleet import FleetHeat
 from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.stores.memory import memory_stores
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.board import RedisBoard
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import Keys
+from heatsink.testing import SkewedClock, run_on_virtual_time
 from heatsink.testing.servers import RedisServer
 from tests.servers import real
 
@@ -65,6 +68,33 @@ async def test_the_leader_shows_the_heat_of_the_fleet_to_all(tmp_path: Path) -> 
                     "META was not read again yet"
                 )
                 await asyncio.sleep(0.05)
+
+
+class Hanging:
+    """A board that never answers."""
+
+    async def show(self, heat: FleetHeat) -> None:  # noqa: ARG002
+        await asyncio.Event().wait()
+
+    async def look(self) -> FleetHeat | None:
+        await asyncio.Event().wait()
+        return None
+
+
+def test_a_redis_that_hangs_is_waited_for_until_the_deadline() -> None:
+    async def run() -> tuple[str, Hottest, float]:
+        clock = SkewedClock()
+        stores = dataclasses.replace(memory_stores(clock), board=Hanging())
+        settings = Settings(retries=Retries(deadline_s=1.0), coordinate=False)
+        async with Heatsink(stores, settings, clock, Random(1)) as hs:
+            began_s = clock.monotonic_s()
+            told, hottest = str(await hs.explain("k")), await hs.hottest()
+            return told, hottest, clock.monotonic_s() - began_s
+
+    told, hottest, took_s = run_on_virtual_time(run())
+    assert "heat    not known" in told
+    assert hottest.start_s is None
+    assert took_s == pytest.approx(2.0, abs=0.01)
 
 
 @pytest.mark.timeout(30)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from random import Random
+
 from heatsink.client.key_watch import Coordination, KeyWatch, coordinate_keys
 from heatsink.client.settings import Settings
 from heatsink.control.lease import Lease
 from heatsink.detect.heat import Heat, Report
+from heatsink.detect.tracker import Tracker
 from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff, Retries
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import ManualClock
 from tests.registry.test_registry import FOUNDING
@@ -31,7 +35,8 @@ async def a_coordination(clock: ManualClock) -> Coordination:
     stores = memory_stores(clock)
     registry = Registry(stores.registry, clock)
     await registry.open(FOUNDING)
-    return coordinate_keys(stores, registry, Settings(), "me", clock)
+    backoff = Backoff(Retries(), clock, Random(1), Tracker(), registry.view)
+    return coordinate_keys(stores, registry, Settings(), "me", clock, backoff)
 
 
 async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:

@@ -34,9 +34,9 @@ def backoff(tracker: Tracker | None = None, view: View | None = None, **retries:
     )
 
 
-def call(made: Backoff, attempt: Callable[[], Awaitable[str]]) -> str:
+def call(made: Backoff, attempt: Callable[[], Awaitable[str]], key: str = "k") -> str:
     async def step() -> str:
-        return await made.call(attempt, "k", made.deadline_s())
+        return await made.call(attempt, key, made.deadline_s())
 
     return run_on_virtual_time(step())
 
@@ -55,6 +55,12 @@ def test_what_an_old_epochs_partition_refuses_is_no_reason_for_more_buckets() ->
     attempt = Refusing(Throttled("k"), Throttled("k#7"), Throttled("k#3"))
     call(backoff(tracker, view), attempt)
     assert tracker.roll().hottest(1, 1)[0]["k"].throttles == 1
+
+
+def test_what_the_registry_refuses_is_no_keys_heat() -> None:
+    tracker = Tracker()
+    assert call(backoff(tracker), Refusing(Throttled("%log")), key="") == "answer"
+    assert tracker.roll().hottest(1, 1)[0] == {}
 
 
 def test_a_tables_own_limit_is_no_reason_for_more_buckets() -> None:

@@ -150,7 +150,7 @@ class Explainer:
     async def explain(self, key: str) -> Explanation:
         deadline_s = self.backoff.deadline_s()
         layout = await self.backoff.call(partial(self.registry.layout, key), key, deadline_s)
-        fleet = await self.coordination.fleet_heat()
+        fleet = await self.coordination.fleet_heat(deadline_s)
         heat = fleet.window.keys.get(key) if fleet else None
         view = self.registry.view
         return Explanation(

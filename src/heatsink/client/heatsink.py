@@ -111,7 +111,7 @@ class Heatsink:
         who = self._settings.name or gethostname()
         self._name = f"{who}:{getpid()}:{self._rng.getrandbits(32):08x}"
         self._coordination = coordinate_keys(
-            self._stores, self._registry, self._settings, self._name, self._clock
+            self._stores, self._registry, self._settings, self._name, self._clock, self._backoff
         )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)
@@ -318,7 +318,8 @@ class Heatsink:
         check_whole("limit", limit, 1, DECISIONS_MAX)
         if before is not None:
             check_whole("before", before, 1, HEAT_MAX)
-        return await self._registry.history(limit, before)
+        ask = partial(self._registry.history, limit, before)
+        return await self._backoff.call(ask, "", self._backoff.deadline_s())
 
     async def queue_partitions(self) -> list[PartitionStatus]:
         """The queue's partitions as they are now, what is decided for each, and pins."""

@@ -19,6 +19,7 @@ from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import BUCKETS, Decision
 from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
 from heatsink.spread.policy import BucketPolicy, Observation
 from heatsink.stores.stores import Stores
 
@@ -127,21 +128,22 @@ class Coordination:
     registry: Registry
     board: HeatBoard | None
     loop: ControlLoop[Observation]
+    backoff: Backoff
 
-    async def fleet_heat(self) -> FleetHeat | None:
+    async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
         """What this process hears while it leads, else what the leader shows. None: not known."""
-        known = self.watch.seen if self.coordinator.leads else await self._shown()
+        known = self.watch.seen if self.coordinator.leads else await self._shown(deadline_s)
         return known if known and known.is_recent(self.registry.fleet_now_s()) else None
 
-    async def _shown(self) -> FleetHeat | None:
+    async def _shown(self, deadline_s: float) -> FleetHeat | None:
         if self.board is None:
             return None
-        with suppress(HeatsinkError):
+        with suppress(HeatsinkError), self.backoff.cut(deadline_s):
             return await self.board.look()
         return None
 
     async def hottest(self, limit: int) -> Hottest:
-        leads, heat = self.coordinator.leads, await self.fleet_heat()
+        leads, heat = self.coordinator.leads, await self.fleet_heat(self.backoff.deadline_s())
         if heat is None:
             return Hottest(leads, self.leader_of(heat), self.watch.window_s)
         hottest = heat.hottest(limit)
@@ -170,7 +172,12 @@ class Coordination:
 
 
 def coordinate_keys(
-    stores: Stores, registry: Registry, settings: Settings, name: str, clock: Clock
+    stores: Stores,
+    registry: Registry,
+    settings: Settings,
+    name: str,
+    clock: Clock,
+    backoff: Backoff,
 ) -> Coordination:
     lease = Lease(stores.lease, name, clock, settings.lease_s)
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
@@ -180,4 +187,4 @@ def coordinate_keys(
     coordinator.loops.append(loop)
     if stores.board is not None:
         coordinator.loops.append(HeatShow(watch, stores.board))
-    return Coordination(coordinator, watch, registry, stores.board, loop)
+    return Coordination(coordinator, watch, registry, stores.board, loop, backoff)

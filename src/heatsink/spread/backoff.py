@@ -76,7 +76,10 @@ class Backoff:
     async def call(
         self, attempt: Callable[[], Awaitable[Result]], key: str, deadline_s: float
     ) -> Result:
-        """One step of a call that has to end at `deadline_s`, on the monotonic clock."""
+        """One step of a call that has to end at `deadline_s`, on the monotonic clock.
+
+        Without a key, as for questions to the registry, a refusal is nobody's heat.
+        """
         try:
             return await self._once(attempt, deadline_s)
         except Retryable as refusal:
@@ -136,7 +139,7 @@ class Backoff:
     def _note(self, key: str, refusal: Throttled) -> None:
         if not refusal.is_cured_by_buckets:
             self.table_refusal = str(refusal)
-        elif self._is_in_use(key, refusal.partition):
+        elif key and self._is_in_use(key, refusal.partition):
             self._tracker.record_throttle(key)
 
     def _is_in_use(self, key: str, partition: str) -> bool:
