@@ -225,6 +225,20 @@ async def test_a_process_that_does_not_lead_says_so(api: AsyncClient, hs: Heatsi
     assert (key["heat"], key["unreported_s"], key["leader"]) == (None, None, heat["leader"])
 
 
+async def test_partitions_of_a_store_that_tells_of_them_are_listed(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    heat: dict[str, Any] = {"partitions": []}
+    while not heat["partitions"]:
+        hs._tracker.record("~partition/3", 40)
+        await asyncio.sleep(0.03)
+        heat = (await api.get("/v1/heat")).json()
+    (partition,) = heat["partitions"]
+    assert partition["partition"] == 3
+    assert partition["write_units_s"] > 0
+    assert heat["keys"] == [], "it is no key"
+
+
 async def test_a_leader_bounds_the_heat_of_a_cold_key(api: AsyncClient) -> None:
     while (await api.get("/v1/heat")).json()["window"] is None:
         await asyncio.sleep(0.05)
