@@ -176,7 +176,9 @@ class Explainer:
         place = fleet.partition(heat.partition) if layout.buckets == 1 else None
         in_all_s = heat.partition_units_s
         takes_less = None if in_all_s is None else in_all_s < self.rules.bucket_units_s / 2
-        return what_the_store_can_do(culprit, crowded, place, self.rules, takes_less)
+        return what_the_store_can_do(
+            culprit, crowded, layout.buckets, place, self.rules, takes_less
+        )
 
     def _crowded(self, fleet: FleetHeat) -> int:
         layout_of = self.registry.view.layout
@@ -194,6 +196,7 @@ class Explainer:
 def what_the_store_can_do(
     culprit: Culprit | None,
     crowded: int,
+    buckets: int,
     place: PartitionHeat | None,
     rules: BucketRules,
     takes_less: bool | None,
@@ -213,8 +216,9 @@ def what_the_store_can_do(
     others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
     hint = f". Or {less}: then {lower}" if takes_less is None else ""
     return (
-        f"hot partition{where}, no single hot key: throttled by the heat of others{others}; "
-        f"a store with adaptive capacity splits the partition, more buckets do not help{hint}"
+        f"hot partition{where}, no single hot {'key' if buckets == 1 else 'bucket'}: throttled by "
+        f"the heat of others{others}; a store with adaptive capacity splits the partition, more "
+        f"buckets do not help{hint}"
     )
 
 

@@ -9,6 +9,8 @@ from itertools import count, islice
 from random import Random
 from unittest.mock import call, patch
 
+import pytest
+
 from heatsink import BucketRules, Heatsink, Retries, connect
 from heatsink.client.explanation import Explanation
 from heatsink.client.settings import Settings
@@ -88,8 +90,9 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
     assert run_on_virtual_time(run()) == 4
 
 
-def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to() -> None:
-    """Some 200 rows a second on partitions that take 100, with rules that speak of 800."""
+@pytest.mark.parametrize("callers", [20, 80])
+def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to(callers: int) -> None:
+    """Ten rows a second each on partitions that take 100, with rules that speak of 800."""
 
     async def run() -> tuple[str, Explanation]:
         clock, rng, told = SkewedClock(), Random(2), ""
@@ -109,8 +112,8 @@ def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to() 
         await Table(client, "messages").create()
         stores = stores_over(client, "messages", clock)
         async with Heatsink(stores, Settings(), clock, Random(1)) as hs:
-            writers = [asyncio.ensure_future(write(hs)) for _ in range(20)]
-            for _ in range(40):
+            writers = [asyncio.ensure_future(write(hs)) for _ in range(callers)]
+            for _ in range(80):
                 explained = await hs.explain("hot")
                 told += str(explained) if explained.buckets == 1 else ""
                 await clock.sleep(0.5)
@@ -120,8 +123,7 @@ def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to() 
 
     told, explained = run_on_virtual_time(run())
     assert "more buckets take its heat apart; a partition takes less than" in told
-    assert "wanted  2 buckets, which the store refuses to write so far" in told
-    assert "throttled/s on 1 buckets" in explained.reason
+    assert "throttled/s on " in explained.reason
     assert explained.heat is not None
     assert (explained.heat.throttles_s, explained.store) == (0, None)
 

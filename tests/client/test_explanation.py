@@ -1,0 +1,67 @@
+"""What `explain` says in words."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from heatsink import BucketRules, connect
+from heatsink.client.explanation import what_the_store_can_do
+from heatsink.detect.heat import PartitionHeat
+from heatsink.errors import Throttled
+from heatsink.spread.policy import Culprit
+
+
+@pytest.mark.timeout(30)
+async def test_what_the_store_refuses_to_write_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any) -> None:
+        raise Throttled("hot")
+
+    async with connect("memory://", window_s=0.2) as hs:
+        with monkeypatch.context() as patched:
+            patched.setattr(hs._stores.registry, "append", refuse)
+            while (explained := await hs.explain("hot")).wanted is None:
+                hs.record("hot", writes=100)
+                await asyncio.sleep(0.02)
+        assert explained.buckets == 1
+        assert "buckets, which the store refuses to write so far: " in str(explained)
+        while explained.buckets == 1 or explained.wanted is not None:
+            hs.record("hot", writes=100)
+            await asyncio.sleep(0.02)
+            explained = await hs.explain("hot")
+        assert "which the store refuses" not in str(explained)
+
+
+LESS = "a partition takes less than bucket_units_s=800"
+WHOLE = "one hot key: no store can split it, more buckets take its heat apart"
+CROWD = "hot partition, no single hot key: throttled by the heat of others; "
+
+
+@pytest.mark.parametrize(
+    ("culprit", "takes_less", "begins", "says_less"),
+    [
+        ("key", True, WHOLE, True),
+        ("key", False, WHOLE, False),
+        ("key", None, WHOLE, False),
+        ("partition", None, CROWD, True),
+        ("partition", True, CROWD, False),
+    ],
+)
+def test_rules_that_expect_too_much_of_a_partition_are_named(
+    culprit: Culprit, takes_less: bool | None, begins: str, says_less: bool
+) -> None:
+    """Where nobody tells, it may be either; where it is known, the other reason is."""
+    said = what_the_store_can_do(culprit, 1, 1, None, BucketRules(), takes_less)
+    assert said is not None
+    assert said.startswith(begins)
+    assert (f"{LESS}: " in said) == says_less
+
+
+def test_a_spread_key_is_told_of_its_buckets() -> None:
+    place = PartitionHeat(3, 1_200.0)
+    said = what_the_store_can_do("partition", 1, 4, place, BucketRules(), False)
+    assert said is not None
+    assert said.startswith("hot partition (3, 1,200 write units/s in all), no single hot bucket: ")
+    assert what_the_store_can_do(None, 0, 1, None, BucketRules(), None) is None
