@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from heatsink.bulk import Actions, Context
+from heatsink.errors import IdReused, InvalidSetting
 
 from .world import World, on_virtual_time
 
@@ -51,6 +54,20 @@ async def test_a_batch_says_that_no_worker_can_run_it_until_one_comes_that_can()
     async with world.consumer("new"):
         await world.bulk.wait(batch.id, 60.0)
         assert await told(batch.id) == ("", "")
+
+
+@on_virtual_time
+async def test_what_was_accepted_is_acknowledged_again_whatever_workers_say_now() -> None:
+    world = World()
+    first = await world.bulk.submit("late", [1], id="mine", on_done="told")
+    async with world.consumer():
+        await asyncio.sleep(1.0)
+        again = await world.bulk.submit("late", [1], id="mine", on_done="told")
+        assert (again.id, again.generation) == (first.id, first.generation)
+        with pytest.raises(IdReused, match="other items"):
+            await world.bulk.submit("late", [2], id="mine", on_done="told")
+        with pytest.raises(InvalidSetting, match="action 'late' is unknown"):
+            await world.bulk.submit("late", [1], id="other")
 
 
 @on_virtual_time
