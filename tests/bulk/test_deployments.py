@@ -71,6 +71,18 @@ async def test_what_was_accepted_is_acknowledged_again_whatever_workers_say_now(
 
 
 @on_virtual_time
+async def test_nobody_guesses_when_a_batch_ends_that_no_worker_runs() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("note", range(100), rate="10/s")
+    async with world.consumer():
+        await asyncio.sleep(5.0)
+        progress = await world.bulk.status(batch.id)
+        assert progress.eta_s == pytest.approx(5.0, rel=0.3)
+    progress = await world.bulk.status(batch.id)
+    assert (progress.eta_s, progress.reason) == (None, "waiting: no worker runs")
+
+
+@on_virtual_time
 async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
     world = World(1)
     batch = await world.bulk.submit("gone", range(3))

@@ -259,7 +259,7 @@ class Bulk:
             cancelled=cancelled,
             running=running,
             waiting=waiting,
-            eta_s=await self._eta_s(batch, done, left),
+            eta_s=None if left and reason else await self._eta_s(batch, done, left),
             reason=reason,
         )
 
