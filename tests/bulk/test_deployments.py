@@ -71,6 +71,23 @@ async def test_what_was_accepted_is_acknowledged_again_whatever_workers_say_now(
 
 
 @on_virtual_time
+async def test_a_repeat_of_what_was_accepted_does_not_bring_its_rate_back() -> None:
+    world = World()
+    await world.bulk.submit("note", [1], id="fast", rate="100/s")
+    await world.bulk.submit("note", [1], id="slow", rate="10/s")
+    await world.bulk.submit("note", [1], id="fast", rate="100/s")
+    assert await world.server.limits.rate_of("note/default") == 10
+
+
+@on_virtual_time
+async def test_the_same_batch_placed_otherwise_is_the_same_batch() -> None:
+    world = World(16)
+    first = await world.bulk.submit("note", range(10), id="x", spread=False)
+    again = await world.bulk.submit("note", range(10), id="x", spread=True)
+    assert (again.parts, again.generation) == (first.parts, first.generation)
+
+
+@on_virtual_time
 async def test_nobody_guesses_when_a_batch_ends_that_no_worker_runs() -> None:
     world = World(1)
     batch = await world.bulk.submit("note", range(100), rate="10/s")

@@ -146,10 +146,10 @@ class Bulk:
         if known.fingerprint and fingerprint is not None:
             await fingerprint.add_all(items, self._clock)
             changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
-        if wanted.rate is not None:
-            await self._declare(wanted, wanted.rate)
         batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
         if not known.is_sealed:
+            if wanted.rate is not None:
+                await self._declare(wanted, wanted.rate)
             partitions = await self._hand(batch.id, spread)
             stores, patience = self._stores, self._patience
             submission = Submission(
