@@ -8,7 +8,7 @@ import pytest
 
 import heatsink
 from heatsink.clock import SystemClock
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
@@ -43,7 +43,7 @@ async def test_a_password_from_the_url_opens_the_door(clock: ManualClock) -> Non
 async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
     with real(lambda: RedisServer(password=AWKWARD)) as server:
         url = f"redis://{login}{server.address}"
-        with pytest.raises(InvalidSetting) as caught:
+        with pytest.raises(NoAccess) as caught:
             async with heatsink.connect("memory://", news=url):
                 pass
     said = str(caught.value)

@@ -1,7 +1,8 @@
 """A thin DynamoDB client: signed JSON over kept connections, with errors told apart.
 
 botocore builds, validates and parses each request in Python. A put through this costs a seventh of
-the CPU that it costs through aiobotocore: 0.09 ms beside 0.62 (`./dev bench dynamodb`). Retries are the caller's: `spread.backoff` has the budget.
+the CPU that it costs through aiobotocore: 0.09 ms beside 0.62 (`./dev bench dynamodb`). Retries are
+the caller's: `spread.backoff` has the budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from heatsink.clock import Clock, now_ms
 from heatsink.cut import Cut
-from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.errors import Closed, NoAccess, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
@@ -108,7 +109,7 @@ class DynamoClient:
                 f"{self._url} was not reached within {CONNECT_S:g} s: check the network, retry"
             )
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return InvalidSetting(
+            return NoAccess(
                 f"{self._url} shows a certificate that is not trusted ({_reason(error)}): check "
                 "endpoint= in the url, or name its authority's file in SSL_CERT_FILE"
             )
