@@ -70,9 +70,10 @@ class NotFound(InvalidSetting):
 
 
 class Misconfigured(InvalidSetting):
-    """The store or the queue is not as it must be: the message says what its operator must mend.
+    """A table, a login, a queue, a port or a package that this process needs is not as it must be.
 
-    A call that meets it after connecting is not at fault: keep it and repeat it with the same id.
+    The message says what the operator must mend. A call that meets it after connecting is not at
+    fault: keep it, and repeat it with the same id.
     """
 
 

@@ -15,7 +15,7 @@ from random import Random
 from zlib import crc32
 
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Misconfigured
 
 from . import page
 from .engine import Engine
@@ -24,9 +24,7 @@ from .settings import HOST, EngineSettings
 try:
     import httptools
 except ImportError as missing:
-    raise InvalidSetting(
-        f"the engine needs {missing.name}: pip install 'heatsink[local]'"
-    ) from None
+    raise Misconfigured(f"the engine needs {missing.name}: pip install 'heatsink[local]'") from None
 
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
@@ -165,7 +163,7 @@ class EngineServer:
             self._server = await loop.create_server(lambda: Connection(self), HOST, self._port)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
         self._tending = loop.create_task(self._engine.keep_tending())
