@@ -139,6 +139,14 @@ class Overloaded(Retryable):
 class Closed(HeatsinkError):
     """The client was closed, or never opened: use it inside `async with heatsink.connect(...)`."""
 
+    @classmethod
+    def meanwhile(cls, what: str) -> Closed:
+        """For a call that was under way when the client, or what it calls, was closed."""
+        return cls(
+            f"{what} was closed during the call: a write may have happened, "
+            "repeat it with the same id"
+        )
+
 
 class RegistryError(HeatsinkError):
     """The registry of decisions refused a change or cannot be read by this process."""

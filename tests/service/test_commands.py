@@ -152,6 +152,7 @@ NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
         (f"table create {NO_ENGINE}", 1),
         ("adopt sqlite:///absent.db chat", 2),
         (f"adopt {NO_ENGINE} chat", 1),
+        (f"adopt {NO_ENGINE} c", 2),
         ("bench nonsense", 2),
         (f"bench {NO_ENGINE}", 1),
         ("coordinator --store sqlite:///x.db --news nonsense", 2),

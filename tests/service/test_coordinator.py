@@ -240,7 +240,11 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
         ("messages", "names no table"),
         ("dynamodb://[messages", "cannot be read"),
         ("dynamodb://messages", "needs a region"),
-        ("dynamodb://x?region=eu-west-1", "names no DynamoDB table"),
+        ("dynamodb://?region=eu-west-1", "names no DynamoDB table"),
+        (
+            "dynamodb://m?region=eu-west-1",
+            "3 to 255 of A-Z a-z 0-9 _ . -",
+        ),
         ("dynamodb://messages?regoin=eu-west-1", "no option 'regoin'"),
         ("dynamodb://messages?endpoint=ftp://x", "endpoint must be http"),
     ],

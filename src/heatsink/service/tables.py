@@ -12,12 +12,10 @@ from heatsink.errors import InvalidSetting, Misconfigured, NoTable
 
 try:
     from heatsink.stores.dynamodb import make_table, open_table
-    from heatsink.stores.dynamodb.address import Address, parse_url
+    from heatsink.stores.dynamodb.address import EXAMPLE, Address, check_table, parse_url
     from heatsink.stores.dynamodb.failures import TableExists
 except ImportError:
     raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
-
-EXAMPLE = "dynamodb://messages?region=eu-west-1"
 
 
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
@@ -54,7 +52,7 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
         )
     if address is None:
         assert beside is not None
-        address = msgspec.structs.replace(beside, table=table)
+        address = msgspec.structs.replace(beside, table=check_table(table))
     opened, client = open_table(address, clock)
     try:
         await opened.is_active()

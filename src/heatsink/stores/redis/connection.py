@@ -84,7 +84,7 @@ class Connection:
         """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`."""
         async with self._turns:
             if self._is_closed:
-                raise Closed(f"the connection to Redis at {self._address} was closed")
+                raise Closed.meanwhile(f"the connection to Redis at {self._address}")
             if self._clock.monotonic_s() < self._resume_s:
                 raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
