@@ -116,6 +116,16 @@ def test_a_partition_never_takes_more_than_its_limit_whatever_it_borrows() -> No
     assert accepted == pytest.approx(1_000 * 11, abs=2)  # a second's worth at the start
 
 
+def test_what_was_taken_is_told_apart_from_what_was_refused() -> None:
+    run = Run(SplitSettings(split_after_s=None))
+    run.load(10, 3_000, lambda _: ONE)
+    (state,) = run.table.partitions()
+    assert state.writes_s == pytest.approx(1_000, abs=2)
+    assert state.refused_writes_s == pytest.approx(2_000, abs=2)
+    assert state.load == pytest.approx(3.0, abs=0.01), "of what was asked for"
+    assert (state.reads_s, state.refused_reads_s) == (0.0, 0.0)
+
+
 def test_without_lending_a_partition_lives_on_its_share_and_its_savings() -> None:
     settings = SplitSettings(lend=False, split_after_s=None, burst_s=10.0)
     run = Run(settings, TableCapacity(writes=400.0, reads=100.0), partitions=4)
