@@ -137,6 +137,34 @@ async def test_reads_of_another_incarnation_are_refused(place: Place) -> None:
         await expect_refused(hs, receipt, "another incarnation: reconnect")
 
 
+async def test_a_store_that_is_set_back_is_refused_for_good(place: Place) -> None:
+    """Of the same incarnation, as after a backup of it was put back under who still runs."""
+    registry = place.stores.registry
+    async with client(place) as (hs, receipt):
+        backup, past = (await registry.meta()).meta, await registry.snapshot()
+        await hs.pin("conv", buckets=8, reason="a test")
+        await hs._registry.renew()
+        await registry.restore(backup, past)
+        await until_refused(hs)
+        await expect_refused(hs, receipt, "set back.*reconnect")
+        known = hs._registry.view
+        soon = structs.replace(backup, version=known.version, closed_ms=known.horizon_ms + 60_000)
+        await registry.restore(soon, structs.replace(past, version=known.version))
+        with pytest.raises(WrongIncarnation, match="set back"):
+            await hs._registry.renew()
+        await expect_refused(hs, receipt, "set back.*reconnect")
+
+
+async def test_a_closed_time_that_is_set_back_is_refused(place: Place) -> None:
+    """Without a change of layout: epochs could begin where this process has placed rows already."""
+    registry = place.stores.registry
+    async with client(place) as (hs, receipt):
+        backup, past = (await registry.meta()).meta, await registry.snapshot()
+        await registry.restore(structs.replace(backup, closed_ms=backup.closed_ms - 60_000), past)
+        await until_refused(hs)
+        await expect_refused(hs, receipt, "set back.*reconnect")
+
+
 @pytest.mark.parametrize("name", ["page", "get", "value"])
 async def test_who_slept_does_not_believe_a_wiped_store(place: Place, name: str) -> None:
     """Nothing in the background has noticed yet: what finds nothing asks before it says so."""

@@ -36,6 +36,7 @@ FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
 REPLACED = "the data store was replaced by another incarnation: reconnect"
 WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
+SET_BACK = "the data store was set back to an older state, as by a backup: reconnect"
 BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
@@ -100,7 +101,7 @@ class Registry:
 
     async def _ours(self, question: Awaitable[Reading]) -> Reading:
         """META, if it is of our incarnation. If not, `check` refuses from now on."""
-        asked_s = self._clock.monotonic_s()
+        asked_s, known = self._clock.monotonic_s(), (self.view.version, self.view.horizon_ms)
         try:
             reading = await question
             self._latency.note(self._clock.monotonic_s() - asked_s)
@@ -109,10 +110,20 @@ class Registry:
         except WrongIncarnation as error:
             self.refusal = str(error)
         else:
-            same = reading.meta.incarnation == self.meta.incarnation
-            self.refusal = "" if same else REPLACED
+            self.refusal = self._refusal_of(reading.meta, *known)
         self.check()
         return reading
+
+    def _refusal_of(self, meta: Meta, version: int, horizon_ms: int) -> str:
+        """`version` and `horizon_ms` were known before META was asked for, and never go back.
+
+        That it was set back once is for ever: it will soon be as far again, with another past.
+        """
+        if meta.incarnation != self.meta.incarnation:
+            return REPLACED
+        if self.refusal == SET_BACK or meta.version < version or meta.closed_ms < horizon_ms:
+            return SET_BACK
+        return ""
 
     def check(self) -> None:
         """Refuse what would read or write in a store that is not ours any more.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from heatsink.client.heatsink import Heatsink
-from heatsink.clock import Clock, now_ms
-from heatsink.ids import TIME_MS_MAX, Minter, Uuid7
 from heatsink.service.demo.act import About, Cell, Finding, Snapshot, Verdict, Watcher, about
 from heatsink.service.demo.lanes.duel import Duel, duel_of
-from heatsink.service.demo.lanes.lane import UNSPREAD, LaneNow, Spread, spread_of
+from heatsink.service.demo.lanes.lane import LaneNow, Spread, spread_of
 from heatsink.service.demo.lanes.meter import Meter, Totals
-from heatsink.service.demo.lanes.plain import three_tries
+from heatsink.service.demo.lanes.plain import PlainClient
 from heatsink.service.demo.traffic import Leg, Plan, Traffic
 from heatsink.service.demo.world import World
 from heatsink.spread.store import CounterStore
@@ -57,27 +53,13 @@ class LikesNow(Snapshot, frozen=True, tag="snapshot"):
         }
 
 
-class PlainCounter:
+class PlainCounter(PlainClient[CounterStore]):
     """One key, one row, and the retries of an ordinary client."""
 
-    def __init__(
-        self, store: CounterStore, key: str, meter: Meter, clock: Clock, rng: Random
-    ) -> None:
-        self.meter = meter
-        self._store = store
-        self._key = key
-        self._clock = clock
-        self._rng = rng
-        self._minter = Minter(Uuid7(), rng)
-
     async def call(self, _: bytes) -> bytes:
-        now = now_ms(self._clock)
-        token, _time = self._minter.mint(now, TIME_MS_MAX)
-        await three_tries(lambda: self._store.add(self._key, token, now, 1), self._clock, self._rng)
+        token, time_ms = self._mint()
+        await self._try(lambda: self._store.add(self._key, token, time_ms, 1))
         return token
-
-    async def spread(self) -> Spread:
-        return UNSPREAD
 
     async def value(self) -> int:
         (total,) = await self._store.totals([self._key])

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 
 import msgspec
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.clock import Clock, now_ms
+from heatsink.clock import Clock
 from heatsink.errors import Unavailable
-from heatsink.ids import TIME_MS_MAX, Minter, Uuid7
 from heatsink.service.demo.act import About, Cell, Finding, Snapshot, Verdict, Watcher, about
 from heatsink.service.demo.lanes.duel import Duel, duel_of
 from heatsink.service.demo.lanes.lane import UNSPREAD, LaneNow, Spread
 from heatsink.service.demo.lanes.meter import Meter, Totals
-from heatsink.service.demo.lanes.plain import three_tries
+from heatsink.service.demo.lanes.plain import PlainClient
 from heatsink.service.demo.traffic import READS_A_WRITE, Leg, Plan, Traffic
 from heatsink.service.demo.world import World
 from heatsink.spread.store import Ask, LogStore, Row
@@ -82,29 +80,17 @@ def price_on(page: bytes) -> int:
     return int(page[6 : page.index(b";")])
 
 
-class PlainPage:
+class PlainPage(PlainClient[LogStore]):
     """Every view asks the database, with the retries of an ordinary client."""
 
-    def __init__(self, store: LogStore, key: str, meter: Meter, clock: Clock, rng: Random) -> None:
-        self.meter = meter
-        self._store = store
-        self._key = key
-        self._clock = clock
-        self._rng = rng
-        self._minter = Minter(Uuid7(), rng)
-
     async def change(self, price: int) -> None:
-        raw, _ = self._minter.mint(now_ms(self._clock), TIME_MS_MAX)
+        raw, _ = self._mint()
         row = Row(raw, page_of(price), epoch_ms=0, buckets=1)
-        await three_tries(lambda: self._store.put(self._key, row), self._clock, self._rng)
+        await self._try(lambda: self._store.put(self._key, row))
 
     async def call(self, _: bytes) -> bytes:
-        load = self._store.query
-        answer = await three_tries(lambda: load(self._key, NEWEST), self._clock, self._rng)
+        answer = await self._try(lambda: self._store.query(self._key, NEWEST))
         return answer.rows[0].raw
-
-    async def spread(self) -> Spread:
-        return UNSPREAD
 
 
 class KeptPage:

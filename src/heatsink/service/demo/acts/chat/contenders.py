@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from random import Random
 from typing import Protocol
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.clock import Clock, now_ms
-from heatsink.ids import TIME_MS_MAX, Minter, Uuid7
-from heatsink.service.demo.lanes.lane import UNSPREAD, Contender, Spread, spread_of
+from heatsink.service.demo.lanes.lane import Contender, Spread, spread_of
 from heatsink.service.demo.lanes.meter import Meter
-from heatsink.service.demo.lanes.plain import three_tries
+from heatsink.service.demo.lanes.plain import PlainClient
 from heatsink.spread.store import LogStore, Row
 
 PAGE_ROWS = 1_000
@@ -22,25 +19,14 @@ class Chat(Contender, Protocol):
         """Every id and message that is there."""
 
 
-class PlainChat:
+class PlainChat(PlainClient[LogStore]):
     """One key, one partition, and the retries of an ordinary client."""
 
-    def __init__(self, store: LogStore, key: str, meter: Meter, clock: Clock, rng: Random) -> None:
-        self.meter = meter
-        self._store = store
-        self._key = key
-        self._clock = clock
-        self._rng = rng
-        self._minter = Minter(Uuid7(), rng)
-
     async def call(self, body: bytes) -> bytes:
-        raw, _ = self._minter.mint(now_ms(self._clock), TIME_MS_MAX)
+        raw, _ = self._mint()
         row = Row(raw, body, epoch_ms=0, buckets=1)
-        await three_tries(lambda: self._store.put(self._key, row), self._clock, self._rng)
+        await self._try(lambda: self._store.put(self._key, row))
         return raw
-
-    async def spread(self) -> Spread:
-        return UNSPREAD
 
     async def read_back(self) -> AsyncIterator[tuple[bytes, bytes]]:
         async for _, row in self._store.scan():
