@@ -52,7 +52,7 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
         )
     if address is None:
         assert beside is not None
-        address = msgspec.structs.replace(beside, table=check_table(table))
+        address = msgspec.structs.replace(beside, table=check_table(table, "TABLE"))
     opened, client = open_table(address, clock)
     try:
         await opened.is_active()

@@ -68,10 +68,11 @@ def parse(table: str, options: dict[str, str]) -> Address:
     )
 
 
-def check_table(name: str) -> str:
+def check_table(name: str, field: str = "url") -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidSetting(
-            f"table must be 3 to 255 of A-Z a-z 0-9 _ . - (DynamoDB's rule), not {shown(name)}"
+            f"{field} names a table {shown(name)}: on DynamoDB a name is 3 to 255 of "
+            "A-Z a-z 0-9 _ . -"
         )
     return name
 
