@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import Misconfigured, Unavailable
 
 from .client import DynamoClient, Item, Result
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
@@ -107,12 +107,12 @@ class Table:
         described = (await self.call("DescribeTable", {})).body.get("Table", {})
         schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
                 "name another one, or make it: heatsink table create"
             )
         if described.get("Replicas"):
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"table {self.name!r} replicates to other regions: eventually, so that a reader "
                 "there would miss acknowledged rows, or strongly, without the transactions that "
                 "the registry needs. Use a table in one region"
