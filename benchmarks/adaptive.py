@@ -54,7 +54,7 @@ async def bare(charged: list[int]) -> float:
     for number, key in enumerate(charged):
         now_s = number / PER_S
         bucket = buckets[bisect_right(starts, key) - 1]
-        if table.covers(1.0, now_s) and bucket.covers(1.0, now_s):
+        if table.filled(now_s) > 0 and bucket.filled(now_s) > 0:
             table.level -= 1.0
             bucket.level -= 1.0
     return (perf_counter() - started_s) / len(charged)

@@ -8,7 +8,9 @@ HeatsinkError                   catch this to catch them all
 │   ├── InvalidBody             not bytes, or too large
 │   └── InvalidSetting          names the setting and what it accepts
 │       ├── NotFound            names something that is not there
-│       └── NoTable             the DynamoDB table is not there, or no longer
+│       └── Misconfigured       no call is wrong but the deployment: its operator must mend it
+│           ├── NoTable         the DynamoDB table is not there, or no longer
+│           └── NoAccess        credentials, login or certificate are refused, or no longer taken
 ├── Conflict                    the id is taken by another body
 │   ├── Deleted                 the id was used and deleted
 │   └── IdReused                the id is a batch's that was submitted otherwise
@@ -70,8 +72,20 @@ class NotFound(InvalidSetting):
     """What was named is not there: it never was, or it is gone."""
 
 
-class NoTable(InvalidSetting):
+class Misconfigured(InvalidSetting):
+    """A table, a login, a queue, a port or a package that this process needs is not as it must be.
+
+    The message says what the operator must mend. A call that meets it after connecting is not at
+    fault: keep it, and repeat it with the same id.
+    """
+
+
+class NoTable(Misconfigured):
     """There is no DynamoDB table of that name: it was never made, or it is gone."""
+
+
+class NoAccess(Misconfigured):
+    """The store lets this process in no more: its credentials, its login or a certificate."""
 
 
 class Conflict(HeatsinkError):
@@ -127,6 +141,14 @@ class Overloaded(Retryable):
 
 class Closed(HeatsinkError):
     """The client was closed, or never opened: use it inside `async with heatsink.connect(...)`."""
+
+    @classmethod
+    def meanwhile(cls, what: str) -> Closed:
+        """For a call that was under way when the client, or what it calls, was closed."""
+        return cls(
+            f"{what} was closed during the call: a write may have happened, "
+            "repeat it with the same id"
+        )
 
 
 class RegistryError(HeatsinkError):

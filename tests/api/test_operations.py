@@ -17,6 +17,7 @@ from heatsink.bulk import Actions, Fail
 from heatsink.bulk.batch import Progress
 from heatsink.bulk.bulk import Bulk
 from heatsink.clock import SystemClock
+from heatsink.errors import NoAccess
 from heatsink.service.api.calls.system import _QueueLooks, make_feed
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
@@ -302,6 +303,17 @@ async def test_what_one_round_saw_comes_in_one_piece() -> None:
             break
     assert [piece.count(b"event: ") for piece in pieces] == [3, 3, 3]
     await feed.close()
+
+
+async def test_a_queue_that_refuses_the_login_is_not_taken_for_none(
+    hs: Heatsink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        raise NoAccess("the login is refused")
+
+    monkeypatch.setattr(hs, "queue_partitions", refuse)
+    with pytest.raises(NoAccess):
+        await _QueueLooks(hs).partitions()
 
 
 async def test_batches_at_rest_are_asked_once_how_far_they_are(

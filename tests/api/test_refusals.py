@@ -176,6 +176,8 @@ async def test_pairs_that_are_none_or_too_many(api: AsyncClient, pairs: Any, fie
         (errors.Closed("closed"), 503),
         (errors.WrongIncarnation("restored"), 503),
         (errors.NoTable("the table is gone"), 503),
+        (errors.NoAccess("the token expired"), 503),
+        (errors.Misconfigured("evicts"), 503),
         (errors.Conflict("taken"), 409),
         (errors.TokenExpired("old"), 410),
         (errors.InvalidKey("key is empty"), 400),

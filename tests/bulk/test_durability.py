@@ -12,7 +12,7 @@ import pytest
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.store import Chunk, Part, QueueStores
 from heatsink.clock import SystemClock
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.durability import Durability
 from heatsink.testing.servers import RedisCluster, RedisServer
@@ -139,7 +139,7 @@ async def test_a_server_that_evicts_is_refused() -> None:
 async def test_opening_says_what_is_wrong_with_the_login_or_the_server() -> None:
     with real(lambda: RedisServer(append_only=True, password=SECRET)) as server:
         for durability in ("fsync", "relaxed"):
-            with pytest.raises(InvalidSetting, match="refuses the user or the password"):
+            with pytest.raises(NoAccess, match="refuses the user or the password"):
                 async with opened(f"redis://:wrong@{server.address}", durability):
                     pass
         server.kill()

@@ -100,6 +100,8 @@ async def test_a_web_socket_gets_it_too() -> None:
         (errors.Unavailable("no answer"), 503),
         (errors.WrongIncarnation("restored"), 503),
         (errors.NoTable("the table is gone"), 503),
+        (errors.NoAccess("the token expired"), 503),
+        (errors.Misconfigured("evicts"), 503),
     ],
     ids=repr,
 )

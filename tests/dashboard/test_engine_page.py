@@ -43,7 +43,7 @@ def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
         assert short.get_attribute("title") == "ab" * 600
         command = ["dynamo", "--port", url.rsplit(":", 1)[1], "--partitions"]
         told = "".join(CliRunner().invoke(main, command).output.split())
-        assert "throttles/shottest" in told
+        assert "refused/shottest" in told
         assert f"{'ab' * 20}…100%" in told
         client.close()
 

@@ -9,9 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
+from heatsink.dynamo.adaptation import Adaptation
+from heatsink.dynamo.engine import TEND_S
+from heatsink.dynamo.server import TEND_AGAIN_S, running_engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import InvalidSetting
+from heatsink.stores.dynamodb import make_table
+from heatsink.stores.dynamodb.address import parse
 from heatsink.testing import ManualClock
 
 LIST = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
@@ -146,3 +150,31 @@ async def test_a_browser_gets_the_page_and_the_figures_and_nothing_else() -> Non
         wire.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.close()
+
+
+async def test_a_mistake_in_tending_is_told_with_its_place_and_costs_one_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, tended = ManualClock(), list[Adaptation]()
+
+    def tend(adaptation: Adaptation) -> None:
+        tended.append(adaptation)
+        if len(tended) == 1:
+            raise ZeroDivisionError("of the first table")
+
+    async with running_engine(ANY_PORT, clock) as url:
+        for name in ("first", "second"):
+            await make_table(parse(name, {"endpoint": url}), clock)
+        monkeypatch.setattr(Adaptation, "tend", tend)
+        await clock.advance(TEND_S)
+        assert len(set(tended)) == 2, "the other table is tended all the same"
+        (told,) = caplog.records
+        assert told.levelname == "ERROR"
+        assert "in tend" in caplog.text
+        assert "ZeroDivisionError: of the first table" in caplog.text
+        assert "while the partitions of table 'first' were tended" in caplog.text
+        for seconds in (TEND_AGAIN_S, TEND_S):
+            before = len(tended)
+            await clock.advance(seconds)
+            assert len(tended) == before + 2, "it goes on"
+    assert len(caplog.records) == 1

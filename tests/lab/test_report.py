@@ -47,7 +47,7 @@ def test_the_command_prints_tables_and_writes_the_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -> None:
     out = tmp_path / "missing" / "page.html"
     result = CliRunner().invoke(main, ["lab", "fairness", "--items", "1000", "--out", str(out)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output.splitlines()[-1].startswith(f"heatsink: --out '{out}' cannot be written: ")
     assert "beside it, other tenant" not in result.output  # nothing was run
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,19 @@ from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import Throttled, Unavailable
 from heatsink.service.bench import command
-from heatsink.service.bench.measure import Contest, Line, Plan, Samples, _line, contest, measure
+from heatsink.service.bench.measure import (
+    SETTLE_S,
+    Contest,
+    Line,
+    Plan,
+    Samples,
+    _line,
+    contest,
+    measure,
+)
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
+from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.life.test_restore import all_items
 
 CLOCK = SystemClock()
@@ -58,7 +69,7 @@ async def test_a_clean_up_in_vain_says_what_may_be_left_and_how_to_erase_it() ->
         with refusing(found), pytest.raises(Unavailable) as caught:
             await found.clean_up(patience_s=0.1)
     said = str(caught.value)
-    assert "some 6 rows" in said
+    assert "some 3 rows" in said
     assert re.search(r"hs\.log\.erase\(key\) for the keys bench:\w+:\{n\} and bench:\w+:bare", said)
 
 
@@ -88,6 +99,36 @@ async def test_a_turn_that_is_over_before_it_began_has_a_call_of_each() -> None:
     async with contest("memory://", CLOCK, Random(1)) as found:
         lines = await measure(found, Plan(0.0, 3), CLOCK, lambda: None)
     assert all(line.per_s > 0 and line.bare_per_s > 0 for line in lines)
+
+
+class SlowContest:
+    """Every call takes so long, on the clock."""
+
+    def __init__(self, clock: SkewedClock, call_s: float) -> None:
+        self._clock = clock
+        self._call_s = call_s
+
+    async def append(self) -> None:
+        await self._clock.sleep(self._call_s)
+
+    put = page = query = add = add_bare = append
+
+
+@pytest.mark.parametrize("call_s", [0.001, 0.1, 0.5, 1.0, 1.9, 2.9, 60.0])
+def test_it_ends_in_about_the_time_asked_however_slow_the_store_is(call_s: float) -> None:
+    async def run() -> tuple[list[Line], float]:
+        clock = SkewedClock()
+        found: Any = SlowContest(clock, call_s)
+        lines = await measure(found, Plan(12.0, 4), clock, lambda: None)
+        return lines, clock.monotonic_s()
+
+    lines, took_s = run_on_virtual_time(run())
+    gives_up = call_s > 12 / 6 * 1.5
+    assert took_s <= (12 * 1.5 + SETTLE_S if gives_up else max(12, 6 * call_s) + 1)
+    for line in lines:
+        assert (line.per_s, line.unanswered) == (
+            (0, 4) if gives_up else (pytest.approx(4 / call_s, rel=0.01, abs=0.05), 0)
+        )
 
 
 def test_what_was_always_refused_has_no_figures() -> None:

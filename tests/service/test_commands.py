@@ -1,6 +1,7 @@
-"""Commands that cannot do what they are told: one line that says why and what to do, exit code 1.
+"""Commands that cannot do what they are told: one line that says why and what to do.
 
-A wrong flag is refused by its own name, with exit code 2.
+Exit code 1 if it may go well another time; 2 if the command itself is wrong. A wrong value of a
+flag is refused by the flag's name.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ async def run_elsewhere(*arguments: str) -> Result:
     return await asyncio.to_thread(run, *arguments)
 
 
-def said(result: Result) -> str:
-    assert result.exit_code == 1, result.output
+def said(result: Result, code: int = 1) -> str:
+    assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("heatsink: ")
     assert len(result.stderr.splitlines()) == 1
@@ -87,7 +88,7 @@ def test_an_engine_on_a_taken_port_does_not_say_that_it_listens(taken_port: str)
 
 
 def test_a_coordinator_of_a_store_that_nobody_shares_is_refused() -> None:
-    assert "--store" in said(run("coordinator", "--store", "memory://"))
+    assert "--store" in said(run("coordinator", "--store", "memory://"), code=2)
 
 
 def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -133,8 +134,45 @@ def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: st
 
 @pytest.mark.parametrize("spec", ["actions", "x:", ":x", ".x:y", ":"])
 def test_actions_that_are_not_named_as_they_should_be(spec: str) -> None:
-    line = said(run("worker", spec, "--queue", "memory://"))
+    line = said(run("worker", spec, "--queue", "memory://"), code=2)
     assert f"name the actions as MODULE:ACTIONS (myapp:actions), not '{spec}'" in line
+
+
+NOBODY = "127.0.0.1:1"
+NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("fsck nonsense://x", 2),
+        ("fsck sqlite:///absent.db", 2),
+        (f"fsck {NO_ENGINE}", 1),
+        ("table create dynamodb://messages", 2),
+        (f"table create {NO_ENGINE}", 1),
+        ("adopt sqlite:///absent.db chat", 2),
+        (f"adopt {NO_ENGINE} chat", 1),
+        (f"adopt {NO_ENGINE} c", 2),
+        ("bench nonsense", 2),
+        (f"bench {NO_ENGINE}", 1),
+        ("coordinator --store sqlite:///x.db --news nonsense", 2),
+        ("serve --store nonsense", 2),
+        ("serve --store memory:// --host 0.0.0.0", 2),
+        ("worker nomodule:actions --queue memory://", 2),
+        ("plan absent.csv", 2),
+        ("plan --write-capacity 5", 2),
+        ("bulk list --queue nonsense", 2),
+        (f"bulk list --queue redis://{NOBODY}", 1),
+        ("bulk status x --queue memory://", 1),
+        ("hot --server nonsense", 2),
+        (f"hot --server http://{NOBODY}", 1),
+        ("dynamo --port 1 --partitions", 1),
+    ],
+)
+def test_the_exit_code_tells_a_wrong_command_from_one_that_may_succeed_later(
+    words: str, code: int
+) -> None:
+    said(run(*words.split()), code)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +244,8 @@ async def test_a_table_that_does_not_exist_is_not_adopted(endpoint: str, tmp_pat
     for table in ("chat", f"dynamodb://chat?endpoint={endpoint}"):
         line = said(await run_elsewhere("adopt", registry, table, "--complete"))
         assert "there is no table 'chat'" in line
-    assert "dynamodb://chat?region=" in said(await run_elsewhere("adopt", files, "chat"))
+    nowhere = said(await run_elsewhere("adopt", files, "chat"), code=2)
+    assert "dynamodb://chat?region=" in nowhere
     await make_other_table(endpoint, "chat")
     elsewhere = f"dynamodb://chat?endpoint={endpoint}"
     for url, table in ((registry, "chat"), (registry, elsewhere), (files, elsewhere)):

@@ -107,7 +107,7 @@ def run(*arguments: str, **environment: str) -> Result:
 
 def test_the_command_refuses_an_open_address_in_one_line() -> None:
     result = run("coordinator", "--store", "sqlite:///x.db", "--host", "0.0.0.0")  # noqa: S104
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("heatsink: host '0.0.0.0' is reachable from outside")
     assert len(result.stderr.splitlines()) == 1
 
@@ -240,15 +240,26 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
         ("messages", "names no table"),
         ("dynamodb://[messages", "cannot be read"),
         ("dynamodb://messages", "needs a region"),
-        ("dynamodb://x?region=eu-west-1", "names no DynamoDB table"),
+        ("dynamodb://?region=eu-west-1", "names no DynamoDB table"),
+        (
+            "dynamodb://m?region=eu-west-1",
+            "3 to 255 of A-Z a-z 0-9 _ . -",
+        ),
         ("dynamodb://messages?regoin=eu-west-1", "no option 'regoin'"),
         ("dynamodb://messages?endpoint=ftp://x", "endpoint must be http"),
-        ("dynamodb://messages?endpoint=http://127.0.0.1:1", "cannot connect to DynamoDB"),
     ],
 )
 def test_a_wrong_table_url_is_one_clear_line(url: str, complaint: str) -> None:
-    result = run("table", "create", url)
-    assert result.exit_code == 1
+    assert_refused(run("table", "create", url), complaint, code=2)
+
+
+def test_an_engine_that_is_not_there_is_one_clear_line() -> None:
+    result = run("table", "create", "dynamodb://messages?endpoint=http://127.0.0.1:1")
+    assert_refused(result, "cannot connect to DynamoDB", code=1)
+
+
+def assert_refused(result: Result, complaint: str, code: int) -> None:
+    assert result.exit_code == code
     assert result.stderr.startswith("heatsink: ")
     assert complaint in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -60,7 +60,7 @@ async def test_a_lost_epoch_is_named_and_mended(file: Path) -> None:
 )
 def test_a_wrong_url_is_one_clear_line(url: str, complaint: str) -> None:
     result = fsck(url)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert complaint in result.stderr
     assert result.stderr.startswith("heatsink: ")
     assert len(result.stderr.splitlines()) == 1

@@ -105,25 +105,27 @@ def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "complaint", "code"),
     [
-        (("hot", "--server", "ftp://x"), "server must be a URL like"),
-        (("hot", "--server", "http://127.0.0.1:1"), "start `heatsink serve`"),
-        (("explain", ""), "key must not be empty"),
-        (("pin", "k", "9999", "--reason", "x"), "buckets must be"),
+        (("hot", "--server", "ftp://x"), "server must be a URL like", 2),
+        (("hot", "--server", "http://127.0.0.1:1"), "start `heatsink serve`", 1),
+        (("explain", ""), "key must not be empty", 2),
+        (("pin", "k", "9999", "--reason", "x"), "buckets must be", 2),
     ],
 )
-def test_a_mistake_is_one_line(server: Served, arguments: tuple[str, ...], complaint: str) -> None:
+def test_a_mistake_is_one_line(
+    server: Served, arguments: tuple[str, ...], complaint: str, code: int
+) -> None:
     environment = {"HEATSINK_TOKEN": "boss-0001", "HEATSINK_SERVER": server.url}
     result = run(*arguments, **environment)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert complaint in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_token_of_too_small_a_scope(server: Served) -> None:
     refused = asked(server, "unpin", "k", token="reader-1")  # noqa: S106
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "needs the scope admin" in refused.stderr
     assert httpx.get(server.url + "/v1/heat").status_code == 401
 
@@ -189,7 +191,7 @@ def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:
     shown = "".join(run("doctor", "--data", str(deep)).stdout.split())
     assert f"→chmod700{deep}" in shown
     _, found = findings("--store", "dynamodb://x", "--news", "nonsense")
-    assert found["store"]["detail"].startswith("--store names no DynamoDB table")
+    assert found["store"]["detail"].startswith("--store names a table 'x': on DynamoDB a")
     assert found["news"]["detail"].startswith("--news must be a URL")
     assert found["queue"]["cure"] == "for bulk actions and timelines: --queue redis://host:6379"
     _, found = findings("--store", "memory://", "--queue", "nonsense")
@@ -240,9 +242,9 @@ def test_another_file_may_be_named(here: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint", "code"),
     [
-        (("--host", "0.0.0.0"), "reachable from outside", 1),  # noqa: S104
-        (("--actions", "nowhere:actions"), "no module 'nowhere'", 1),
-        (("--store", "nonsense://"), "names no store", 1),
+        (("--host", "0.0.0.0"), "reachable from outside", 2),  # noqa: S104
+        (("--actions", "nowhere:actions"), "no module 'nowhere'", 2),
+        (("--store", "nonsense://"), "names no store", 2),
         (("--token", "secret"), "token must be SCOPE:TOKEN", 2),
         (("--limit", "speed=1"), "limit 'speed' is none of", 2),
         (("--limit", "requests=x"), "must be a number", 2),

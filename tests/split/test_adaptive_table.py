@@ -116,6 +116,34 @@ def test_a_partition_never_takes_more_than_its_limit_whatever_it_borrows() -> No
     assert accepted == pytest.approx(1_000 * 11, abs=2)  # a second's worth at the start
 
 
+@given(st.integers(0, 2**32), st.booleans())
+def test_a_partition_takes_its_limit_whatever_the_sizes(seed: int, lend: bool) -> None:
+    sizes = Random(seed).choices([0.5, 1.0, 4.0, 30.0], k=300)
+    settings = SplitSettings(write_units=100.0, split_after_s=None, lend=lend)
+    capacity = TableCapacity(writes=100.0, reads=100.0) if lend else ON_DEMAND
+    table = AdaptiveTable(settings, capacity, 1, 0.0)
+    taken, now_s = 0.0, 0.0
+    for size in sizes:
+        owed = taken - 100.0 - 100.0 * now_s
+        accepted = table.charge(ONE, size, 0.0, now_s).accepted
+        if abs(owed) > 1e-6:
+            assert accepted == (owed < 0), "not its size decides"
+        taken += size * accepted
+        now_s += size / 300.0  # three times as much as it takes
+    assert taken >= min(100.0 * now_s, sum(sizes)) - 1e-6
+    assert taken <= 100.0 + 100.0 * now_s + max(sizes)
+
+
+def test_what_was_taken_is_told_apart_from_what_was_refused() -> None:
+    run = Run(SplitSettings(split_after_s=None))
+    run.load(10, 3_000, lambda _: ONE)
+    (state,) = run.table.partitions()
+    assert state.writes_s == pytest.approx(1_000, abs=2)
+    assert state.refused_writes_s == pytest.approx(2_000, abs=2)
+    assert state.load == pytest.approx(3.0, abs=0.01), "of what was asked for"
+    assert (state.reads_s, state.refused_reads_s) == (0.0, 0.0)
+
+
 def test_without_lending_a_partition_lives_on_its_share_and_its_savings() -> None:
     settings = SplitSettings(lend=False, split_after_s=None, burst_s=10.0)
     run = Run(settings, TableCapacity(writes=400.0, reads=100.0), partitions=4)

@@ -10,7 +10,7 @@ from heatsink.detect.tracker import Tracker
 from heatsink.errors import Conflict, InvalidSetting, Overloaded, Throttled, Unavailable
 from heatsink.registry.layout import Layout
 from heatsink.registry.view import View
-from heatsink.spread.backoff import WAY_S, WAYS_EVERY_S, Backoff, Retries
+from heatsink.spread.backoff import Backoff, Retries
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
@@ -61,33 +61,6 @@ def test_what_the_registry_refuses_is_no_keys_heat() -> None:
     tracker = Tracker()
     assert call(backoff(tracker), Refusing(Throttled("%log")), key="") == "answer"
     assert tracker.roll().hottest(1, 1)[0] == {}
-
-
-def test_repeats_make_way_for_a_moment_and_not_too_often() -> None:
-    """Ten callers that are refused for ever: in the moment that was asked for none of them asks."""
-    asked_s: list[float] = []
-
-    async def refuse() -> str:
-        asked_s.append(asyncio.get_running_loop().time())
-        raise Throttled("k")
-
-    async def run() -> float:
-        made = backoff(deadline_s=4.0, longest_s=0.05)
-        callers = [made.call(refuse, "k", made.deadline_s()) for _ in range(10)]
-        calls = asyncio.gather(*callers, return_exceptions=True)
-        await asyncio.sleep(1.0)
-        began_s = asyncio.get_running_loop().time()
-        for _ in range(9):
-            made.make_way()
-            await asyncio.sleep(0.1)
-        await calls
-        return began_s
-
-    began_s = run_on_virtual_time(run())
-    in_the_way = [at_s for at_s in asked_s if began_s < at_s < began_s + WAY_S]
-    after_it = [at_s for at_s in asked_s if began_s + WAY_S < at_s < began_s + WAYS_EVERY_S]
-    assert not in_the_way
-    assert len(after_it) > 50
 
 
 def test_a_tables_own_limit_is_no_reason_for_more_buckets() -> None:

@@ -101,7 +101,7 @@ async def test_after_closing_it_says_so(tmp_path: Path) -> None:
     await stores.log.put("p", row(1))
     await stores.close()
     await stores.close()
-    with pytest.raises(Closed):
+    with pytest.raises(Closed, match="repeat it with the same id"):
         await stores.log.put("p", row(2))
     with pytest.raises(Closed):
         await stores.log.get("p", row(1).raw)

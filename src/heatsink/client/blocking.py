@@ -74,7 +74,7 @@ class BlockingHeatsink:
         try:
             return future.result()
         except CancelledError:
-            raise Closed("the client was closed during the call") from None
+            raise Closed.meanwhile("the client") from None
 
     def _submit(self, work: Any) -> Future[Any]:
         loop = self._loop

@@ -8,7 +8,7 @@ from typing import Any
 
 from heatsink.checks import check_kind
 from heatsink.clock import Clock, SystemClock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
@@ -61,7 +61,7 @@ def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -
     try:
         from heatsink.stores.redis import with_redis
     except ImportError:
-        raise InvalidSetting("news needs a Redis client: pip install 'heatsink[redis]'") from None
+        raise Misconfigured("news needs a Redis client: pip install 'heatsink[redis]'") from None
     return with_redis(stores, url, name, clock, rng)
 
 

@@ -16,7 +16,7 @@ from heatsink.detect.aggregator import Aggregator
 from heatsink.detect.bus import HeatBus
 from heatsink.detect.fleet import FleetHeat, HeatBoard
 from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
-from heatsink.errors import HeatsinkError, Throttled
+from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import BUCKETS, Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -183,15 +183,7 @@ def coordinate_keys(
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
     coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)
-
-    async def publish(decisions: list[Decision]) -> list[Decision]:
-        try:
-            return await coordinator.publish(decisions)
-        except Throttled:
-            backoff.make_way()
-            raise
-
-    loop = ControlLoop(watch.observe, policy, publish)
+    loop = ControlLoop(watch.observe, policy, coordinator.publish)
     coordinator.loops.append(loop)
     if stores.board is not None:
         coordinator.loops.append(HeatShow(watch, stores.board))

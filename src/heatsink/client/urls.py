@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from heatsink.checks import shown
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.stores import Stores
@@ -71,7 +71,7 @@ def _dynamodb(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:  # 
         from heatsink.stores.dynamodb import dynamodb_stores
         from heatsink.stores.dynamodb.address import parse_url
     except ImportError:
-        raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
+        raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
     return dynamodb_stores(parse_url(parts), clock)
 
 

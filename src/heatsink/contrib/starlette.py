@@ -24,7 +24,7 @@ RETRY_AFTER_S = 1
 RETRYABLE = (429, 503)
 STATUSES: dict[type[Exception], int] = {
     errors.NotFound: 404,
-    errors.NoTable: 503,  # no fault of the request, which must not be dropped
+    errors.Misconfigured: 503,  # no fault of the request, which must not be dropped
     errors.InvalidInput: 400,
     errors.IdReused: 422,
     errors.Conflict: 409,

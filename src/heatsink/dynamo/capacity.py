@@ -58,11 +58,23 @@ class Throughput:
         """Take units of the table and of the partition that holds `token`: all or nothing."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
-        if verdict.accepted:
-            return verdict
+        if not verdict.accepted:
+            raise self.refusal(operation, verdict)
+        return verdict
+
+    def judge(self, operation: Operation, token: int, units: float) -> Verdict:
+        """Whether `take` would succeed, for a transaction."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        return self.adaptive.judge(token, writes, reads, self._clock.monotonic_s())
+
+    def record(self, operation: Operation, token: int, units: float, verdict: Verdict) -> None:
+        """Take or count what was judged."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        self.adaptive.record(token, writes, reads, verdict)
+
+    def refusal(self, operation: Operation, verdict: Verdict) -> Throttled:
         limit = self._limits.kind if verdict.limit == "table" else "KeyRangeThroughputExceeded"
-        reason = f"Table{operation}{limit}"
-        raise Throttled(reason, self._resource, self._limits.on_demand)
+        return Throttled(f"Table{operation}{limit}", self._resource, self._limits.on_demand)
 
     def give_back(self, operation: Operation, token: int, units: float, taken: Verdict) -> None:
         """Undo a `take`, for a transaction of which another action was throttled."""

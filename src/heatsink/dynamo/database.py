@@ -58,8 +58,15 @@ class Database:
 
     def tend(self) -> None:
         """Let partitions adapt: called again and again, between requests."""
+        failures: list[Exception] = []
         for table in self.tables.values():
-            table.adaptation.tend()
+            try:
+                table.adaptation.tend()
+            except Exception as error:  # a mistake of ours, which must not hold up other tables
+                error.add_note(f"while the partitions of table {table.spec.name!r} were tended")
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("partitions could not be tended", failures)
 
 
 class Consumed:

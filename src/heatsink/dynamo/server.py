@@ -8,6 +8,7 @@ which is refused. A GET without it is for the page about partitions.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from random import Random
 from zlib import crc32
 
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Misconfigured
 
 from . import page
 from .engine import Engine
@@ -24,10 +25,10 @@ from .settings import HOST, EngineSettings
 try:
     import httptools
 except ImportError as missing:
-    raise InvalidSetting(
-        f"the engine needs {missing.name}: pip install 'heatsink[local]'"
-    ) from None
+    raise Misconfigured(f"the engine needs {missing.name}: pip install 'heatsink[local]'") from None
 
+logger = logging.getLogger("heatsink")
+TEND_AGAIN_S = 1.0
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
 TARGET = b"x-amz-target"
@@ -165,11 +166,20 @@ class EngineServer:
             self._server = await loop.create_server(lambda: Connection(self), HOST, self._port)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"port {self._port} cannot be listened on ({reason}): choose another"
             ) from None
-        self._tending = loop.create_task(self._engine.keep_tending())
+        self._tending = loop.create_task(self._keep_tending())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _keep_tending(self) -> None:
+        """A mistake of ours is told with its place, at most once in a while; requests go on."""
+        while True:
+            try:
+                await self._engine.keep_tending()
+            except Exception:
+                logger.exception("partitions could not be tended; trying again")
+            await self._clock.sleep(TEND_AGAIN_S)
 
     async def stop(self) -> None:
         if self._tending is not None:

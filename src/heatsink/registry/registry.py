@@ -244,7 +244,7 @@ class Registry:
         except asyncio.CancelledError:
             if not renewal.cancelled():
                 raise
-            raise Closed("the client was closed during the call") from None
+            raise Closed.meanwhile("the client") from None
 
     async def layout(self, key: str) -> Layout:
         """The key's layout as the store has it now: for reads that reach past the horizon."""

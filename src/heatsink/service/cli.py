@@ -20,7 +20,7 @@ from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.clock import SystemClock
 from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
-from heatsink.errors import HeatsinkError
+from heatsink.errors import HeatsinkError, InvalidInput, Misconfigured, NotFound
 
 from .bench.command import bench
 from .bulk import bulk
@@ -45,7 +45,7 @@ from .serve.command import config_command, serve_command
 from .serve.logs import announce, set_up
 from .worker import worker
 
-INTERRUPTED = 130
+NOT_DONE, WRONG_USE, INTERRUPTED = 1, 2, 130  # WRONG_USE as click has it
 PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
@@ -70,7 +70,12 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     click.echo(f"heatsink: {error}", err=True)
-    ctx.exit(1)
+    ctx.exit(WRONG_USE if _is_wrong_use(error) else NOT_DONE)
+
+
+def _is_wrong_use(error: Exception) -> bool:
+    """The same command can never succeed, whatever becomes of the store, the port or the batch."""
+    return isinstance(error, InvalidInput) and not isinstance(error, NotFound | Misconfigured)
 
 
 CONTEXT = {

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Misconfigured
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -22,10 +22,10 @@ def listen(host: str, port: int) -> list[socket.socket]:
         for listener in listeners:
             listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise InvalidSetting(f"port {port} is in use: choose another with --port") from None
+            raise Misconfigured(f"port {port} is in use: choose another with --port") from None
         unknown = isinstance(error, socket.gaierror)
         reason = error.strerror if unknown else os.strerror(error.errno or 0)
-        raise InvalidSetting(
+        raise Misconfigured(
             f"cannot listen on {host!r}, port {port} ({reason}): choose another --host or --port"
         ) from None
     return listeners

@@ -8,16 +8,14 @@ import msgspec
 
 from heatsink.checks import shown
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting, NoTable
+from heatsink.errors import InvalidSetting, Misconfigured, NoTable
 
 try:
     from heatsink.stores.dynamodb import make_table, open_table
-    from heatsink.stores.dynamodb.address import Address, parse_url
+    from heatsink.stores.dynamodb.address import EXAMPLE, Address, check_table, parse_url
     from heatsink.stores.dynamodb.failures import TableExists
 except ImportError:
-    raise InvalidSetting("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
-
-EXAMPLE = "dynamodb://messages?region=eu-west-1"
+    raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
 
 
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
@@ -27,7 +25,7 @@ async def create(url: str, write_units: int | None, clock: Clock) -> None:
     try:
         await make_table(address, clock, write_units)
     except TableExists:
-        raise InvalidSetting(
+        raise TableExists(
             f"table {address.table!r} exists already, and {await _fitness(address, clock)}"
         ) from None
 
@@ -54,12 +52,12 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
         )
     if address is None:
         assert beside is not None
-        address = msgspec.structs.replace(beside, table=table)
+        address = msgspec.structs.replace(beside, table=check_table(table, "TABLE"))
     opened, client = open_table(address, clock)
     try:
         await opened.is_active()
     except NoTable:
-        raise InvalidSetting(
+        raise NoTable(
             f"there is no table {address.table!r} at {address.endpoint}: check its name; if it is "
             f"elsewhere, say where: dynamodb://{address.table}?region=eu-west-1"
         ) from None

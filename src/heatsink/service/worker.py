@@ -21,7 +21,7 @@ from heatsink.client import connect
 from heatsink.client.instruments import Instruments
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.clock import Clock, SystemClock
-from heatsink.errors import InvalidSetting, Retryable
+from heatsink.errors import InvalidSetting, Misconfigured, Retryable
 
 from .configuration import PORTS, WORD, Number, config_option, log_json_option
 from .queue_metrics import WorkCollector
@@ -157,7 +157,7 @@ def _serve_metrics(consumer: Consumer, port: int) -> Callable[[], None]:
     try:
         server, thread = start_http_server(port, "127.0.0.1", registry)
     except OSError as error:
-        raise InvalidSetting(f"--metrics-port {port} cannot be used: {error}") from None
+        raise Misconfigured(f"--metrics-port {port} cannot be used: {error}") from None
 
     def stop() -> None:
         server.shutdown()

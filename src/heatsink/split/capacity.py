@@ -1,8 +1,11 @@
 """Token buckets: a partition's ceiling, its share of the table, and the table itself.
 
-A request needs its partition's ceiling and the table's bucket. The share says whose throughput it
-is: the partition's own, its savings (burst), or what others leave unused (lent). Without lending
-the share is a limit as well.
+A request needs its partition's ceiling and the table's bucket, and passes while there is anything
+in them, whatever it costs: a bucket may owe, and lets nobody through until that is paid. So a
+partition takes no more in the long run, and who needs much at once does not starve beside those who
+need little (docs/concepts/adaptive-capacity.md says where this comes from). The share says whose
+throughput it is: the partition's own, its savings (burst), or what others leave unused (lent).
+Without lending the share is a limit as well.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ BY_TABLE, BY_PARTITION, BY_KEY = (
 
 
 class Bucket:
-    """Fills at a rate. What is larger than it can ever hold passes when it is full, on credit."""
+    """Fills at a rate, up to what it holds; its level is below zero while it owes."""
 
     __slots__ = ("_since_s", "level", "most", "rate")
 
@@ -50,16 +53,17 @@ class Bucket:
         self.level = min(max(rate * START_S, 1.0), self.most)
         self._since_s = now_s
 
-    def covers(self, units: float, now_s: float) -> bool:
+    def filled(self, now_s: float) -> float:
+        """The level now."""
         level = self.level + (now_s - self._since_s) * self.rate
         most = self.most
         self._since_s = now_s
         self.level = level = min(level, most)
-        return level >= (min(most, units))
+        return level
 
     def resize(self, rate: float, holds_s: float, now_s: float) -> None:
         """Go on at another rate with what is there."""
-        self.covers(0.0, now_s)
+        self.filled(now_s)
         self.rate = rate
         self.most = max(rate * holds_s, 1.0)
         self.level = min(self.level, self.most)
@@ -76,27 +80,27 @@ class Side:
         self.demand = self.taken = self.lent = 0.0
         self.throttles = self.throttles_ever = 0
 
-    def admit(self, units: float, now_s: float, table: Bucket | None, lend: bool) -> Verdict:
-        """Take the units if every limit allows it."""
-        if table is not None and not table.covers(units, now_s):
+    def judge(self, units: float, now_s: float, table: Bucket | None, lend: bool) -> Verdict:
+        """Whether every limit allows it. Nothing is taken yet."""
+        if table is not None and table.filled(now_s) <= 0:
             return BY_TABLE
-        self.demand += units
-        verdict = self._verdict(units, now_s, lend)
-        if not verdict.accepted:
-            self.throttles += 1
-            return verdict
-        self.give_back(-units, table, verdict)
-        return verdict
-
-    def _verdict(self, units: float, now_s: float, lend: bool) -> Verdict:
-        if not self.ceiling.covers(units, now_s):
+        if self.ceiling.filled(now_s) <= 0:
             return BY_PARTITION
         share = self.share
         if share is None:
             return OWN
-        if share.covers(units, now_s):
+        saved = share.filled(now_s)
+        if saved >= units or (saved > 0 and not lend):
             return OWN if self.taken + units <= share.rate else BURST
         return LENT if lend else BY_PARTITION
+
+    def record(self, units: float, table: Bucket | None, verdict: Verdict) -> None:
+        """Take what was accepted, and count."""
+        self.demand += units
+        if verdict.accepted:
+            self.give_back(-units, table, verdict)
+        else:
+            self.throttles += 1
 
     def give_back(self, units: float, table: Bucket | None, verdict: Verdict) -> None:
         self.ceiling.level += units
@@ -113,9 +117,9 @@ class Side:
         return self.throttles_ever + self.throttles
 
     def refill(self, now_s: float) -> None:
-        self.ceiling.covers(0.0, now_s)
+        self.ceiling.filled(now_s)
         if self.share is not None:
-            self.share.covers(0.0, now_s)
+            self.share.filled(now_s)
 
     def inherit(self, old: list[Side], part: float) -> None:
         """Begin where the old ones were: no throughput is made by a change of partitions."""

@@ -15,7 +15,8 @@ from .settings import SplitSettings
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition for people and tests; rates are of the last whole window, in units a second.
 
-    Heat is what was asked for, throttled or not. `burst` is what is saved up of the table's
+    `writes_s` and `reads_s` were taken, `refused_…` came on top and were throttled. `load` and heat
+    are of what was asked for, that is of both. `burst` is what is saved up of the table's
     capacity, `None` on demand. `hottest` is a key's hash. `stuck` is why nothing more can be done.
     """
 
@@ -24,6 +25,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     end: int
     writes_s: float
     reads_s: float
+    refused_writes_s: float
+    refused_reads_s: float
     load: float
     lent_s: float
     throttles_s: float
@@ -48,11 +51,13 @@ class Partition:
         "number",
         "reads",
         "reads_s",
+        "reads_taken_s",
         "start",
         "stuck",
         "throttles_s",
         "writes",
         "writes_s",
+        "writes_taken_s",
     )
 
     def __init__(self, number: int, start: int, end: int, writes: Side, reads: Side) -> None:
@@ -63,6 +68,7 @@ class Partition:
         self.reads = reads
         self.heat = HeatSketch(start, end)
         self.writes_s = self.reads_s = self.lent_s = self.throttles_s = 0.0
+        self.writes_taken_s = self.reads_taken_s = 0.0
         self.hot_since_s: float | None = None
         self.calm_since_s: float | None = None
         self.changing = self.is_lent_to = False
@@ -79,6 +85,7 @@ class Partition:
     def end_window(self, elapsed_s: float, now_s: float, settings: SplitSettings) -> None:
         writes, reads = self.writes, self.reads
         self.writes_s, self.reads_s = writes.demand / elapsed_s, reads.demand / elapsed_s
+        self.writes_taken_s, self.reads_taken_s = writes.taken / elapsed_s, reads.taken / elapsed_s
         self.lent_s = (writes.lent + reads.lent) / elapsed_s
         self.throttles_s = (writes.throttles + reads.throttles) / elapsed_s
         full = load(self.writes_s, self.reads_s, settings)
@@ -109,8 +116,10 @@ class Partition:
             self.number,
             self.start,
             self.end,
-            self.writes_s,
-            self.reads_s,
+            self.writes_taken_s,
+            self.reads_taken_s,
+            self.writes_s - self.writes_taken_s,
+            self.reads_s - self.reads_taken_s,
             load(self.writes_s, self.reads_s, settings),
             self.lent_s,
             self.throttles_s,

@@ -10,7 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from .capacity import BY_KEY, BY_PARTITION, OWN, Bucket, Limit, Side, TableCapacity, Verdict
+from .capacity import (
+    BY_KEY,
+    BY_PARTITION,
+    BY_TABLE,
+    OWN,
+    Bucket,
+    Limit,
+    Side,
+    TableCapacity,
+    Verdict,
+)
 from .map import PartitionMap, equal_ranges
 from .partition import Partition, PartitionState
 from .policy import CannotHelp, Change, Isolate, Lend, Merge, Split, relieve, unite
@@ -42,22 +52,39 @@ class AdaptiveTable:
     def charge(self, key_hash: int, writes: float, reads: float, now_s: float) -> Verdict:
         """Take the units of one request: all of them, or none."""
         partition = self.map.find(key_hash)
-        heat = writes * self._write_heat + reads * self._read_heat
+        verdict = self._judged(partition, writes, reads, now_s)
+        self._record(partition, key_hash, writes, reads, verdict)
+        return verdict
+
+    def judge(self, key_hash: int, writes: float, reads: float, now_s: float) -> Verdict:
+        """What `charge` would say, for a transaction, which is charged whole or not at all."""
+        return self._judged(self.map.find(key_hash), writes, reads, now_s)
+
+    def record(self, key_hash: int, writes: float, reads: float, verdict: Verdict) -> None:
+        """Take what was judged. All of a transaction may be, however little there was."""
+        self._record(self.map.find(key_hash), key_hash, writes, reads, verdict)
+
+    def _judged(self, partition: Partition, writes: float, reads: float, now_s: float) -> Verdict:
         lend, verdict = self._settings.lend, OWN
         if writes:
-            verdict = partition.writes.admit(writes, now_s, self._writes, lend)
+            verdict = partition.writes.judge(writes, now_s, self._writes, lend)
         if reads and verdict.accepted:
-            written, verdict = verdict, partition.reads.admit(reads, now_s, self._reads, lend)
-            if writes and not verdict.accepted:
-                partition.writes.give_back(writes, self._writes, written)
-        if heat and verdict.limit != "table":
+            verdict = partition.reads.judge(reads, now_s, self._reads, lend)
+        return BY_KEY if verdict is BY_PARTITION and partition.is_one_key else verdict
+
+    def _record(
+        self, partition: Partition, key_hash: int, writes: float, reads: float, verdict: Verdict
+    ) -> None:
+        if not verdict.accepted:
+            self.throttles[verdict.limit] += 1
+            if verdict is BY_TABLE:
+                return  # which heats no partition
+        if writes:
+            partition.writes.record(writes, self._writes, verdict)
+        if reads:
+            partition.reads.record(reads, self._reads, verdict)
+        if heat := writes * self._write_heat + reads * self._read_heat:
             partition.heat.add(key_hash, heat)
-        if verdict.accepted:
-            return verdict
-        if verdict is BY_PARTITION and partition.is_one_key:
-            verdict = BY_KEY
-        self.throttles[verdict.limit] += 1
-        return verdict
 
     def refund(self, key_hash: int, writes: float, reads: float, verdict: Verdict) -> None:
         """Undo a charge that was accepted, for a transaction of which another was not."""

@@ -24,8 +24,6 @@ from heatsink.keys import key_of
 from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
-WAY_S = 0.25
-WAYS_EVERY_S = 1.0
 UNANSWERED = (
     "the store had not answered when time was up: check its health and the network, or raise "
     "deadline_s"
@@ -65,7 +63,6 @@ class Backoff:
         self._tracker = tracker
         self._view = view
         self._cut = Cut(clock, UNANSWERED)
-        self._way_until_s = float("-inf")
         self.table_refusal: str | None = None  # the last, if any: buckets do not cure it
 
     def deadline_s(self) -> float:
@@ -149,12 +146,6 @@ class Backoff:
         """Rows of an older epoch crowd partitions that more buckets would not relieve."""
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
 
-    def make_way(self) -> None:
-        """Hold repeats back for a moment: what would cure the heat has to be written in it."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._way_until_s >= WAYS_EVERY_S:
-            self._way_until_s = now_s + WAY_S
-
     async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
         grown_s = self._retries.first_s * 2 ** min(tried, DOUBLINGS_MAX)
         ceiling_s = min(grown_s, self._retries.longest_s)
@@ -164,5 +155,3 @@ class Backoff:
             times = "once" if tried == 1 else f"{tried} times"
             raise Overloaded(f"tried {times} within {limit_s:g} s: {refusal}") from refusal
         await self._clock.sleep(pause_s)
-        if (left_s := self._way_until_s - self._clock.monotonic_s()) > 0:
-            await self._clock.sleep(left_s + pause_s)

@@ -100,7 +100,10 @@ def check_walk(before: Rows, after: Rows, wanted: Wanted, found: list[Item]) -> 
 
 
 class Allowances:
-    """One key never gets more than one partition's limit, however partitions change."""
+    """One key never gets more than one partition's limit, however partitions change.
+
+    What a request costs beyond it is owed, and paid before the next one.
+    """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -108,7 +111,7 @@ class Allowances:
 
     def take(self, key: str, units: float, now_s: float) -> None:
         left, since_s = self._left.get(key, (self._limit, now_s))
-        left = min(left + (now_s - since_s) * self._limit, self._limit) - units
+        left = min(left + (now_s - since_s) * self._limit, self._limit)
         if left < -SLACK:
-            raise Violation(f"{key} was given {-left:.2f} units more than a partition's limit")
-        self._left[key] = left, now_s
+            raise Violation(f"{key} was served while it owed {-left:.2f} units of its partition's")
+        self._left[key] = left - units, now_s

@@ -94,7 +94,7 @@ def test_the_command_on_the_page_gives_the_same_page(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_an_error_in_one_line(arguments: tuple[str, ...], said: str) -> None:
     result = plan(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.output
     assert "Traceback" not in result.output
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count, islice
 from random import Random
 from unittest.mock import call, patch
@@ -19,6 +19,7 @@ from heatsink.dynamo.engine import API, Engine
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
+from heatsink.errors import Overloaded
 from heatsink.split.map import SPACE
 from heatsink.spread.store import Running
 from heatsink.stores.dynamodb import make_table, stores_over
@@ -88,6 +89,38 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
             return (await hs.explain("likes")).buckets
 
     assert run_on_virtual_time(run()) == 4
+
+
+def test_a_hot_key_is_spread_though_the_registry_shares_its_partition() -> None:
+    """Sixty writers who never rest beside the requests that a decision takes."""
+
+    async def run() -> int:
+        clock = SkewedClock()
+        limits = EngineSettings(write_limit=30, burst_s=1, partitions=1, adaptive=False)
+        engine = Engine(limits, clock, Random(1))
+
+        async def send(operation: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            status, answer = engine.answer(API + operation, body)
+            await clock.sleep(0.005)
+            return status, {}, answer
+
+        client = WiredClient(send, clock)
+        await Table(client, "hot").create()
+        settings = Settings(rules=BucketRules(bucket_units_s=25))
+        async with Heatsink(stores_over(client, "hot", clock), settings, clock, Random(1)) as hs:
+
+            async def write() -> None:
+                while True:
+                    with suppress(Overloaded):
+                        await hs.log.append("conv", b"")
+
+            writers = [asyncio.ensure_future(write()) for _ in range(60)]
+            await clock.sleep(10)
+            for writer in writers:
+                writer.cancel()
+            return (await hs.explain("conv")).layout.buckets
+
+    assert run_on_virtual_time(run()) > 1
 
 
 @pytest.mark.parametrize("callers", [20, 80])

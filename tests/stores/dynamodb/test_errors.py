@@ -356,7 +356,7 @@ async def test_a_closed_client_says_so() -> None:
         async with a_client(endpoint) as client:
             with pytest.raises(InvalidSetting):
                 await client.call("DescribeTable", {"TableName": "absent"})
-        with pytest.raises(Closed, match="the DynamoDB store is closed"):
+        with pytest.raises(Closed, match="the DynamoDB store was closed during the call"):
             await client.call("DescribeTable", {"TableName": "absent"})
         await client.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 import heatsink
 from heatsink.clock import SystemClock
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
@@ -39,11 +39,18 @@ async def test_a_password_from_the_url_opens_the_door(clock: ManualClock) -> Non
         await connection.close()
 
 
+async def test_a_call_that_finds_it_closed_is_told_what_to_do(clock: ManualClock) -> None:
+    connection = Connection(parse("redis://127.0.0.1:1"), clock, Random(1))
+    await connection.close()
+    with pytest.raises(Closed, match=r"127\.0\.0\.1:1 was closed during the call: a write may"):
+        await connection.run("PING")
+
+
 @pytest.mark.parametrize("login", ["", ":wrong@", "ada:wrong@"])
 async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
     with real(lambda: RedisServer(password=AWKWARD)) as server:
         url = f"redis://{login}{server.address}"
-        with pytest.raises(InvalidSetting) as caught:
+        with pytest.raises(NoAccess) as caught:
             async with heatsink.connect("memory://", news=url):
                 pass
     said = str(caught.value)

@@ -15,7 +15,7 @@ import trustme
 
 import heatsink
 from heatsink.clock import SystemClock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, NoAccess
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
 from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
@@ -50,7 +50,7 @@ async def a_connection(url: str) -> AsyncIterator[Connection]:
 
 async def refusal(news: str) -> str:
     """The one line that an application gets when it connects."""
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(NoAccess) as caught:
         async with heatsink.connect("memory://", news=news):
             pytest.fail("it connected")
     assert "\n" not in str(caught.value)

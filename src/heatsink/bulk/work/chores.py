@@ -10,7 +10,7 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.errors import HeatsinkError, NotFound
 
 logger = logging.getLogger("heatsink")
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
@@ -41,7 +41,7 @@ class Housekeeping:
             if batch.is_final:
                 await self._bulk.tell_done(batch)
                 await self._stores.batches.forget(batch.id, KEEP_MS)
-        except InvalidSetting:
+        except NotFound:
             return True  # the batch is long forgotten
         except HeatsinkError as error:
             logger.info("the end of a part could not be reported: %s", error)

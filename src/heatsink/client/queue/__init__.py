@@ -19,7 +19,7 @@ from heatsink.checks import check_kind, shown
 from heatsink.client.chance import fresh_random
 from heatsink.client.instruments import NONE, Instruments
 from heatsink.clock import Clock, SystemClock
-from heatsink.errors import Conflict, InvalidSetting
+from heatsink.errors import Conflict, InvalidSetting, Misconfigured
 from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
 from heatsink.isolate.fanout import FAN_OUT, push_handler
 from heatsink.isolate.store import HomeStore
@@ -112,7 +112,7 @@ def _open_stores(
         from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
-        raise InvalidSetting("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+        raise Misconfigured("queue needs a Redis client: pip install 'heatsink[redis]'") from None
     membership = None
     if scheme == "embedded":
         membership = join(Path(urlsplit(url).path[1:]))

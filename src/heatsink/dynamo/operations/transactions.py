@@ -18,7 +18,6 @@ from heatsink.dynamo.errors import (
     DoesNotFit,
     EngineError,
     Refused,
-    Throttled,
     TransactionCanceled,
     ValidationFailed,
     cancellation_reason,
@@ -33,7 +32,6 @@ from heatsink.dynamo.rows.items import Key
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.table import Table
 from heatsink.dynamo.values import admit_item
-from heatsink.split.capacity import Verdict
 
 from .scopes import projection_of
 from .writes import Plan, plan_check, plan_delete, plan_put, plan_update
@@ -148,21 +146,19 @@ def _plan(database: Database, action: TransactWriteItem) -> Plan:
 
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
-    """Take the units of every action or of none."""
-    taken: list[tuple[Charge, Verdict]] = []
-    refused: list[EngineError | None] = []
-    for charge in charges:
-        table, key, units = charge
-        try:
-            taken.append((charge, table.take(operation, key, units)))
-            refused.append(None)
-        except Throttled as error:
-            refused.append(error)
-    if not any(refused):
+    """Take the units of every action or of none: each is judged by what was there before all."""
+    places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
+    judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
+    for (throughput, token, units), verdict in judged:
+        throughput.record(operation, token, units, verdict)
+    if all(verdict.accepted for _, verdict in judged):
         return
-    for (table, key, units), verdict in taken:
-        table.throughput.give_back(operation, token_of(key.hash), units, verdict)
-    raise _canceled(refused)
+    refusals = []
+    for (throughput, token, units), verdict in judged:
+        if verdict.accepted:
+            throughput.give_back(operation, token, units, verdict)
+        refusals.append(None if verdict.accepted else throughput.refusal(operation, verdict))
+    raise _canceled(refusals)
 
 
 def _canceled(errors: list[Any]) -> TransactionCanceled:

@@ -29,7 +29,7 @@ CAPTION = (
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--seconds", type=Number(1, 3_600), default=12.0, help="For everything together.")
+@click.option("--seconds", type=Number(1, 3_600), default=12.0, help="For all calls together.")
 @click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Calls under way.")
 @json_option
 def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
@@ -62,6 +62,7 @@ async def _run(url: str, plan: Plan, as_json: bool) -> None:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             turns = bar.add_task("measuring", total=plan.turns)
             lines = await measure(found, plan, clock, lambda: bar.advance(turns))
+            bar.update(turns, completed=plan.turns)
         _show(lines, as_json)
 
 
@@ -75,6 +76,11 @@ def _show(lines: list[Line], as_json: bool) -> None:
             click.echo(
                 f"{line.what}: the store refused {line.refused:,} calls for longer than Heatsink "
                 f"retries, and {line.bare_refused:,} bare ones, which nobody retries"
+            )
+        if line.unanswered or line.bare_unanswered:
+            click.echo(
+                f"{line.what}: {line.unanswered:,} calls and {line.bare_unanswered:,} bare ones "
+                "had no answer when their time was up: give it more --seconds"
             )
 
 

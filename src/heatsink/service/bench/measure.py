@@ -26,10 +26,14 @@ from heatsink.stores.stores import Stores
 BODY = b"x" * 200
 KEYS = 64  # enough that none of them gets hot
 PAGE = 50
-ROUNDS = 5
+ROUNDS = 5  # fewer where a call takes longer than a turn
+ROUND_FITS = 0.9
+TURN_S_MIN = 0.25
+SETTLE_S = 1.0
 REFUSED_PAUSE_S = 0.02
 CLEAN_UP_S = 60.0
 CLEAN_UP_PAUSE_S = 0.5
+ERASED_AT_ONCE = 32
 Call = Callable[[], Awaitable[object]]
 Erase = Callable[[str], Awaitable[object]]
 
@@ -39,8 +43,8 @@ class Line(msgspec.Struct, frozen=True):
 
     `ratio` is how many of the bare store's calls come through: the median of the rounds' own
     ratios, since a round's two turns meet the same weather. It need not be that of the medians.
-    Calls that the store refused for now are counted apart; figures that need one that succeeded
-    are None if none did.
+    Calls that the store refused for now, and those that had no answer when their turn was long
+    over, are counted apart; figures that need one that succeeded are None if none did.
     """
 
     what: str
@@ -51,6 +55,8 @@ class Line(msgspec.Struct, frozen=True):
     ratio: float | None
     refused: int
     bare_refused: int
+    unanswered: int = 0
+    bare_unanswered: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,17 @@ class Plan:
         return len(KINDS) * 2 * ROUNDS
 
     @property
+    def kind_s(self) -> float:
+        return self.seconds / len(KINDS)
+
+    @property
     def turn_s(self) -> float:
         return self.seconds / self.turns
+
+    @property
+    def longest_turn_s(self) -> float:
+        """After which nobody waits for an answer: half as long again as one of two turns may be."""
+        return max(self.kind_s / 2 * 1.5, TURN_S_MIN)
 
 
 @dataclass
@@ -74,6 +89,7 @@ class Samples:
     times_s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     refused: int = 0
+    unanswered: int = 0
 
 
 class Contest:
@@ -126,15 +142,29 @@ class Contest:
         cut = Cut(self._clock, "the store had not erased all rows when time was up")
         todo: list[tuple[Erase, str]] = [(self._hs.log.erase, key) for key in self.keys]
         todo += [(self._stores.log.erase, partition) for partition in self.partitions]
-        while todo:
-            erase, name = todo[-1]
+        left: list[tuple[str, Retryable]] = []
+
+        async def work() -> None:
+            while todo:
+                erase, name = todo.pop()
+                try:
+                    await self._insist(erase, name, cut, deadline_s)
+                except Retryable as refusal:
+                    left.append((name, refusal))
+
+        await asyncio.gather(*(work() for _ in range(ERASED_AT_ONCE)))
+        if left:
+            raise self._left([name for name, _ in left], left[0][1])
+
+    async def _insist(self, erase: Erase, name: str, cut: Cut, deadline_s: float) -> None:
+        while True:
             try:
                 with cut(deadline_s):
                     await erase(name)
-                todo.pop()
-            except Retryable as refusal:
+                return
+            except Retryable:
                 if self._clock.monotonic_s() + CLEAN_UP_PAUSE_S > deadline_s:
-                    raise self._left([name for _, name in todo], refusal) from None
+                    raise
                 await self._clock.sleep(CLEAN_UP_PAUSE_S)
 
     def _left(self, names: list[str], refusal: Retryable) -> Unavailable:
@@ -178,26 +208,45 @@ async def measure(
 ) -> list[Line]:
     lines = []
     for what, kinds in KINDS.items():
-        calls = [kind(found) for kind in kinds]
-        both = [Samples(), Samples()]
-        for _ in range(ROUNDS):
-            for call, samples in zip(calls, both, strict=True):
-                await _turn(call, plan, clock, samples)
-                tick()
-        lines.append(_line(what, *both))
+        ours, bare = (kind(found) for kind in kinds)
+        lines.append(_line(what, *await _rounds((ours, bare), plan, clock, tick)))
+    if any(line.unanswered or line.bare_unanswered for line in lines):
+        await clock.sleep(SETTLE_S)  # what was sent may still land, and is to be erased
     return lines
+
+
+async def _rounds(
+    calls: tuple[Call, Call], plan: Plan, clock: Clock, tick: Callable[[], object]
+) -> tuple[Samples, Samples]:
+    """As many as there is time for: a turn takes as long as its slowest call."""
+    both = Samples(), Samples()
+    end_s = clock.monotonic_s() + plan.kind_s
+    for _ in range(ROUNDS):
+        began_s = clock.monotonic_s()
+        for call, samples in zip(calls, both, strict=True):
+            await _turn(call, plan, clock, samples)
+            tick()
+        now_s = clock.monotonic_s()
+        if end_s - now_s < ROUND_FITS * (now_s - began_s):
+            break
+    return both
 
 
 async def _turn(call: Call, plan: Plan, clock: Clock, samples: Samples) -> None:
     began_s = clock.monotonic_s()
     end_s, before = began_s + plan.turn_s, len(samples.times_s)
+    cut, cut_s = Cut(clock, "its turn is over"), began_s + plan.longest_turn_s
 
     async def repeat() -> None:
         started_s = clock.monotonic_s()
         while True:  # at least once, however late it started
             try:
-                await call()
+                with cut(cut_s):
+                    await call()
             except Retryable:
+                if clock.monotonic_s() >= cut_s:
+                    samples.unanswered += 1
+                    return
                 samples.refused += 1
                 await clock.sleep(REFUSED_PAUSE_S)
             else:
@@ -225,4 +274,6 @@ def _line(what: str, ours: Samples, bare: Samples) -> Line:
         ratio=round(median(ratios), 3) if ratios else None,
         refused=ours.refused,
         bare_refused=bare.refused,
+        unanswered=ours.unanswered,
+        bare_unanswered=bare.unanswered,
     )

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Misconfigured
 
 STATIC = Path(__file__).parent / "static"
 TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry")
@@ -55,7 +55,7 @@ def plotly_file() -> Path:
     """Plotly's own script, out of its wheel; Python's part of it is never imported."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:
-        raise InvalidSetting("the page needs plotly: pip install 'heatsink[server]'")
+        raise Misconfigured("the page needs plotly: pip install 'heatsink[server]'")
     return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
 
 

@@ -19,6 +19,7 @@ from .remote import Remote
 EVERY_S = 1.0
 EVENTS = 8
 KEY_SHOWN = 40
+COLUMNS = ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "refused/s")
 
 
 def show_partitions(url: str, clock: Clock) -> None:
@@ -53,7 +54,7 @@ def _table(report: dict[str, Any]) -> list[Any]:
     title = f"\n{report['table']}: {len(report['partitions'])} partitions, version "
     title += f"{report['version']}, throttled: {throttles or 'none'}"
     grid = Table(box=None)
-    for name in ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "throttles/s"):
+    for name in COLUMNS:
         grid.add_column(name, justify="right", no_wrap=True)
     grid.add_column("hottest key", overflow="fold")
     for each in report["partitions"]:
@@ -65,6 +66,7 @@ def _table(report: dict[str, Any]) -> list[Any]:
 def _cells(report: dict[str, Any]) -> list[Any]:
     state = report["state"]
     width = state["end"] - state["start"]
+    refused_s = state["refused_writes_s"] + state["refused_reads_s"]
     rates = (state["writes_s"], state["reads_s"])
     notes = []
     if (key := report["hottest"]) is not None:
@@ -81,7 +83,7 @@ def _cells(report: dict[str, Any]) -> list[Any]:
         *(f"{rate:,.0f}" for rate in rates),
         f"{state['load']:.0%}",
         f"{state['lent_s']:,.0f}",
-        Text(f"{state['throttles_s']:,.0f}", style="red" if state["throttles_s"] else ""),
+        Text(f"{refused_s:,.0f}", style="red" if refused_s else ""),
         Text("; ".join(notes)),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -12,11 +13,12 @@ from urllib.request import Request, urlopen
 import click
 import msgspec
 
-from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, NotFound, Unavailable
 from heatsink.service.configuration import json_option
 
 SERVER = "http://127.0.0.1:8321"
 TIMEOUT_S = 35.0
+WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class Remote:
@@ -93,8 +95,14 @@ def _refusal(error: HTTPError) -> HeatsinkError:
         detail = str(problem["detail"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         detail = "is this a Heatsink server?"
-    kind = Unavailable if error.code >= 500 else InvalidInput
-    return kind(f"the server says {error.code}: {detail}")
+    return _kind(error.code)(f"the server says {error.code}: {detail}")
+
+
+def _kind(status: int) -> type[HeatsinkError]:
+    """Whether the command is wrong, or what it finds."""
+    if status == HTTPStatus.NOT_FOUND:
+        return NotFound
+    return InvalidInput if status in WRONG_COMMAND else Unavailable
 
 
 def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:

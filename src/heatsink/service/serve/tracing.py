@@ -8,7 +8,7 @@ import click
 from starlette.types import ASGIApp
 
 from heatsink.client.instruments import NONE, Instruments
-from heatsink.errors import InvalidSetting
+from heatsink.errors import Misconfigured
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
@@ -24,7 +24,7 @@ def instruments_of(tracing: bool) -> Instruments:
 
         from heatsink.contrib.otel import Tracing
     except ImportError:
-        raise InvalidSetting("--tracing needs an extra: pip install 'heatsink[otel]'") from None
+        raise Misconfigured("--tracing needs an extra: pip install 'heatsink[otel]'") from None
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
         logger.warning("--tracing: spans go nowhere yet: start it with `opentelemetry-instrument`")
     return Tracing()

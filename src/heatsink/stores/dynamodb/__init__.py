@@ -12,7 +12,7 @@ from .counters import DynamoCounters
 from .credentials import ChainCredentials, FixedCredentials
 from .log import DynamoLog
 from .registry import DynamoRegistry
-from .table import Table
+from .table import RegistryTable, Table
 
 ACTIVE_POLL_S = 1.0
 
@@ -34,7 +34,7 @@ def stores_over(
     client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
 ) -> Stores:
     table, meter = Table(client, table_name), Meter()
-    registry = DynamoRegistry(table)
+    registry = DynamoRegistry(RegistryTable(client, table_name, clock))
     return Stores(
         log=DynamoLog(table, clock, consistent, meter),
         meter=meter,

@@ -13,6 +13,7 @@ from heatsink.errors import InvalidSetting
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 LOCAL_REGION = "us-east-1"
 USUAL_PORTS = {"http": 80, "https": 443}
+EXAMPLE = "dynamodb://messages?region=eu-west-1"
 OPTIONS = ("region", "endpoint", "profile", "consistency")
 
 
@@ -36,7 +37,7 @@ def parse_url(parts: SplitResult) -> Address:
     if parts.path.strip("/") or parts.fragment:
         raise InvalidSetting(
             f"url has more after the table's name than options ({parts.path}{parts.fragment}): "
-            "use dynamodb://messages?region=eu-west-1"
+            f"use {EXAMPLE}"
         )
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in pairs]
@@ -47,16 +48,15 @@ def parse_url(parts: SplitResult) -> Address:
 
 
 def parse(table: str, options: dict[str, str]) -> Address:
-    if not TABLE_NAME.fullmatch(table):
-        raise InvalidSetting(
-            f"url names no DynamoDB table ({table!r}): use dynamodb://messages?region=eu-west-1"
-        )
+    if not table:
+        raise InvalidSetting(f"url names no DynamoDB table: use {EXAMPLE}")
+    check_table(table)
     for name in options:
         if name not in OPTIONS:
             raise InvalidSetting(f"url has no option {name!r}: it takes {', '.join(OPTIONS)}")
     endpoint, region = options.get("endpoint", ""), options.get("region", "")
     if not region and not endpoint:
-        raise InvalidSetting("url needs a region: dynamodb://messages?region=eu-west-1")
+        raise InvalidSetting(f"url needs a region: {EXAMPLE}")
     consistency = options.get("consistency", "strong")
     if consistency not in ("strong", "eventual"):
         raise InvalidSetting(f"consistency must be strong or eventual, not {consistency!r}")
@@ -67,6 +67,15 @@ def parse(table: str, options: dict[str, str]) -> Address:
         profile=options.get("profile"),
         consistent=consistency == "strong",
     )
+
+
+def check_table(name: str, field: str = "url") -> str:
+    if not TABLE_NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"{field} names a table {shown(name)}: on DynamoDB a name is 3 to 255 of "
+            "A-Z a-z 0-9 _ . -"
+        )
+    return name
 
 
 def _checked(endpoint: str) -> str:

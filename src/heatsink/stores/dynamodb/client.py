@@ -17,7 +17,7 @@ import msgspec
 
 from heatsink.clock import Clock, now_ms
 from heatsink.cut import Cut
-from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.errors import Closed, NoAccess, Unavailable
 
 from .credentials import CredentialSource
 from .failures import failure_of
@@ -26,10 +26,7 @@ from .signing import Credentials, Signer
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0
 TIMEOUT_S = 5.0
-CLOSED_MEANWHILE = (
-    "the DynamoDB store was closed during the call: a write may have happened, "
-    "repeat it with the same id"
-)
+STORE = "the DynamoDB store"
 BROKEN = (OSError, aiohttp.ClientError, asyncio.CancelledError)
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -103,13 +100,13 @@ class DynamoClient:
         if isinstance(error, asyncio.CancelledError) and (_is_cancelled() or not self._closed):
             return error  # else aiohttp did it, which cancels who waits for a session that closes
         if self._closed:
-            return Closed(CLOSED_MEANWHILE)
+            return Closed.meanwhile(STORE)
         if isinstance(error, TimeoutError):
             return Unavailable(
                 f"{self._url} was not reached within {CONNECT_S:g} s: check the network, retry"
             )
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return InvalidSetting(
+            return NoAccess(
                 f"{self._url} shows a certificate that is not trusted ({_reason(error)}): check "
                 "endpoint= in the url, or name its authority's file in SSL_CERT_FILE"
             )
@@ -129,7 +126,7 @@ class DynamoClient:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise Closed("the DynamoDB store is closed")
+            raise Closed.meanwhile(STORE)
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=300),

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Protocol
 
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import InvalidSetting, Misconfigured, NoAccess, Unavailable
 
 from .signing import Credentials
 
@@ -81,13 +81,13 @@ def _find_chain(profile: str | None) -> Any:
         from botocore.exceptions import ProfileNotFound
         from botocore.session import Session
     except ImportError:
-        raise InvalidSetting("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
+        raise Misconfigured("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
     try:
         chain = Session(profile=profile).get_credentials()
     except ProfileNotFound as error:
         raise InvalidSetting(f"{error}: check profile= in the url") from None
     if chain is None:
-        raise InvalidSetting(
+        raise NoAccess(
             "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
             "name a profile with ?profile=, or run with a role"
         )

@@ -6,7 +6,15 @@ from typing import Any
 
 import msgspec
 
-from heatsink.errors import HeatsinkError, InvalidSetting, NoTable, Throttled, Unavailable
+from heatsink.errors import (
+    HeatsinkError,
+    InvalidSetting,
+    Misconfigured,
+    NoAccess,
+    NoTable,
+    Throttled,
+    Unavailable,
+)
 
 THROTTLING = {
     "ProvisionedThroughputExceededException",
@@ -19,11 +27,17 @@ CREDENTIALS = {
     "UnrecognizedClientException",
     "InvalidSignatureException",
     "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
     "MissingAuthenticationTokenException",
     "MissingAuthenticationToken",
     "ExpiredTokenException",
+    "RequestExpired",
     "AccessDeniedException",
+    "NotAuthorized",
+    "OptInRequired",
 }
+WRONG_REQUESTS = {"ValidationException", "SerializationException"}
 
 
 class TableThrottled(Throttled):
@@ -33,7 +47,7 @@ class TableThrottled(Throttled):
         super().__init__("", f"{reason}: raise the table's or account's limit")
 
 
-class TableExists(InvalidSetting):
+class TableExists(Misconfigured):
     """There is one already, or it is just being made or deleted."""
 
 
@@ -127,9 +141,14 @@ def _operator_error(failure: Failure, payload: dict[str, Any]) -> HeatsinkError:
             f"url, or make it: heatsink table create"
         )
     if failure.code in CREDENTIALS:
-        return InvalidSetting(
+        return NoAccess(
             f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
             "variables, profile= in the url, the role and what it may do"
         )
-    refusal = TableExists if failure.code == "ResourceInUseException" else InvalidSetting
-    return refusal(f"DynamoDB refused the request ({failure.code}): {failure.text}")
+    return _kind(failure.code)(f"DynamoDB refused the request ({failure.code}): {failure.text}")
+
+
+def _kind(code: str) -> type[InvalidSetting]:
+    if code in WRONG_REQUESTS:
+        return InvalidSetting
+    return TableExists if code == "ResourceInUseException" else Misconfigured

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.clock import Clock
+from heatsink.errors import Misconfigured, Throttled, Unavailable
 
 from .client import DynamoClient, Item, Result
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
 
 DELETE_AT_ONCE = 25
+INSIST_S = 1.0  # less than a lease, so that no leader loses it meanwhile
+INSIST_PAUSE_S = 0.02
 
 
 class Table:
@@ -18,7 +21,10 @@ class Table:
         self.client = client
 
     async def call(self, operation: str, request: Item) -> Result:
-        return await self.client.call(operation, {"TableName": self.name, **request})
+        return await self._send(operation, {"TableName": self.name, **request})
+
+    async def _send(self, operation: str, request: Item) -> Result:
+        return await self.client.call(operation, request)
 
     async def get(self, key: Item, consistent: bool) -> Item | None:
         answer = await self.call("GetItem", {"Key": key, "ConsistentRead": consistent})
@@ -58,7 +64,7 @@ class Table:
             ((action, request),) = write.items()
             items.append({action: {"TableName": self.name, **request}})
         request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
-        answer = await self.client.call("TransactWriteItems", request)
+        answer = await self._send("TransactWriteItems", request)
         for cost in answer.body.get("ConsumedCapacity", []):  # there is one table
             return float(cost["CapacityUnits"]), cost.get("Partition")
         return 0.0, None
@@ -66,7 +72,7 @@ class Table:
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
         """Items as of one moment."""
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
-        answer = await self.client.call("TransactGetItems", {"TransactItems": gets})
+        answer = await self._send("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
 
     async def delete_all(self, keys: list[Item]) -> None:
@@ -79,7 +85,7 @@ class Table:
 
     async def _write_batch(self, requests: Any) -> None:
         request = {"RequestItems": {self.name: requests}}
-        answer = await self.client.call("BatchWriteItem", request)
+        answer = await self._send("BatchWriteItem", request)
         if answer.body.get("UnprocessedItems"):
             raise Unavailable("DynamoDB left some deletes undone: retry")
 
@@ -107,12 +113,12 @@ class Table:
         described = (await self.call("DescribeTable", {})).body.get("Table", {})
         schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
                 "name another one, or make it: heatsink table create"
             )
         if described.get("Replicas"):
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"table {self.name!r} replicates to other regions: eventually, so that a reader "
                 "there would miss acknowledged rows, or strongly, without the transactions that "
                 "the registry needs. Use a table in one region"
@@ -121,3 +127,24 @@ class Table:
     async def is_active(self) -> bool:
         described = (await self.call("DescribeTable", {})).body["Table"]
         return bool(described.get("TableStatus", "ACTIVE") == "ACTIVE")
+
+
+class RegistryTable(Table):
+    """Tries again at once what is throttled, since the registry may share a partition with the heat
+    that its decision is to end. A turn of the coordinator takes several requests: if each is tried
+    only once, beside writers who never rest, hardly a turn comes to its end.
+    """
+
+    def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:
+        super().__init__(client, name)
+        self._clock = clock
+
+    async def _send(self, operation: str, request: Item) -> Result:
+        until_s = self._clock.monotonic_s() + INSIST_S
+        while True:
+            try:
+                return await super()._send(operation, request)
+            except Throttled:
+                if self._clock.monotonic_s() + INSIST_PAUSE_S > until_s:
+                    raise
+                await self._clock.sleep(INSIST_PAUSE_S)

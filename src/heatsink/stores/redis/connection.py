@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from heatsink.clock import Clock
-from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
 
 from .address import Address
 from .tls import check_authority, distrust
@@ -81,10 +81,10 @@ class Connection:
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `InvalidSetting`."""
+        """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`."""
         async with self._turns:
             if self._is_closed:
-                raise Closed(f"the connection to Redis at {self._address} was closed")
+                raise Closed.meanwhile(f"the connection to Redis at {self._address}")
             if self._clock.monotonic_s() < self._resume_s:
                 raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
@@ -129,10 +129,10 @@ class Connection:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
             self._fail("it refuses the login")
-            return InvalidSetting(f"{where} refuses the user or the password: check its URL")
+            return NoAccess(f"{where} refuses the user or the password: check its URL")
         if untrusted := distrust(error):
             self._fail("its certificate is not trusted")
-            return InvalidSetting(f"{where} {untrusted}")
+            return NoAccess(f"{where} {untrusted}")
         if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
             return _refusal(error, where, command)
         reason = type(error).__name__

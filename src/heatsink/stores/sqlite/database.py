@@ -50,7 +50,7 @@ class Database:
     def read(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
         """One statement: several could see different moments."""
         if self._closed:
-            raise Closed("the SQLite store is closed")
+            raise Closed.meanwhile("the SQLite store")
         if self._reader is None:
             self._reader = open_file(self._file, SCHEMA)
         try:

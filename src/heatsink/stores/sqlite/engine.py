@@ -82,7 +82,7 @@ class Writer:
 
     def submit(self, operation: Operation[Result]) -> asyncio.Future[Result]:
         if self._closed:
-            raise Closed("the SQLite store is closed")
+            raise Closed.meanwhile("the SQLite store")
         if self._thread is None:
             self._start()
         elif asyncio.get_running_loop() is not self._loop:

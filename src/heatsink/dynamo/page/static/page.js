@@ -5,7 +5,7 @@ const SPACE = 2 ** 64;
 const EXACT = 2 ** 12; // bounds are 64 bits wide, numbers here 53
 const HOT = 0.9;
 const KEY_SHOWN = 40;
-const COLUMNS = ["partition", "of the hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "burst left", "throttles/s", "throttles", "hottest key"];
+const COLUMNS = ["partition", "of the hashes", "rows", "writes/s", "reads/s", "refused/s", "load", "lent/s", "burst left", "throttles/s", "throttles", "hottest key"];
 const WORDS = { Lend: "lend", Split: "split", Isolate: "isolate", Merge: "merge", CannotHelp: "cannot help" };
 
 const count = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
@@ -46,8 +46,8 @@ function row(report) {
   const { state, rows } = report;
   const burst = state.write_burst === null ? "–" : `${count.format(state.write_burst)} / ${count.format(state.read_burst)}`;
   const cells = [state.number, share(state), count.format(rows), count.format(state.writes_s), count.format(state.reads_s),
-    percent.format(state.load), count.format(state.lent_s), burst, count.format(state.throttles_s), count.format(state.throttles)];
-  return h("tr", {}, ...cells.map((cell, n) => h("td", { className: n === 8 && state.throttles_s > 0 ? "bad" : "" }, String(cell))),
+    count.format(state.refused_writes_s + state.refused_reads_s), percent.format(state.load), count.format(state.lent_s), burst, count.format(state.throttles_s), count.format(state.throttles)];
+  return h("tr", {}, ...cells.map((cell, n) => h("td", { className: (n === 5 || n === 9) && state.throttles_s > 0 ? "bad" : "" }, String(cell))),
     h("td", { className: state.stuck ? "text bad" : "text", title: report.hottest ?? "" }, hottest(report)));
 }
 
@@ -58,7 +58,7 @@ function event({ at_s, what, partition, reason, done }) {
 
 function table(report) {
   const throttles = Object.entries(report.throttles).map(([limit, number]) => `${count.format(number)} by ${limit}`).join(", ") || "none";
-  const head = h("tr", {}, ...COLUMNS.map((name, n) => h("th", { scope: "col", className: n === 10 ? "text" : "" }, name)));
+  const head = h("tr", {}, ...COLUMNS.map((name, n) => h("th", { scope: "col", className: n === 11 ? "text" : "" }, name)));
   return h("section", {},
     h("h2", {}, report.table, h("small", {}, ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`)),
     space(report.partitions),

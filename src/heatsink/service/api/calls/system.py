@@ -8,7 +8,7 @@ from heatsink.bulk.batch import State
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.status import Status
 from heatsink.clock import Clock
-from heatsink.errors import InvalidSetting
+from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.service.api.feed import Feed
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.problems import Refusal
@@ -110,6 +110,8 @@ class _QueueLooks:
         self._moved = None
         try:
             found = await partitions_of(self._hs)
+        except Misconfigured:
+            raise
         except InvalidSetting:  # there is no queue, which is worth knowing
             return Partitions(self._hs.status().leads, [])
         self._moved = [_moved(line) for line in found.partitions]

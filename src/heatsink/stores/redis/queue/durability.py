@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.checks import shown
-from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
+from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.stores.redis.address import Address
 from heatsink.stores.redis.connection import open_driver
 
@@ -55,7 +55,7 @@ class Syncer:
             self._touched.add((address, key))
 
     async def verify(self) -> None:
-        """Raises `InvalidSetting` where nobody could tell whether a write is on disk.
+        """Raises `Misconfigured` where nobody could tell whether a write is on disk.
 
         A partition's own Redis may be down meanwhile: it is asked before its first sync.
         """
@@ -78,7 +78,7 @@ class Syncer:
         except TROUBLE as error:
             raise _unsure(node, error) from None
         if about.get("maxmemory") and about.get("maxmemory_policy") != "noeviction":
-            raise InvalidSetting(
+            raise Misconfigured(
                 f"Redis at {node} may evict what was accepted: set maxmemory-policy noeviction"
             )
 
@@ -90,7 +90,7 @@ class Syncer:
             unknown = "unknown command" in str(error).lower()
             self._syncs_itself[node] = unknown and await self._fsyncs_always(node)
             if not self._syncs_itself[node]:
-                raise InvalidSetting(
+                raise Misconfigured(
                     f"Redis at {node} cannot say that a write is on disk: {CURE}"
                 ) from None
         except TROUBLE as error:
@@ -148,7 +148,7 @@ class Syncer:
 
 def _unsure(node: Address, error: Exception) -> HeatsinkError:
     if isinstance(error, exceptions.AuthenticationError):
-        return InvalidSetting(
+        return NoAccess(
             f"Redis at {node} refuses the user or the password: check the URL of the queue"
         )
     if isinstance(error, exceptions.ConnectionError | OSError):
