@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidId, InvalidSetting, Unavailable
-from heatsink.ids import TIME_MS_MAX, TWITTER_EPOCH_MS, IdScheme, Minter, Snowflake, Ulid, Uuid7
+from heatsink.ids import (
+    TIME_MS_MAX,
+    TWITTER_EPOCH_MS,
+    IdScheme,
+    Minter,
+    Snowflake,
+    SteppingMinter,
+    Ulid,
+    Uuid7,
+    minter_of,
+)
 
 NOW_MS = 1_800_000_000_000
 times = st.integers(0, TIME_MS_MAX)
@@ -103,10 +113,15 @@ def test_a_snowflake_epoch_must_be_a_time() -> None:
         Snowflake(epoch_ms=-5)
 
 
-@given(st.lists(st.integers(NOW_MS - 10_000, NOW_MS + 10_000), max_size=60), st.integers())
-def test_minted_ids_only_grow_and_never_reach_the_horizon(clock: list[int], seed: int) -> None:
+@pytest.mark.parametrize("make", [Minter, SteppingMinter])
+@given(
+    clock=st.lists(st.integers(NOW_MS - 10_000, NOW_MS + 10_000), max_size=60), seed=st.integers()
+)
+def test_minted_ids_only_grow_and_never_reach_the_horizon(
+    make: type[Minter], clock: list[int], seed: int
+) -> None:
     """Whatever the clock does; the horizon only grows."""
-    minter = Minter(Uuid7(), Random(seed))
+    minter = make(Uuid7(), Random(seed))
     horizon_ms, last = NOW_MS, b""
     for step, now_ms in enumerate(clock):
         horizon_ms += step % 3
@@ -116,8 +131,9 @@ def test_minted_ids_only_grow_and_never_reach_the_horizon(clock: list[int], seed
         last = raw
 
 
-def test_a_hundred_thousand_ids_fit_into_one_millisecond() -> None:
-    minter = Minter(Uuid7(), Random(1))
+@pytest.mark.parametrize("make", [Minter, SteppingMinter])
+def test_a_hundred_thousand_ids_fit_into_one_millisecond(make: type[Minter]) -> None:
+    minter = make(Uuid7(), Random(1))
     ids = [minter.mint(NOW_MS, NOW_MS + 1)[0] for _ in range(100_000)]
     assert ids == sorted(set(ids))
     assert {Uuid7().time_ms(raw) for raw in ids} == {NOW_MS}
@@ -131,7 +147,7 @@ class LargestBits(Random):
 @pytest.mark.parametrize("scheme", [Uuid7(), Ulid()])
 def test_a_full_millisecond_goes_on_in_the_next_or_says_so(scheme: IdScheme) -> None:
     """Every random step is the largest here; all but two of those that fit are left out."""
-    minter, step = Minter(scheme, LargestBits()), 1 << 32
+    minter, step = minter_of(scheme, LargestBits()), 1 << 32
     first, _ = minter.mint(NOW_MS, NOW_MS + 2)
     assert minter._end - int.from_bytes(first, "big") >= ((1 << 29) - 1) * step
     minter._last = minter._end - 2 * step
@@ -143,12 +159,29 @@ def test_a_full_millisecond_goes_on_in_the_next_or_says_so(scheme: IdScheme) -> 
     assert {time_ms for _, time_ms in after} == {NOW_MS + 1}
     minter._last = minter._end - step
     for _ in range(2):
-        with pytest.raises(Unavailable, match="in one millisecond"):
+        with pytest.raises(Unavailable, match="full of ids"):
             minter.mint(NOW_MS, NOW_MS + 2)
 
 
-def test_two_processes_in_one_millisecond_do_not_collide() -> None:
-    one, other = Minter(Uuid7(), Random(1)), Minter(Uuid7(), Random(2))
+class Short(Uuid7):
+    """A scheme of somebody's own, of 12 bytes."""
+
+    def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
+        return time_ms.to_bytes(6, "big") + ((counter ^ tail) % 2**32).to_bytes(4, "big") + b"ok"
+
+
+def test_a_scheme_of_somebodys_own_makes_every_id() -> None:
+    minter = minter_of(Short(), Random(1))
+    for step in range(1_000):
+        raw, time_ms = minter.mint(NOW_MS + step // 10, NOW_MS + 1_000)
+        assert len(raw) == 12
+        assert raw.endswith(b"ok")
+        assert time_ms == NOW_MS + step // 10 == Short().time_ms(raw)
+
+
+@pytest.mark.parametrize("make", [Minter, SteppingMinter])
+def test_two_processes_in_one_millisecond_do_not_collide(make: type[Minter]) -> None:
+    one, other = make(Uuid7(), Random(1)), make(Uuid7(), Random(2))
     ids = {m.mint(NOW_MS, NOW_MS + 1)[0] for m in (one, other) for _ in range(10_000)}
     assert len(ids) == 20_000
 

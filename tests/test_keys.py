@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidKey
-from heatsink.keys import KEY_BYTES_MAX, check_key, key_of, partition_of, partitions_of
+from heatsink.keys import KEY_BYTES_MAX, check_key, key_of, partition_of
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
 tricky = st.text("#%0123aé🔥", min_size=1, max_size=8)
@@ -23,13 +23,6 @@ def test_no_key_can_produce_another_keys_partition(
 ) -> None:
     same = (key, bucket) == (other, other_bucket)
     assert (partition_of(key, bucket) == partition_of(other, other_bucket)) == same
-
-
-@given(tricky | text, st.integers(1, 64))
-def test_a_key_has_as_many_partitions_as_buckets(key: str, buckets: int) -> None:
-    names = partitions_of(key, buckets)
-    places = [(key, None)] if buckets == 1 else [(key, bucket) for bucket in range(buckets)]
-    assert [key_of(name) for name in names] == places
 
 
 def test_ordinary_keys_keep_their_names() -> None:

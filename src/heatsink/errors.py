@@ -36,6 +36,9 @@ import re
 class HeatsinkError(Exception):
     """Root of all errors of this library."""
 
+    id: object = None
+    """Of an append that was sent and may have happened: repeat it with `id=`."""
+
 
 class InvalidInput(HeatsinkError):
     """The caller passed something that can never work. The message names the field and the fix."""

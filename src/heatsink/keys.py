@@ -6,15 +6,17 @@ inside a key are percent-escaped, so no key can take the name of another key's b
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from .errors import InvalidKey
 
 KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
 
 
 def check_key(key: object) -> str:
-    """The key itself, or `InvalidKey` that says what is wrong with it."""
+    """The key as plain text, or `InvalidKey` that says what is wrong with it.
+
+    Who takes text takes what is derived from it, such as members of an enum, which compare as their
+    text and yet have another hash, and which not every encoder knows.
+    """
     if not isinstance(key, str):
         raise InvalidKey(f"key must be a str, not {type(key).__name__}")
     if not key:
@@ -23,7 +25,7 @@ def check_key(key: object) -> str:
         raise InvalidKey("key must not contain NUL (\\0)")
     if not (key.isascii() and len(key) <= KEY_BYTES_MAX // 3):
         _check_size(key)
-    return key
+    return key if type(key) is str else str.__str__(key)
 
 
 def _check_size(key: str) -> None:
@@ -48,12 +50,6 @@ def unescape(name: str) -> str:
 def partition_of(key: str, bucket: int | None) -> str:
     """The store's partition key: the bare name (bucket None) or that of one bucket of many."""
     return escape(key) if bucket is None else f"{escape(key)}#{bucket}"
-
-
-@lru_cache(maxsize=4096)
-def partitions_of(key: str, buckets: int) -> tuple[str, ...]:
-    """Every partition of a key that has so many buckets. Named once: spread keys are hot keys."""
-    return tuple(partition_of(key, b if buckets > 1 else None) for b in range(buckets))
 
 
 def key_of(partition: str) -> tuple[str, int | None]:

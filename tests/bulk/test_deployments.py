@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from heatsink.bulk import Actions, Context
+from heatsink.errors import IdReused, InvalidSetting
 
 from .world import World, on_virtual_time
 
@@ -51,6 +54,49 @@ async def test_a_batch_says_that_no_worker_can_run_it_until_one_comes_that_can()
     async with world.consumer("new"):
         await world.bulk.wait(batch.id, 60.0)
         assert await told(batch.id) == ("", "")
+
+
+@on_virtual_time
+async def test_what_was_accepted_is_acknowledged_again_whatever_workers_say_now() -> None:
+    world = World()
+    first = await world.bulk.submit("late", [1], id="mine", on_done="told")
+    async with world.consumer():
+        await asyncio.sleep(1.0)
+        again = await world.bulk.submit("late", [1], id="mine", on_done="told")
+        assert (again.id, again.generation) == (first.id, first.generation)
+        with pytest.raises(IdReused, match="other items"):
+            await world.bulk.submit("late", [2], id="mine", on_done="told")
+        with pytest.raises(InvalidSetting, match="action 'late' is unknown"):
+            await world.bulk.submit("late", [1], id="other")
+
+
+@on_virtual_time
+async def test_a_repeat_of_what_was_accepted_does_not_bring_its_rate_back() -> None:
+    world = World()
+    await world.bulk.submit("note", [1], id="fast", rate="100/s")
+    await world.bulk.submit("note", [1], id="slow", rate="10/s")
+    await world.bulk.submit("note", [1], id="fast", rate="100/s")
+    assert await world.server.limits.rate_of("note/default") == 10
+
+
+@on_virtual_time
+async def test_the_same_batch_placed_otherwise_is_the_same_batch() -> None:
+    world = World(16)
+    first = await world.bulk.submit("note", range(10), id="x", spread=False)
+    again = await world.bulk.submit("note", range(10), id="x", spread=True)
+    assert (again.parts, again.generation) == (first.parts, first.generation)
+
+
+@on_virtual_time
+async def test_nobody_guesses_when_a_batch_ends_that_no_worker_runs() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("note", range(100), rate="10/s")
+    async with world.consumer():
+        await asyncio.sleep(5.0)
+        progress = await world.bulk.status(batch.id)
+        assert progress.eta_s == pytest.approx(5.0, rel=0.3)
+    progress = await world.bulk.status(batch.id)
+    assert (progress.eta_s, progress.reason) == (None, "waiting: no worker runs")
 
 
 @on_virtual_time

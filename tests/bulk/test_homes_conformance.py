@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.store import Plan, QueueStores
+from heatsink.bulk.store import ANNOUNCED_MS, Plan, QueueStores
 from heatsink.testing import ManualClock
 
 from .driver import PARTITION, Driver
@@ -88,7 +88,27 @@ async def test_an_action_is_offered_while_a_worker_that_has_it_is_there(
     assert await stores.fleet.offered() == ["heatsink.own", "mail"]
     await clock.advance(2.0)
     assert await stores.fleet.offered() == []
+
+
+async def test_nothing_is_offered_once_the_last_worker_has_left(stores: QueueStores) -> None:
+    await stores.fleet.join("a", ["mail"], 60_000)
+    await stores.fleet.join("b", ["push"], 60_000)
+    await stores.fleet.leave("a")
+    assert "push" in await stores.fleet.offered()
+    await stores.fleet.leave("b")
+    assert await stores.fleet.offered() == []
     assert await stores.fleet.actions() == ["mail", "push"]
+
+
+async def test_an_action_is_known_for_a_day_after_its_last_worker(
+    stores: QueueStores, clock: ManualClock
+) -> None:
+    await stores.fleet.join("a", ["mail", "heatsink.own"], 3_000)
+    await clock.advance(ANNOUNCED_MS / 1000)
+    await stores.fleet.join("b", ["push"], 3_000)
+    assert await stores.fleet.actions() == ["mail", "push"]
+    await clock.advance(3.0)
+    assert await stores.fleet.actions() == ["push"]
 
 
 async def test_a_partition_has_one_owner_at_a_time(stores: QueueStores, clock: ManualClock) -> None:

@@ -21,6 +21,7 @@ from heatsink.testing import SkewedClock, run_on_virtual_time
 
 LANE, PER_S = "tag/channel-7", 30
 LOOK_S = 0.001
+RUN = 1
 
 
 class FarAway(MemoryLimits):
@@ -46,7 +47,7 @@ def held(count: int) -> Held:
 
 async def keep_booking(lanes: Lanes, clock: Clock) -> None:
     while True:
-        await lanes.book(1_000)
+        await lanes.book(1_000, RUN)
         await clock.sleep(LOOK_S)
 
 

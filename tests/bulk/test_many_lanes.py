@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from heatsink.bulk import Context
 from heatsink.bulk.store import Claimed, ClaimRequest
 
@@ -38,9 +40,9 @@ class Lanes:
     async def submit(self, tenant: str, items: int, rate: str | None = None) -> None:
         await self.world.bulk.submit("call", range(items), tenant=tenant, rate=rate)
 
-    async def per_s(self) -> dict[str, float]:
+    async def per_s(self, **settings: Any) -> dict[str, float]:
         """What each tenant starts in a second, once all run."""
-        async with self.world.consumer():
+        async with self.world.consumer(**settings):
             await asyncio.sleep(SETTLED_S)
             before, self.claims = Counter(self.started), 0
             await asyncio.sleep(SECONDS)
@@ -75,9 +77,19 @@ async def test_a_lane_has_its_rate_beside_a_tenant_who_keeps_all_workers_busy() 
     assert per_s["slow"] + per_s["flood"] > 380, "8 workers × 50/s: none is kept idle for it"
 
 
-@on_virtual_time
-async def test_partitions_leave_each_other_the_starts_that_they_have_no_workers_for() -> None:
-    """The batch is in four partitions: 4 × 8 workers are enough for 20 at once, 8 are not."""
-    lanes = Lanes(service_s=0.2, partitions=16)
-    await lanes.submit("lane", 20_000, "100/s")
-    assert (await lanes.per_s())["lane"] > 75
+@pytest.mark.parametrize(
+    ("service_s", "per_s", "workers"),
+    [(0.2, 100, 8), (0.2, 130, 8), (0.02, 1_000, 8), (0.2, 1_000, 64)],
+)
+def test_a_rate_that_needs_most_workers_of_several_partitions_is_used(
+    service_s: float, per_s: int, workers: int
+) -> None:
+    """The batch is in four partitions, and up to four fifths of all workers are needed for it."""
+
+    @on_virtual_time
+    async def play() -> None:
+        lanes = Lanes(service_s, partitions=16)
+        await lanes.submit("lane", 20_000, f"{per_s}/s")
+        assert (await lanes.per_s(workers=workers))["lane"] > 0.95 * per_s
+
+    play()

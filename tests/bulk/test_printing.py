@@ -53,6 +53,23 @@ def test_names_are_printed_as_they_are_but_steer_no_terminal(words: tuple[str, .
     assert not {"\x1b", "\x07"} & set(said)
 
 
+@pytest.mark.parametrize("id", ["0123456789abcdef01234567", "nightly of ann, " + "x" * 100])
+def test_ids_are_listed_whole_and_reasons_to_their_end(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def waiting(*_: Any) -> list[Batch]:
+        reason = "waiting: no worker has action 'tag-conversation'"
+        return [
+            Batch(id, "tag-conversation", "channel-7", 0, "running", items=10**6, reason=reason)
+        ]
+
+    monkeypatch.setattr(Nasty, "list", waiting)
+    monkeypatch.setenv("COLUMNS", "80")
+    said = printed("list")
+    assert id in said
+    assert "waiting: no worker has action 'tag-conversation'" in said
+
+
 def test_items_that_json_has_no_words_for_are_described() -> None:
     found = [json.loads(line)["item"] for line in printed("failures", "x").splitlines()]
     assert found == ["{None: 1}", "{(1, 2): 3}", {"a": "Yg=="}]

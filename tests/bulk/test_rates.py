@@ -105,6 +105,25 @@ def test_asked_for_none_it_books_none() -> None:
     assert reserve(limit, BEGIN_MS, 1, 1_000)[1].wait_ms == [0]
 
 
+def test_who_has_room_for_less_than_a_grant_leaves_the_rest_to_others() -> None:
+    limit, whole = reserve(Limit(Rate(1_000)), BEGIN_MS, 10, 1_000)
+    step_ms = limit.next_ms - BEGIN_MS
+    limit, part = reserve(limit, BEGIN_MS, 3, 1_000)
+    assert (whole.size, part.size, len(part.wait_ms)) == (10, 3, 1)
+    assert limit.next_ms - BEGIN_MS == pytest.approx(1.3 * step_ms, rel=1e-4)
+
+
+@given(per_s=st.integers(150, 1_500), seed=st.integers(0, 1_000))
+@settings(deadline=None)
+def test_grants_in_pieces_hold_the_rate(per_s: int, seed: int) -> None:
+    limit, chance, starts = Limit(Rate(per_s)), Random(seed), []
+    while limit.next_ms < BEGIN_MS + 2_500:
+        now_ms = max(limit.next_ms, BEGIN_MS)
+        limit, grants = reserve(limit, now_ms, chance.randint(1, 20), 0)
+        starts.append((now_ms + chance.choice((0.0, LATE_MS)), grants.size))
+    assert most_in_a_period(starts, 1_000) <= per_s
+
+
 def test_a_lane_without_a_limit_starts_at_once() -> None:
     _, grants = reserve(Limit(), BEGIN_MS, 2_500, 50)
     assert (grants.size, grants.wait_ms) == (1_000, [0, 0, 0])

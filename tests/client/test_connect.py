@@ -60,6 +60,10 @@ def id_at(clock_s: float) -> Any:
         ("dynamodb://messages?endpoint=http://[::1", "endpoint must be http://host:port"),
         ("dynamodb://messages?endpoint=http://", "endpoint must be http://host:port"),
         ("dynamodb://messages?endpoint=http://localhost/x", "endpoint must be http://host:port"),
+        (
+            "dynamodb://messages?endpoint=http://me:pw@localhost",
+            "endpoint must be http://host:port",
+        ),
         (5, "url must be a str"),
     ],
 )

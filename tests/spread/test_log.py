@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from math import inf
 from random import Random
+from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
@@ -46,6 +48,29 @@ async def test_what_is_appended_is_read_newest_first(hs: Heatsink) -> None:
     assert page.cursor is None
     assert isinstance(receipts[0].id, UUID)
     assert abs(receipts[0].time - datetime.now(UTC)) < timedelta(seconds=30)
+
+
+class Room(str, Enum):  # noqa: UP042  whose members have another hash than their text
+    GENERAL = "general"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Blob(bytes):
+    pass
+
+
+@pytest.mark.parametrize("key", [Room.GENERAL, Text("general")])
+async def test_what_is_derived_from_text_or_bytes_is_taken_as_such(hs: Heatsink, key: str) -> None:
+    await hs.log.append(key, Blob(b"first"))
+    await spread(hs, key, 3)
+    await hs.log.append(key, Blob(b"second"))
+    assert (await hs.explain("general")).buckets == 3
+    assert [entry.body for entry in await everything(hs, "general")] == [b"second", b"first"]
+    await hs.counters.add(key)
+    assert await hs.counters.value("general") == await hs.counters.value(key) == 1
 
 
 async def test_a_page_of_an_unknown_key_is_empty(hs: Heatsink) -> None:
@@ -220,3 +245,28 @@ def test_an_append_ends_at_its_deadline(answers_in_s: float, own_id: bool) -> No
 
     with patch.object(MemoryLog, "put", put_in_vain):
         assert 1.5 <= run_on_virtual_time(scenario()) <= 2.01
+
+
+def test_an_append_that_may_have_happened_is_repeated_with_its_errors_id() -> None:
+    """The row lands, its answer does not come."""
+    put = MemoryLog.put
+
+    async def put_and_forget(*row: Any) -> None:
+        await put(*row)
+        raise Unavailable("the answer is lost")
+
+    async def scenario() -> list[Entry]:
+        clock = SkewedClock()
+        settings = Settings(retries=Retries(deadline_s=2.0))
+        async with Heatsink(memory_stores(clock), settings, clock, Random(1)) as hs:
+            with (
+                patch.object(MemoryLog, "put", put_and_forget),
+                pytest.raises(Overloaded) as caught,
+            ):
+                await hs.log.append("conv", b"hey")
+            receipt = await hs.log.append("conv", b"hey", id=caught.value.id)
+            assert (receipt.id, receipt.is_new) == (caught.value.id, False)
+            return (await hs.log.page("conv")).entries
+
+    [entry] = run_on_virtual_time(scenario())
+    assert entry.body == b"hey"

@@ -86,7 +86,7 @@ class Reads:
 
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """What is not fresh: stale, being loaded, or to be loaded."""
-        check_key(key)
+        key = check_key(key)
         self._check_open()
         self._note(key, 1)
         now_s, shelf = self._now(), self._shelf
@@ -119,7 +119,7 @@ class Reads:
 
     def forget(self, key: str) -> None:
         """After a write: no `get` from now on returns what was loaded before. Tells the others."""
-        check_key(key)
+        key = check_key(key)
         self.drop(key)
         self.on_forget(key)
 

@@ -120,7 +120,8 @@ class Progress(msgspec.Struct, frozen=True):
     waiting: int
     """Items that wait: for a worker, their rate or their next attempt."""
     eta_s: float | None
-    """Seconds left by the pace so far; None until there is a pace."""
+    """Seconds left by the pace so far; None until there is a pace, while it is paused, and while no
+    worker can run it."""
     reason: str = ""
     """Why it was aborted, or what it waits for if no worker can run it."""
 

@@ -146,10 +146,10 @@ class Bulk:
         if known.fingerprint and fingerprint is not None:
             await fingerprint.add_all(items, self._clock)
             changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
-        if wanted.rate is not None:
-            await self._declare(wanted, wanted.rate)
         batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
         if not known.is_sealed:
+            if wanted.rate is not None:
+                await self._declare(wanted, wanted.rate)
             partitions = await self._hand(batch.id, spread)
             stores, patience = self._stores, self._patience
             submission = Submission(
@@ -194,14 +194,22 @@ class Bulk:
         return on_done
 
     async def _check_known(self, wanted: Batch) -> None:
-        """Workers announce what they can do. Before the first of them came, anything may be."""
+        """Workers announce what they can do. Before the first of them came, anything may be.
+
+        What was accepted then stays so, whatever workers say now.
+        """
         known = await self._patience.call(self._stores.fleet.actions)
         callback = "" if "://" in wanted.on_done else wanted.on_done
         for field, name in (("action", wanted.action), ("on_done", callback)):
-            if known and name and name not in known and not name.startswith(BUILT_IN):
+            is_known = not known or not name or name in known or name.startswith(BUILT_IN)
+            if not is_known and not await self._is_accepted(wanted.id):
                 raise InvalidSetting(
                     f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
                 )
+
+    async def _is_accepted(self, id: str) -> bool:
+        known = await self._patience.call(self._stores.batches.get, id)
+        return known is not None and known.is_sealed
 
     async def _hand(self, batch: str, spread: bool) -> list[int]:
         if not self._settings.partitioned:
@@ -238,23 +246,25 @@ class Bulk:
             for name in ("done", "failed", "cancelled", "running")
         )
         waiting = max(batch.items - done - failed - cancelled - running, 0)
+        left = waiting + running
+        reason = await self._reason(batch, left)
         return Progress(
             id=batch.id,
             action=batch.action,
             tenant=batch.tenant,
-            state=changes.seen_state(batch, failed, cancelled, waiting + running),
+            state=changes.seen_state(batch, failed, cancelled, left),
             accepted=batch.items,
             done=done,
             failed=failed,
             cancelled=cancelled,
             running=running,
             waiting=waiting,
-            eta_s=await self._eta_s(batch, done, waiting + running),
-            reason=await self._reason(batch, waiting),
+            eta_s=None if left and reason else await self._eta_s(batch, done, left),
+            reason=reason,
         )
 
-    async def _reason(self, batch: Batch, waiting: int) -> str:
-        if not waiting or batch.state != "running":
+    async def _reason(self, batch: Batch, left: int) -> str:
+        if not left or batch.state != "running":
             return batch.reason
         return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
 
@@ -262,16 +272,12 @@ class Bulk:
         return await self._patience.call(self._stores.queue.part, part.partition, part.id)
 
     async def _eta_s(self, batch: Batch, done: int, left: int) -> float | None:
-        """By the pace so far, and not before the rate limit allows."""
         if batch.is_final or not left:
             return 0.0
         if batch.state == "paused":
             return None
         rate = await self._patience.call(self._stores.limits.rate_of, lane_of(batch))
-        elapsed_s = max(now_ms(self._clock) - batch.submitted_ms, 1) / 1000
-        by_rate_s = left / rate if rate else None
-        by_pace_s = left * elapsed_s / done if done else by_rate_s
-        return max((s for s in (by_pace_s, by_rate_s) if s is not None), default=None)
+        return changes.eta_s(batch, done, left, rate, now_ms(self._clock))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """The newest batches first."""

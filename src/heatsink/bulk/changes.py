@@ -104,6 +104,14 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
     return f"waiting: no worker has action {batch.action!r}"
 
 
+def eta_s(batch: Batch, done: int, left: int, rate: float | None, now_ms: int) -> float | None:
+    """By the pace so far, and not before the rate limit allows."""
+    elapsed_s = max(now_ms - batch.submitted_ms, 1) / 1000
+    by_rate_s = left / rate if rate else None
+    by_pace_s = left * elapsed_s / done if done else by_rate_s
+    return max((s for s in (by_pace_s, by_rate_s) if s is not None), default=None)
+
+
 def check_same(known: Batch, wanted: Batch) -> None:
     """An id names one batch: the same call again is fine, another call under it is not."""
     if (known.action, known.tenant) != (wanted.action, wanted.tenant):

@@ -23,6 +23,7 @@ from .store import Grants
 LATE_MS = 20.0
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts at a time
 GRANTS_MAX = 1_000
+TICKS_PER_MS = 4096  # which the time of day still holds: so steps add up exactly
 BOOKED_MS_MAX = 1_000.0  # nobody books further ahead
 
 SLOWEST_PER_S = 0.1
@@ -143,6 +144,9 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
     """The next starts that are free, and the limit without them."""
     limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
+    if 0 < starts < size:
+        size, step_ms = starts, step_ms * starts / size
+    step_ms = ceil(step_ms * TICKS_PER_MS) / TICKS_PER_MS
     wanted = min(ceil(starts / size), GRANTS_MAX)
     if limit.explored is not None:
         ahead_ms = min(ahead_ms, AHEAD_MS_MAX)

@@ -274,6 +274,9 @@ class Plan(msgspec.Struct, frozen=True):
     version: int = 0
 
 
+ANNOUNCED_MS = 86_400_000  # an action is known so long after the last worker that had it
+
+
 class FleetStore(Protocol):
     """Who is there, who owns what, and how many partitions there are."""
 
@@ -283,10 +286,10 @@ class FleetStore(Protocol):
     async def leave(self, consumer: str) -> None: ...
 
     async def actions(self) -> list[str]:
-        """Every action that a worker ever announced, without Heatsink's own."""
+        """What workers had within `ANNOUNCED_MS`, without Heatsink's own."""
 
     async def offered(self) -> list[str]:
-        """The actions that some worker has now."""
+        """The actions that some worker has now: none once the last has left."""
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         """Take the partition or stay its owner, and tell how many workers it has there.

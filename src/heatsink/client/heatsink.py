@@ -336,7 +336,7 @@ class Heatsink:
 
     async def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
-        check_key(key)
+        key = check_key(key)
         self._check_open()
         self._registry.check()
         deadline_s = self._backoff.deadline_s()
@@ -377,7 +377,7 @@ class Heatsink:
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
-        check_key(key)
+        key = check_key(key)
         self._check_open()
         check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
         check_text("reason", reason, REASON_MAX)
@@ -385,7 +385,7 @@ class Heatsink:
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
-        check_key(key)
+        key = check_key(key)
         self._check_open()
         check_text("reason", reason, REASON_MAX)
         await self._publish(for_key(key, PIN, None, reason))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import csv
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
+from heatsink.bulk.batch import Batch
 from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
 from heatsink.client.queue import connect_queue
@@ -176,12 +176,18 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
     if as_json:
         _print_json(batches)
         return
-    table = Table("batch", "action", "tenant", "state", "items", "", box=None)
-    for batch in batches:
-        names = (batch.id, batch.action, batch.tenant, batch.state)
-        words = (*names, f"{batch.items:,}", batch.reason)
-        table.add_row(*(Text(_plain(word)) for word in words))
-    Console().print(table)
+    _print_table(batches)
+
+
+def _print_table(batches: Sequence[Batch]) -> None:
+    """A line each, cut nowhere: ids are to be copied, and a terminal wraps what is too long."""
+    heads = ("batch", "action", "tenant", "state", "items", "")
+    rows = [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
+    columns = [[_plain(word) for word in column] for column in zip(heads, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        words = map(set_cell_size, row, widths)
+        click.echo("  ".join(words).rstrip())
 
 
 @bulk.command()

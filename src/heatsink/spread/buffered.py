@@ -74,7 +74,7 @@ class BufferedCounters:
         """Count now, write later. The future is done when the add is durable."""
         if self._flusher is None:
             raise Closed("buffered counters are open only inside `async with`")
-        check_key(key)
+        key = check_key(key)
         check_amount(amount)
         if amount == 0:
             return _done()

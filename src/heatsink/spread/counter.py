@@ -41,7 +41,7 @@ class Counters:
 
     async def add(self, key: str, amount: int = 1, *, token: Any = None) -> None:
         """Add to a counter. With the same `token` it is the same add, however often it is sent."""
-        check_key(key)
+        key = check_key(key)
         check_amount(amount)
         deadline_s = self._parts.begin()
         try:
@@ -65,7 +65,7 @@ class Counters:
 
     async def value(self, key: str) -> int:
         """The sum of all acknowledged adds, as of one moment during the call."""
-        check_key(key)
+        key = check_key(key)
         deadline_s = self._parts.begin()
         layout = await self._layout(key, deadline_s)
         partitions = self._partitions(key, layout, self._folded.get(key, 0))
@@ -87,7 +87,7 @@ class Counters:
         Only what is older than `token_ttl_s` is folded; from then on such tokens are refused.
         `value` calls this when it is worth it.
         """
-        check_key(key)
+        key = check_key(key)
         deadline_s = self._parts.begin()
         await self._fold(key, await self._layout(key, deadline_s), deadline_s)
 

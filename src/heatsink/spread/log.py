@@ -13,7 +13,14 @@ from typing import Any
 from msgspec import structs
 
 from heatsink.checks import check_number
-from heatsink.errors import Conflict, Deleted, InvalidBody, InvalidSetting, Retryable
+from heatsink.errors import (
+    Conflict,
+    Deleted,
+    HeatsinkError,
+    InvalidBody,
+    InvalidSetting,
+    Retryable,
+)
 from heatsink.ids import IdScheme
 from heatsink.keys import check_key, escape
 from heatsink.registry.layout import Layout
@@ -51,10 +58,13 @@ class Log:
     async def append(
         self, key: str, body: bytes, *, id: Any = None, ttl: float | None = None
     ) -> Receipt:
-        """Add an entry. Repeating it with the same id and body is the same append."""
-        check_key(key)
+        """Add an entry. Repeating it with the same id and body is the same append.
+
+        An error that comes after it was sent has the `id` to repeat it with.
+        """
+        key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
-            check_body(body)
+            body = check_body(body)
         deadline_s, is_prompt = self._parts.begin(), self._is_prompt
         if id is not None:
             raw, time_ms = self._router.id_from(id)
@@ -71,14 +81,18 @@ class Log:
         self._tracker.record(key, 1, len(body), partition if epoch.buckets > 1 else None)
         row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
         try:
-            if is_prompt:  # it will have ended in time
-                taken_by = await self._store.put(partition, row)
-            else:
-                with self._backoff.cut(deadline_s):
+            try:
+                if is_prompt:  # it will have ended in time
                     taken_by = await self._store.put(partition, row)
-        except Retryable as refusal:
-            put = partial(self._store.put, partition, row)
-            taken_by = await self._backoff.after(refusal, put, key, deadline_s)
+                else:
+                    with self._backoff.cut(deadline_s):
+                        taken_by = await self._store.put(partition, row)
+            except Retryable as refusal:
+                put = partial(self._store.put, partition, row)
+                taken_by = await self._backoff.after(refusal, put, key, deadline_s)
+        except HeatsinkError as error:
+            error.id = self._scheme.value(raw)
+            raise
         finally:
             if self._pages.is_used:
                 self._pages.wrote(key)
@@ -103,7 +117,7 @@ class Log:
         With `fresh_for` a page that was read so lately may be returned again: for keys that are
         read far more often than written. It never misses what this client has appended.
         """
-        check_key(key)
+        key = check_key(key)
         load = partial(self._page, key, limit, cursor, order, after, before)
         if fresh_for is None:
             if stale_for is not None:
@@ -177,7 +191,7 @@ class Log:
 
     async def get(self, key: str, id: Any) -> Entry | None:
         """One entry by its id; None when there is none."""
-        check_key(key)
+        key = check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record_read(key)
         deadline_s = self._parts.begin()
@@ -195,7 +209,7 @@ class Log:
 
     async def delete(self, key: str, id: Any) -> bool:
         """Remove an entry and leave a tombstone, so that no late retry brings it back."""
-        check_key(key)
+        key = check_key(key)
         raw, time_ms = self._router.id_from(id)
         self._tracker.record(key)
         deadline_s = self._parts.begin()
@@ -214,7 +228,7 @@ class Log:
         many rows this call knows to be its own work: at least so many went. Those that went in an
         attempt whose answer was lost are gone when the next one looks, and nobody counts them.
         """
-        check_key(key)
+        key = check_key(key)
         layout = await self._layout(key, self._parts.begin())
         erased = 0
         try:
@@ -239,11 +253,13 @@ def _predecessor(raw: bytes) -> bytes:
     return max(number - 1, 0).to_bytes(len(raw), "big")
 
 
-def check_body(body: object) -> None:
+def check_body(body: object) -> bytes:
+    """The body as plain bytes, or what is wrong with it."""
     if not isinstance(body, bytes):
         raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
     if len(body) > BODY_BYTES_MAX:
         raise InvalidBody(f"body has {len(body):,} bytes; at most {BODY_BYTES_MAX:,} fit in a row")
+    return bytes(body)
 
 
 def ttl_ms(ttl: object) -> int:

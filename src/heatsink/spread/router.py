@@ -6,19 +6,21 @@ hot path tries `fresh` and awaits `fresh_later` only then.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 
 from heatsink.clock import Clock
 from heatsink.hashing import seeded_hash
-from heatsink.ids import IdScheme, Minter, Uuid7
-from heatsink.keys import escape, partitions_of
+from heatsink.ids import IdScheme, Uuid7, minter_of
+from heatsink.keys import escape, partition_of
 from heatsink.registry.layout import FIRST_EPOCH, Epoch, Layout
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
 
 Placed = tuple[bytes, int, str, Epoch]  # an id, its time, its partition and the epoch that chose it
+
+name_of = lru_cache(maxsize=16_384)(partition_of)  # spread keys are hot keys: their names recur
 
 
 class PastHorizon(Exception):
@@ -36,8 +38,8 @@ class Router:
         self._hash = seeded_hash(registry.meta.seed)
         self._backoff = backoff
         self._now_s = clock.now_s
-        self._mint = Minter(scheme, rng).mint
-        self._mint_token = Minter(Uuid7(), rng).mint
+        self._mint = minter_of(scheme, rng).mint
+        self._mint_token = minter_of(Uuid7(), rng).mint
 
     def fresh(self, key: str) -> Placed:
         """A new id below the horizon, and its place. The hot path of every append."""
@@ -87,8 +89,8 @@ class Router:
         epoch = layout.epochs[-1]  # what nearly every append asks for
         if time_ms < epoch.start_ms:
             epoch = layout.epoch_at(time_ms)
-        names = partitions_of(key, epoch.buckets)
-        return names[self._hash(raw) % len(names) if len(names) > 1 else 0], epoch
+        buckets = epoch.buckets
+        return name_of(key, self._hash(raw) % buckets if buckets > 1 else None), epoch
 
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float

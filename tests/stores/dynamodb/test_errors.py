@@ -304,6 +304,18 @@ async def test_garbage_is_not_taken_for_an_answer(what: str, status: int) -> Non
     assert "check endpoint= in the url" in said or "name another one" in said
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"ok": False}, {"__type": SERVICE + "ProvisionedThroughputExceededException"}, {"a": 1}],
+)
+async def test_a_put_is_acknowledged_only_by_what_it_asked_for(answer: dict[str, Any]) -> None:
+    async with answering(200, answer) as server:
+        stores = dynamodb_stores(parse("messages", {"endpoint": server.url}), SystemClock())
+        with pytest.raises(Unavailable, match="is not DynamoDB: check endpoint="):
+            await stores.log.put("conv", Row(bytes(16), b"", 0, 1))
+        await stores.close()
+
+
 async def test_a_date_that_is_none_does_no_harm() -> None:
     async with (
         answering(200, {}, {"Date": "someday"}) as server,

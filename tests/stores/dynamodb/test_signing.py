@@ -12,6 +12,7 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.signing import CONTENT_TYPE, Credentials, Signer
 
 MOMENT_S = 1_800_000_123.4
@@ -58,6 +59,22 @@ def test_a_signer_notices_whatever_differs_from_the_request_before() -> None:
         now_s = MOMENT_S + later_s
         ours = signer.headers(operation, body, credentials, now_s)
         assert ours == boto_headers(operation, body, credentials, "eu-west-1", host, now_s)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("https://vpce-1.dynamodb.eu-west-1.vpce.amazonaws.com:443", None),
+        ("https://DynamoDB.eu-west-1.amazonaws.com/", "dynamodb.eu-west-1.amazonaws.com"),
+        ("http://127.0.0.1:80", "127.0.0.1"),
+        ("http://127.0.0.1:443", "127.0.0.1:443"),
+        ("http://[::1]:8000", "[::1]:8000"),
+    ],
+)
+def test_the_host_is_signed_as_it_is_sent(endpoint: str, host: str | None) -> None:
+    """aiohttp, as browsers do, sends it in small letters and leaves the usual port out."""
+    expected = host or "vpce-1.dynamodb.eu-west-1.vpce.amazonaws.com"
+    assert parse("messages", {"endpoint": endpoint}).endpoint.split("://")[1] == expected
 
 
 @pytest.mark.parametrize("secret", ["hunter2hunter2"])

@@ -82,12 +82,17 @@ class Start(NamedTuple):
 
 @dataclass
 class Lane:
-    """`waiting` items are in the store, `items` are here; each will need one of the starts."""
+    """`waiting` items are in the store, `items` are here; each will need one of the starts.
+
+    The last booking took `took_s`; the largest grant so far held `grant` starts.
+    """
 
     starts: deque[Start] = field(default_factory=deque)
     items: deque[Place] = field(default_factory=deque)
     waiting: int = 0
     retry_s: float = 0.0
+    took_s: float = 0.0
+    grant: int = 1
     clock: HomeClock = field(default_factory=HomeClock)
 
     def forfeit(self, now_s: float) -> None:
@@ -135,6 +140,10 @@ class Lane:
             return NEVER
         return max(self.retry_s, self.starts[-1].from_s - LEAD_S if self.starts else 0.0)
 
+    def lasts(self, now_s: float) -> bool:
+        """Whether there are starts until more are booked, if that takes as long as last time."""
+        return bool(self.starts) and self.starts[-1].from_s > now_s + self.took_s
+
     def take(self, now_s: float, most: int) -> list[Place]:
         """Items that begin now."""
         taken: list[Place] = []
@@ -166,17 +175,22 @@ class Lanes:
         for name, lane in self._lanes.items():
             lane.waiting = known.get(name, 0)
 
-    async def book(self, room: int) -> None:
+    async def book(self, room: int, run: int) -> None:
         """Reserve starts for the lanes that will soon have none.
 
-        No more at once than workers have room for: starts in a row that one partition books beyond
-        that are forfeited, and others, who could have used them, go without.
+        No more at once than workers have room for: what a partition books beyond that is forfeited,
+        and others, who could have used it, go without. And at most `run` in a row, so that
+        partitions take turns: unless the answer takes so long that there would be gaps.
         """
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())
         most = max(room - soon, 1)
-        needy = [lane for lane in self._lanes.items() if lane[1].book_s <= now_s]
-        await asyncio.gather(*(self._reserve(name, lane, most) for name, lane in needy))
+        needy = [each for each in self._lanes.items() if each[1].book_s <= now_s]
+        counts = [
+            min(most, run) if lane.lasts(now_s) else max(most, lane.grant) for _, lane in needy
+        ]
+        calls = (self._reserve(*each, count) for each, count in zip(needy, counts, strict=True))
+        await asyncio.gather(*calls)
 
     @property
     def book_s(self) -> float:
@@ -184,12 +198,15 @@ class Lanes:
         return min((lane.book_s for lane in self._lanes.values()), default=NEVER)
 
     async def _reserve(self, name: str, lane: Lane, most: int) -> None:
+        asked_s = self._clock.monotonic_s()
         try:
             grants = await self._booked(name, min(lane.unbooked, most), lane.clock)
         except HeatsinkError as error:
             logger.info("no starts could be booked for a lane: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S
             return
+        lane.grant = max(lane.grant, grants.size)
+        lane.took_s = self._clock.monotonic_s() - asked_s
         if not grants.wait_ms:
             pause_s = min(max(grants.then_ms / 2000, ASK_AGAIN_S[0]), ASK_AGAIN_S[1])
             lane.retry_s = self._clock.monotonic_s() + pause_s

@@ -13,7 +13,7 @@ from heatsink.bulk.store import BACK, Claimed, ClaimRequest, QueueStores
 from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
 
-from .lanes import READY_S, Lanes
+from .lanes import LATE_S, READY_S, Lanes
 from .ledger import Held, Ledger
 from .meter import WorkMeter
 from .nudge import Nudge
@@ -23,6 +23,7 @@ logger = logging.getLogger("heatsink")
 AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims
 CLAIM_MAX = 1_000
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # longer where it takes long to tell
+RUN_SHARE = 8  # one worker in so many begins in a row
 IDLE_S = 1.0  # between looks at a partition that nobody rang for
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a call that failed
@@ -150,6 +151,15 @@ class Pump:
         """Items that workers can begin now or soon."""
         return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
+    def _run(self) -> int:
+        """Starts in a row that leave most workers free, and what ends while a start may be late.
+
+        With more, all workers here would be busy at the same time, when the next starts are to be
+        had, and those of other partitions idle.
+        """
+        share = (1 + self.pool.size // RUN_SHARE) * self._together
+        return share + int(self._pace.per_s * LATE_S)
+
     @property
     def _ahead(self) -> int:
         """Items that workers get through in `AHEAD_S`: more would only make others wait."""
@@ -197,7 +207,7 @@ class Pump:
         while True:
             await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
             if self._lanes.book_s <= self._clock.monotonic_s():
-                await self._lanes.book(self._room())
+                await self._lanes.book(self._room(), self._run())
                 self._nudge()
                 self._ready()
 

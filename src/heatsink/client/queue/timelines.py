@@ -8,7 +8,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from heatsink.ids import Minter
+from heatsink.ids import minter_of
 from heatsink.isolate.choice import Choice
 from heatsink.isolate.cost import CostMeter
 from heatsink.isolate.fanout import FAN_OUT, PRIORITY
@@ -36,7 +36,7 @@ def make_timelines(
     rng: Random,
     backoff: Backoff,
 ) -> Timelines:
-    minter = Minter(log.scheme, rng)
+    minter = minter_of(log.scheme, rng)
 
     def mint() -> bytes:
         return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]

@@ -12,6 +12,7 @@ from heatsink.errors import InvalidSetting
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 LOCAL_REGION = "us-east-1"
+USUAL_PORTS = {"http": 80, "https": 443}
 EXAMPLE = "dynamodb://messages?region=eu-west-1"
 OPTIONS = ("region", "endpoint", "profile", "consistency")
 
@@ -82,7 +83,15 @@ def _checked(endpoint: str) -> str:
         raise InvalidSetting(
             f"endpoint must be http://host:port or https://host:port, not {shown(endpoint)}"
         )
-    return endpoint.rstrip("/")
+    return _as_sent(endpoint) if endpoint else ""
+
+
+def _as_sent(endpoint: str) -> str:
+    """With the host as HTTP sends it, for the host is signed: in small letters, no usual port."""
+    parts = urlsplit(endpoint)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port in (None, USUAL_PORTS[parts.scheme]) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"
 
 
 def _is_server(endpoint: str) -> bool:
@@ -91,5 +100,5 @@ def _is_server(endpoint: str) -> bool:
         port = parts.port
     except ValueError:  # a port that is no number, or too large a one
         return False
-    is_bare = not (parts.path.strip("/") or parts.query or parts.fragment)
+    is_bare = not (parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_bare

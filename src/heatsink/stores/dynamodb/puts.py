@@ -34,11 +34,10 @@ class Consumed(msgspec.Struct, frozen=True):
     Partition: int | None = None
 
 
-NOTHING = Consumed()
-
-
 class PutAnswer(msgspec.Struct):
-    ConsumedCapacity: Consumed = NOTHING
+    """What was asked for must be in it: else something else answered, and no row was written."""
+
+    ConsumedCapacity: Consumed
 
 
 decode = msgspec.json.Decoder(PutAnswer).decode

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import Throttled
-from heatsink.ids import TIME_MS_MAX, Minter, Uuid7
+from heatsink.ids import TIME_MS_MAX, Uuid7, minter_of
 
 from .lane import UNSPREAD, Spread
 from .meter import Meter
@@ -27,7 +27,7 @@ class PlainClient(Generic[Store]):
         self._key = key
         self._clock = clock
         self._rng = rng
-        self._minter = Minter(Uuid7(), rng)
+        self._minter = minter_of(Uuid7(), rng)
 
     def _mint(self) -> tuple[bytes, int]:
         return self._minter.mint(now_ms(self._clock), TIME_MS_MAX)

@@ -11,7 +11,7 @@ from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.rates import Limit
-from heatsink.bulk.store import Grants, Plan
+from heatsink.bulk.store import ANNOUNCED_MS, Grants, Plan
 from heatsink.clock import Clock
 
 from .queue import MemoryQueue
@@ -107,11 +107,14 @@ class MemoryFleet:
         self._members.pop(consumer, None)
 
     async def actions(self) -> list[str]:
-        return sorted(name for name in self._offered_ms if not name.startswith(BUILT_IN))
+        names = self._offered_since(self._queue.now_ms() - ANNOUNCED_MS)
+        return [name for name in names if not name.startswith(BUILT_IN)]
 
     async def offered(self) -> list[str]:
-        now_ms = self._queue.now_ms()
-        return sorted(name for name, until_ms in self._offered_ms.items() if until_ms > now_ms)
+        return self._offered_since(self._queue.now_ms()) if self._members else []
+
+    def _offered_since(self, time_ms: float) -> list[str]:
+        return sorted(name for name, until_ms in self._offered_ms.items() if until_ms > time_ms)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         queue, now_ms = self._queue.partitions[partition], self._queue.now_ms()

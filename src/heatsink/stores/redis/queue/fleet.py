@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.store import Plan
+from heatsink.bulk.store import ANNOUNCED_MS, Plan
 from heatsink.stores.redis.connection import Connection, Word
 
 from .keys import QueueKeys
@@ -36,9 +36,7 @@ class RedisFleet:
         self._plan = Script("homes/fleet_plan")
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        if announced := [name for name in actions if not name.startswith(BUILT_IN)]:
-            await self._connection.run("SADD", self._keys.fleet("actions"), *announced)
-        await self._offers(ttl_ms, actions)
+        await self._offers(0, ttl_ms, actions)
         words = (repr(self._now_ms()), consumer, ttl_ms)
         members = await self._join.run(self._connection, self._keys.fleet("members"), *words)
         return sorted(member.decode() for member in members)
@@ -47,14 +45,15 @@ class RedisFleet:
         await self._connection.run("ZREM", self._keys.fleet("members"), consumer)
 
     async def actions(self) -> list[str]:
-        names = await self._connection.run("SMEMBERS", self._keys.fleet("actions"))
-        return sorted(name.decode() for name in names)
+        names = await self._offers(ANNOUNCED_MS)
+        return [name for name in names if not name.startswith(BUILT_IN)]
 
     async def offered(self) -> list[str]:
-        return await self._offers(0, ())
+        is_anybody_there = await self._connection.run("ZCARD", self._keys.fleet("members"))
+        return await self._offers(0) if is_anybody_there else []
 
-    async def _offers(self, ttl_ms: int, actions: Sequence[str]) -> list[str]:
-        words: list[Word] = [repr(self._now_ms()), ttl_ms, *actions]
+    async def _offers(self, age_ms: int, ttl_ms: int = 0, actions: Sequence[str] = ()) -> list[str]:
+        words: list[Word] = [repr(self._now_ms()), age_ms, ANNOUNCED_MS, ttl_ms, *actions]
         names = await self._offer.run(self._connection, self._keys.fleet("offers"), *words)
         return sorted(name.decode() for name in names)
 

@@ -6,6 +6,8 @@ if limit.level and idle_ms > 0 then
   keep({ since_ms = limit.since_ms })
 end
 local size, step_ms = calendar()
+if starts > 0 and starts < size then size, step_ms = starts, step_ms * starts / size end
+step_ms = math.ceil(step_ms * TICKS_PER_MS) / TICKS_PER_MS
 local wanted = math.min(math.ceil(starts / size), GRANTS_MAX)
 local first_ms = math.max(next_ms, now)
 if limit.level then ahead_ms = math.min(ahead_ms, AHEAD_MS_MAX) end

@@ -2,6 +2,7 @@
 local LATE_MS = 20
 local GRANTS_PER_S_MAX = 100
 local GRANTS_MAX = 1000
+local TICKS_PER_MS = 4096
 local BOOKED_MS_MAX = 1000
 local SLOWEST_PER_S = 0.1
 local RATE_MAX = 10000000
