@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from time import perf_counter
 
-from heatsink.split.capacity import Bucket, TableCapacity
+from heatsink.split.capacity import LEAST_WRITE, Bucket, TableCapacity
 from heatsink.split.map import SPACE
 from heatsink.split.settings import SplitSettings
 from heatsink.split.table import AdaptiveTable
@@ -48,13 +48,13 @@ async def adaptive(charged: list[int]) -> float:
 
 async def bare(charged: list[int]) -> float:
     starts = [number * SPACE // PARTITIONS for number in range(PARTITIONS)]
-    buckets = [Bucket(1_000.0, 1.0, 0.0) for _ in starts]
-    table = Bucket(30_000.0, 1.0, 0.0)
+    buckets = [Bucket(1_000.0, 1.0, 0.0, LEAST_WRITE) for _ in starts]
+    table = Bucket(30_000.0, 1.0, 0.0, LEAST_WRITE)
     started_s = perf_counter()
     for number, key in enumerate(charged):
         now_s = number / PER_S
         bucket = buckets[bisect_right(starts, key) - 1]
-        if table.filled(now_s) > 0 and bucket.filled(now_s) > 0:
+        if table.lets_pass(now_s) and bucket.lets_pass(now_s):
             table.level -= 1.0
             bucket.level -= 1.0
     return (perf_counter() - started_s) / len(charged)

@@ -12,6 +12,8 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from email.utils import formatdate
+from functools import lru_cache
 from random import Random
 from zlib import crc32
 
@@ -37,7 +39,7 @@ NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-
 REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 413: b"Content Too Large"}
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
-    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\n\r\n"
+    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
 )
 _PAGE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n"
@@ -45,6 +47,11 @@ _PAGE_HEAD = (
     b"Content-Security-Policy: default-src 'none'; script-src 'self'; connect-src 'self'; "
     b"img-src 'self'; style-src 'self'; frame-ancestors 'none'\r\n\r\n"
 )
+
+
+@lru_cache(maxsize=1)
+def http_date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 class Connection(asyncio.Protocol):
@@ -148,7 +155,8 @@ class EngineServer:
 
     def framed(self, status: int, body: bytes) -> bytes:
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
-        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body)) + body
+        date = http_date(int(self._clock.now_s()))
+        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
 
     def browse(self, method: bytes, url: bytes) -> bytes:
         """The answer to a request that names no operation: a browser's, or a mistake."""

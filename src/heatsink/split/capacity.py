@@ -1,11 +1,12 @@
 """Token buckets: a partition's ceiling, its share of the table, and the table itself.
 
-A request needs its partition's ceiling and the table's bucket, and passes while there is anything
-in them, whatever it costs: a bucket may owe, and lets nobody through until that is paid. So a
-partition takes no more in the long run, and who needs much at once does not starve beside those who
-need little (docs/concepts/adaptive-capacity.md says where this comes from). The share says whose
-throughput it is: the partition's own, its savings (burst), or what others leave unused (lent).
-Without lending the share is a limit as well.
+A request needs its partition's ceiling and the table's bucket, and passes if they hold what the
+smallest request costs, whatever it costs itself: a bucket may owe, and lets nobody through until
+that is paid. So a partition takes no more in the long run, and who needs much at once does not
+starve beside those who need little (docs/concepts/adaptive-capacity.md says where this comes from).
+
+The share says whose throughput it is: the partition's own, its savings (burst), or what others
+leave unused (lent). Without lending the share is a limit as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 import msgspec
 
 START_S = 1.0
+LEAST_WRITE, LEAST_READ = 1.0, 0.5  # what the smallest request costs
 Limit = Literal["partition", "key", "table"]
 Source = Literal["own", "burst", "lent"]
 
@@ -45,9 +47,10 @@ BY_TABLE, BY_PARTITION, BY_KEY = (
 class Bucket:
     """Fills at a rate, up to what it holds; its level is below zero while it owes."""
 
-    __slots__ = ("_since_s", "level", "most", "rate")
+    __slots__ = ("_least", "_since_s", "level", "most", "rate")
 
-    def __init__(self, rate: float, holds_s: float, now_s: float) -> None:
+    def __init__(self, rate: float, holds_s: float, now_s: float, least: float) -> None:
+        self._least = least
         self.rate = rate
         self.most = max(rate * holds_s, 1.0)
         self.level = min(max(rate * START_S, 1.0), self.most)
@@ -60,6 +63,9 @@ class Bucket:
         self._since_s = now_s
         self.level = level = min(level, most)
         return level
+
+    def lets_pass(self, now_s: float) -> bool:
+        return self.filled(now_s) >= self._least
 
     def resize(self, rate: float, holds_s: float, now_s: float) -> None:
         """Go on at another rate with what is there."""
@@ -82,15 +88,14 @@ class Side:
 
     def judge(self, units: float, now_s: float, table: Bucket | None, lend: bool) -> Verdict:
         """Whether every limit allows it. Nothing is taken yet."""
-        if table is not None and table.filled(now_s) <= 0:
+        if table is not None and not table.lets_pass(now_s):
             return BY_TABLE
-        if self.ceiling.filled(now_s) <= 0:
+        if not self.ceiling.lets_pass(now_s):
             return BY_PARTITION
         share = self.share
         if share is None:
             return OWN
-        saved = share.filled(now_s)
-        if saved >= units or (saved > 0 and not lend):
+        if share.filled(now_s) >= units or (not lend and share.lets_pass(now_s)):
             return OWN if self.taken + units <= share.rate else BURST
         return LENT if lend else BY_PARTITION
 

@@ -14,6 +14,8 @@ from .capacity import (
     BY_KEY,
     BY_PARTITION,
     BY_TABLE,
+    LEAST_READ,
+    LEAST_WRITE,
     OWN,
     Bucket,
     Limit,
@@ -43,8 +45,8 @@ class AdaptiveTable:
         self._window_began_s = now_s
         self._write_heat = 1 / settings.write_units
         self._read_heat = 1 / settings.read_units
-        self._writes = _table_bucket(capacity.writes, settings, now_s)
-        self._reads = _table_bucket(capacity.reads, settings, now_s)
+        self._writes = _table_bucket(capacity.writes, settings, now_s, LEAST_WRITE)
+        self._reads = _table_bucket(capacity.reads, settings, now_s, LEAST_READ)
         self.map = PartitionMap(
             self._made(start, end, partitions, now_s) for start, end in equal_ranges(partitions)
         )
@@ -174,10 +176,14 @@ class AdaptiveTable:
 
     def _made(self, start: int, end: int, count: int, now_s: float) -> Partition:
         self._numbers += 1
-        settings = self._settings
-        writes = _side(settings.write_units, self._capacity.writes, count, settings, now_s)
-        reads = _side(settings.read_units, self._capacity.reads, count, settings, now_s)
+        settings, table = self._settings, self._capacity
+        writes = self._side(settings.write_units, _part(table.writes, count), now_s, LEAST_WRITE)
+        reads = self._side(settings.read_units, _part(table.reads, count), now_s, LEAST_READ)
         return Partition(self._numbers, start, end, writes, reads)
+
+    def _side(self, limit: float, share: float | None, now_s: float, least: float) -> Side:
+        ceiling = Bucket(limit, self._settings.ceiling_s, now_s, least)
+        return Side(ceiling, _table_bucket(share, self._settings, now_s, least))
 
     def _heir(
         self, old: list[Partition], start: int, end: int, count: int, now_s: float
@@ -214,12 +220,11 @@ def edges_after(change: Split | Isolate | Merge, start: int, end: int) -> list[i
     return sorted({start, *inner, end})
 
 
-def _table_bucket(units: float | None, settings: SplitSettings, now_s: float) -> Bucket | None:
-    return None if units is None else Bucket(units, settings.burst_s, now_s)
+def _part(units: float | None, count: int) -> float | None:
+    return None if units is None else units / count
 
 
-def _side(
-    limit: float, table: float | None, count: int, settings: SplitSettings, now_s: float
-) -> Side:
-    ceiling = Bucket(limit, settings.ceiling_s, now_s)
-    return Side(ceiling, _table_bucket(None if table is None else table / count, settings, now_s))
+def _table_bucket(
+    units: float | None, settings: SplitSettings, now_s: float, least: float
+) -> Bucket | None:
+    return None if units is None else Bucket(units, settings.burst_s, now_s, least)

@@ -105,13 +105,14 @@ class Allowances:
     What a request costs beyond it is owed, and paid before the next one.
     """
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, least: float) -> None:
         self._limit = limit
+        self._least = least
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, key: str, units: float, now_s: float) -> None:
         left, since_s = self._left.get(key, (self._limit, now_s))
         left = min(left + (now_s - since_s) * self._limit, self._limit)
-        if left < -SLACK:
-            raise Violation(f"{key} was served while it owed {-left:.2f} units of its partition's")
+        if left < self._least - SLACK:
+            raise Violation(f"{key} was served when {left:.2f} units of its partition's were left")
         self._left[key] = left - units, now_s

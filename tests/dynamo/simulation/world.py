@@ -17,6 +17,7 @@ import msgspec
 from heatsink.dynamo import adaptation
 from heatsink.dynamo.rows.tokens import token_of
 from heatsink.dynamo.settings import EngineSettings
+from heatsink.split.capacity import LEAST_READ, LEAST_WRITE
 from heatsink.split.map import SPACE, PartitionMap
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.dynamo.calls import TABLE, Calls
@@ -59,8 +60,8 @@ class World:
         self._busy_s = rng.choice((15.0, 25.0, 35.0))
         self._forced = ForcedChanges(self.table)
         self._force_s = rng.choice((0.2, 1.0, 100.0))
-        self._writes = Allowances(self.settings.write_limit)
-        self._reads = Allowances(self.settings.read_limit)
+        self._writes = Allowances(self.settings.write_limit, LEAST_WRITE)
+        self._reads = Allowances(self.settings.read_limit, LEAST_READ)
         self._map: tuple[list[int], int] = ([], 0)
 
     def now_s(self) -> float:

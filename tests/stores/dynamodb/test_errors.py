@@ -316,6 +316,15 @@ async def test_a_put_is_acknowledged_only_by_what_it_asked_for(answer: dict[str,
         await stores.close()
 
 
+async def test_the_engine_tells_its_time() -> None:
+    """So that a process whose clock is wrong goes by the store's, as it does on DynamoDB."""
+    clock = ManualClock(1_700_000_000.9)
+    async with running_engine(ENOUGH, clock) as endpoint, a_client(endpoint) as client:
+        assert (await client.call("ListTables", {})).store_ms == 1_700_000_000_000
+        await clock.advance(61.2)
+        assert (await client.call("ListTables", {})).store_ms == 1_700_000_062_000
+
+
 async def test_a_date_that_is_none_does_no_harm() -> None:
     async with (
         answering(200, {}, {"Date": "someday"}) as server,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -140,7 +141,7 @@ class DynamoClient:
         if date is None:
             return now_ms(self._clock)
         try:
-            return int(parsedate_to_datetime(date).timestamp() * 1000)
+            return milliseconds_of(date)
         except ValueError:
             return now_ms(self._clock)
 
@@ -148,6 +149,11 @@ class DynamoClient:
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+@lru_cache(maxsize=16)
+def milliseconds_of(date: str) -> int:
+    return int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def _reason(error: aiohttp.ClientConnectorCertificateError) -> str:
