@@ -63,6 +63,8 @@ async def logged_in(
 async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) -> None:
     keys, clock = Keys(), ManualClock()
     async with logged_in(guarded, APP) as app, logged_in(guarded, COORDINATOR) as coordinator:
+        assert await app.run("TIME")  # `heatsink doctor` looks at the clock
+        assert await coordinator.run("TIME")
         await RedisBus(app, keys, "app", clock).send(REPORT)
         await coordinator.run("XADD", keys.heat, "*", "r", b"junk")
         bus = RedisBus(coordinator, keys, "c", clock)
@@ -75,6 +77,19 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         assert len(await RedisSoft(app, keys).read()) == 1
         await RedisBoard(coordinator, keys).show(HEAT)
         assert await RedisBoard(app, keys).look() == HEAT
+
+
+async def test_what_a_user_may_not_do_is_logged_once(
+    guarded: RedisServer | RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An app server with another prefix than its user may write: it would never report heat."""
+    async with logged_in(guarded, APP) as app:
+        bus = RedisBus(app, Keys("elsewhere"), "app", ManualClock())
+        for _ in range(3):
+            with pytest.raises(Refused):
+                await bus.send(REPORT)
+    assert [record.message.count("refuses XADD") for record in caplog.records] == [1]
+    assert "see the ACL lines" in caplog.text
 
 
 @pytest.mark.parametrize("role", [APP, COORDINATOR], ids=lambda role: role[0])

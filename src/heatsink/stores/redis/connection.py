@@ -78,6 +78,7 @@ class Connection:
         self._is_closed = False
         self._failures = 0
         self._told: set[str] = set()  # reasons of this outage: each is logged once
+        self._forbidden: set[str] = set()  # commands that its user may not run: each likewise
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
@@ -125,6 +126,13 @@ class Connection:
                 self._driver = driver
             return self._driver
 
+    def _said(self, refusal: Refused, command: str) -> Refused:
+        """What its user may not do it never may: said once, as most who ask go on without it."""
+        if refusal.code == "NOPERM" and command not in self._forbidden:
+            self._forbidden.add(command)
+            logger.warning("%s", refusal)
+        return refusal
+
     def _translated(self, error: Exception, command: str) -> Exception:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
@@ -134,7 +142,7 @@ class Connection:
             self._fail("its certificate is not trusted")
             return NoAccess(f"{where} {untrusted}")
         if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
-            return _refusal(error, where, command)
+            return self._said(_refusal(error, where, command), command)
         reason = type(error).__name__
         self._fail(reason)
         return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
@@ -177,7 +185,7 @@ class Connection:
             await driver.aclose()
 
 
-def _refusal(error: Exception, where: str, command: str) -> Exception:
+def _refusal(error: Exception, where: str, command: str) -> Refused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
     code = next(named, str(error).split(" ")[0])
     if code == "NOPERM":
