@@ -223,11 +223,12 @@ class SteppingMinter(Minter):
 
     def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
         step = self._random_bits(STEP_BITS) + 1
-        if now_ms <= self._last_ms and self._last + step < self._end:
-            self._last += step
-        else:
+        raw = self._last + step
+        if now_ms > self._last_ms or raw >= self._end:
             self._advance(now_ms, horizon_ms, step)
-        return self._last.to_bytes(16, "big"), self._last_ms
+            raw = self._last
+        self._last = raw
+        return raw.to_bytes(16, "big"), self._last_ms
 
     def _start(self, time_ms: int) -> None:
         counter, tail = self._random_bits(COUNTER_BITS), self._random_bits(TAIL_BITS)

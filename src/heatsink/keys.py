@@ -54,5 +54,7 @@ def partition_of(key: str, bucket: int | None) -> str:
 
 def key_of(partition: str) -> tuple[str, int | None]:
     """The inverse of `partition_of`."""
+    if "#" not in partition and "%" not in partition:  # as most are
+        return partition, None
     name, hash_sign, bucket = partition.partition("#")
     return unescape(name), int(bucket) if hash_sign else None

@@ -52,7 +52,8 @@ class Router:
         if layout is None:
             name = escape(key) if "#" in key or "%" in key else key
             return raw, time_ms, name, FIRST_EPOCH
-        return raw, time_ms, *self._bucket(key, layout, raw, time_ms)
+        partition, epoch = self._bucket(key, layout, raw, time_ms)
+        return raw, time_ms, partition, epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
