@@ -10,6 +10,8 @@ from .errors import InvalidKey
 
 KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
 
+PLAIN_MAX = KEY_BYTES_MAX // 3  # so many ASCII characters fit however they are escaped
+
 
 def check_key(key: object) -> str:
     """The key as plain text, or `InvalidKey` that says what is wrong with it.
@@ -23,7 +25,7 @@ def check_key(key: object) -> str:
         raise InvalidKey("key must not be empty")
     if "\0" in key:
         raise InvalidKey("key must not contain NUL (\\0)")
-    if not (key.isascii() and len(key) <= KEY_BYTES_MAX // 3):
+    if not (key.isascii() and len(key) <= PLAIN_MAX):
         _check_size(key)
     return key if type(key) is str else str.__str__(key)
 

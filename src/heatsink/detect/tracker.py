@@ -17,6 +17,7 @@ CAPACITY = 8_192
 ALARM_UNITS = 800
 BUCKETS_MAX = 16_384
 NOTES_MAX = 256
+NOTES_KEPT = 65_536
 Note = tuple[str, int, int, str | None]
 
 
@@ -35,7 +36,13 @@ class Tracker:
         self._entries = self._top.entries
         self._alarmed: set[str] = set()
         self._bucket_units: dict[str, int] = {}
-        self._notes: deque[Note] = deque()  # any thread may append while another one counts
+        self._notes: deque[Note] = deque(maxlen=NOTES_KEPT)  # any thread may add while one counts
+        self.note = self._notes.append
+        """As `record` of a tuple, for who calls it so often that a call matters.
+
+        It counts nothing itself: that is done when a window or its alarms are looked at, ten times
+        a second. Should nobody look, the oldest notes are forgotten.
+        """
         self.gather = _nothing
         """Called before counts are taken away: for what others noted and record only now."""
 

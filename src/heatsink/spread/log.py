@@ -22,7 +22,7 @@ from heatsink.errors import (
     Retryable,
 )
 from heatsink.ids import IdScheme
-from heatsink.keys import check_key, escape
+from heatsink.keys import PLAIN_MAX, check_key, escape
 from heatsink.registry.layout import Layout
 
 from .gather import Gather, Range
@@ -45,6 +45,9 @@ class Log:
         self._router = parts.router
         self._tracker = parts.tracker
         self._backoff = parts.backoff
+        self._note = parts.tracker.note
+        self._monotonic_s = parts.clock.monotonic_s
+        self._patience_s = parts.backoff.patience_s
         self._scheme = parts.router.scheme
         self._pages = parts.pages
         self._is_prompt = parts.backoff.outlasts(parts.answers_in_s)
@@ -62,10 +65,14 @@ class Log:
 
         An error that comes after it was sent has the `id` to repeat it with.
         """
-        key = check_key(key)
+        is_plain = type(key) is str and 0 < len(key) <= PLAIN_MAX and key.isascii()
+        if not is_plain or "\0" in key:
+            key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
-        deadline_s, is_prompt = self._parts.begin(), self._is_prompt
+        if self._registry.refusal:
+            self._registry.check()
+        deadline_s, is_prompt = self._monotonic_s() + self._patience_s, self._is_prompt
         if id is not None:
             raw, time_ms = self._router.id_from(id)
             partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
@@ -78,8 +85,9 @@ class Log:
                 raw, time_ms, partition, epoch = placed
                 is_prompt = False
         expires_ms = None if ttl is None else time_ms + ttl_ms(ttl)
-        self._tracker.record(key, 1, len(body), partition if epoch.buckets > 1 else None)
-        row = Row(raw, body, epoch.start_ms, epoch.buckets, expires_ms)
+        start_ms, buckets = epoch
+        self._note((key, 1, len(body), partition if buckets > 1 else None))
+        row = Row(raw, body, start_ms, buckets, expires_ms)
         try:
             try:
                 if is_prompt:  # it will have ended in time
@@ -96,9 +104,8 @@ class Log:
         finally:
             if self._pages.is_used:
                 self._pages.wrote(key)
-        if taken_by is not None:
-            _check_same(row, taken_by, self._scheme)
-        return Receipt(raw, self._scheme, key, taken_by is None)
+        is_new = taken_by is None or not _is_same(row, taken_by, self._scheme)
+        return Receipt(raw, self._scheme, key, is_new)
 
     async def page(
         self,
@@ -266,8 +273,10 @@ def ttl_ms(ttl: object) -> int:
     return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX) * 1000)
 
 
-def _check_same(row: Row, taken_by: Row, scheme: IdScheme) -> None:
+def _is_same(row: Row, taken_by: Row, scheme: IdScheme) -> bool:
+    """True; what is not the same is an error."""
     if taken_by.deleted:
         raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")
     if taken_by.body != row.body:
         raise Conflict(f"id {scheme.value(row.raw)} was used with another body: use a new id")
+    return True

@@ -13,7 +13,7 @@ from heatsink.clock import Clock
 from heatsink.hashing import seeded_hash
 from heatsink.ids import IdScheme, Uuid7, minter_of
 from heatsink.keys import escape, partition_of
-from heatsink.registry.layout import FIRST_EPOCH, Epoch, Layout
+from heatsink.registry.layout import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
@@ -52,8 +52,12 @@ class Router:
         if layout is None:
             name = escape(key) if "#" in key or "%" in key else key
             return raw, time_ms, name, FIRST_EPOCH
-        partition, epoch = self._bucket(key, layout, raw, time_ms)
-        return raw, time_ms, partition, epoch
+        epoch = layout.epochs[-1]
+        if time_ms < epoch.start_ms:
+            epoch = layout.epoch_at(time_ms)
+        buckets = epoch.buckets  # as in `place`, with a hash or a name less where it can be
+        bucket = self._hash(raw) % buckets if buckets > 1 else None
+        return raw, time_ms, name_of(key, bucket), epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
         """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
@@ -84,14 +88,8 @@ class Router:
         layout = self._view.layouts.get(key)
         if layout is None:
             return escape(key), FIRST_EPOCH
-        return self._bucket(key, layout, raw, time_ms)
-
-    def _bucket(self, key: str, layout: Layout, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
-        epoch = layout.epochs[-1]  # what nearly every append asks for
-        if time_ms < epoch.start_ms:
-            epoch = layout.epoch_at(time_ms)
-        buckets = epoch.buckets
-        return name_of(key, self._hash(raw) % buckets if buckets > 1 else None), epoch
+        epoch = layout.epoch_at(time_ms)
+        return partition_of(key, epoch.bucket(self._hash(raw))), epoch
 
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
