@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from random import Random
 
 from heatsink.clock import Clock
-from heatsink.hashing import seeded_hash
+from heatsink.hashing import seeded_hash, seeded_state
 from heatsink.ids import IdScheme, Uuid7, minter_of
 from heatsink.keys import escape, partition_of
 from heatsink.registry.layout import FIRST_EPOCH, Epoch
@@ -36,6 +36,7 @@ class Router:
         self._view = registry.view
         self._time = registry.time
         self._hash = seeded_hash(registry.meta.seed)
+        self._begin_hash = seeded_state(registry.meta.seed)
         self._backoff = backoff
         self._now_s = clock.now_s
         self._mint = minter_of(scheme, rng).mint
@@ -55,8 +56,11 @@ class Router:
         epoch = layout.epochs[-1]
         if time_ms < epoch.start_ms:
             epoch = layout.epoch_at(time_ms)
-        buckets = epoch.buckets  # as in `place`, with a hash or a name less where it can be
-        bucket = self._hash(raw) % buckets if buckets > 1 else None
+        if epoch.buckets == 1:
+            return raw, time_ms, escape(key), epoch
+        state = self._begin_hash()  # as in `place`, without a call
+        state.update(raw)
+        bucket = int.from_bytes(state.digest(), "big") % epoch.buckets
         return raw, time_ms, name_of(key, bucket), epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
