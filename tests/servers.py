@@ -9,9 +9,16 @@ from typing import TypeVar
 
 import pytest
 
+from heatsink.stores.redis.address import Address, parse
 from heatsink.testing.servers import MissingServer
 
 Server = TypeVar("Server")
+PATIENCE_S = 5.0
+
+
+def patient(url: str) -> Address:
+    """Of a Redis, for tests that are not about a slow one: the machine may be."""
+    return parse(url, timeout_s=PATIENCE_S)
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from heatsink.bulk.batch import Batch, Rate
 from heatsink.bulk.store import Plan, Setback
 from heatsink.clock import SystemClock
 from heatsink.registry.decision import Decision
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import real
+from tests.servers import patient, real
 
 from .driver import PARTITION, Driver
 
@@ -85,7 +84,7 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
 )
 async def test_a_queue_can_do_no_more(words: tuple[str, ...]) -> None:
     with real(partial(RedisServer, acl=[ADMIN, ROLE])) as server:
-        connection = Connection(parse(server.url_for(*LOGIN)), ManualClock(), Random(1))
+        connection = Connection(patient(server.url_for(*LOGIN)), ManualClock(), Random(1))
         with pytest.raises(Refused):
             await connection.run(*words)
         await connection.close()

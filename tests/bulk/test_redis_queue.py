@@ -13,13 +13,12 @@ import pytest
 from heatsink.bulk.batch import Batch, Rate
 from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
 from heatsink.errors import InvalidSetting
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.keys import QueueKeys
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisSentinel, RedisServer
-from tests.servers import real
+from tests.servers import patient, real
 
 from .conftest import redis_queue
 from .driver import NOW_MS, PARTITION, Driver
@@ -33,7 +32,7 @@ async def stores(server: RedisServer, clock: ManualClock) -> AsyncIterator[Queue
 
 @pytest.fixture
 async def redis(server: RedisServer, clock: ManualClock) -> AsyncIterator[Connection]:
-    connection = Connection(parse(server.url), clock, Random(1))
+    connection = Connection(patient(server.url), clock, Random(1))
     await connection.run("FLUSHALL")
     yield connection
     await connection.close()

@@ -18,13 +18,12 @@ from heatsink.clock import SystemClock
 from heatsink.detect.fleet import FleetHeat
 from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.board import RedisBoard
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import Keys
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from heatsink.testing.servers import RedisServer
-from tests.servers import real
+from tests.servers import patient, real
 
 
 @asynccontextmanager
@@ -119,7 +118,7 @@ async def test_what_is_shown_is_whole_and_ends_by_itself() -> None:
     window = WindowHeat(7, 7.0, True, {"k": KeyHeat(5, 4, 3, 2, 1)}, 0.5)
     heat = FleetHeat("boss", 1.0, window, (PartitionHeat(3, 9.0),))
     with real(RedisServer) as server:
-        connection = Connection(parse(server.url), SystemClock(), Random(1))
+        connection = Connection(patient(server.url), SystemClock(), Random(1))
         board, keys = RedisBoard(connection, Keys()), Keys()
         assert await board.look() is None
         await board.show(heat)

@@ -15,7 +15,6 @@ from heatsink.registry.soft import SoftDecision, SoftStore
 from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.memory.news import MemoryNews
 from heatsink.stores.memory.soft import MemorySoft
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.bus import RedisBus
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import Keys
@@ -23,7 +22,7 @@ from heatsink.stores.redis.news import RedisNews
 from heatsink.stores.redis.soft import RedisSoft
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import real
+from tests.servers import patient, real
 
 
 @dataclass
@@ -53,7 +52,7 @@ def keys() -> Keys:
 
 @pytest.fixture
 async def connection(server: RedisServer, clock: ManualClock) -> AsyncIterator[Connection]:
-    made = Connection(parse(server.url), clock, Random(1))
+    made = Connection(patient(server.url), clock, Random(1))
     yield made
     await made.close()
 
@@ -72,7 +71,7 @@ async def relay(
         yield Relay(MemoryBus(), MemoryNews(), lambda: MemorySoft(log))
         return
     url = request.getfixturevalue(request.param).url
-    connection = Connection(parse(url), clock, Random(1))
+    connection = Connection(patient(url), clock, Random(1))
     bus = RedisBus(connection, keys, "me", clock, reports_max=1_000)
     yield Relay(bus, RedisNews(connection, keys), lambda: RedisSoft(connection, keys))
     await connection.close()

@@ -16,7 +16,6 @@ from heatsink.detect.fleet import FleetHeat
 from heatsink.detect.heat import Heat, Report, WindowHeat
 from heatsink.registry.decision import Decision
 from heatsink.registry.news import News
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.board import RedisBoard
 from heatsink.stores.redis.bus import RedisBus
 from heatsink.stores.redis.connection import Connection, Refused
@@ -26,7 +25,7 @@ from heatsink.stores.redis.soft import RedisSoft
 from heatsink.stores.redis.wire import RedisWire
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import real
+from tests.servers import patient, real
 
 from .test_relay_conformance import META, entry
 from .test_wire_conformance import Listener, listening, until
@@ -55,7 +54,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisClust
 async def logged_in(
     server: RedisServer | RedisCluster, role: tuple[str, str]
 ) -> AsyncIterator[Connection]:
-    connection = Connection(parse(server.url_for(*role)), ManualClock(), Random(1))
+    connection = Connection(patient(server.url_for(*role)), ManualClock(), Random(1))
     yield connection
     await connection.close()
 
@@ -97,7 +96,7 @@ async def test_each_role_hears_and_says_what_is_forgotten(
     guarded: RedisServer | RedisCluster, role: tuple[str, str]
 ) -> None:
     async with logged_in(guarded, role) as connection:
-        address, keys, ear = parse(guarded.url_for(*role)), Keys(), Listener()
+        address, keys, ear = patient(guarded.url_for(*role)), Keys(), Listener()
         one, two = (RedisWire(connection, address, keys, SystemClock(), Random()) for _ in "ab")
         async with listening(one, ear):
             await until(lambda: ear.links)

@@ -9,12 +9,12 @@ import pytest
 
 from heatsink.detect.heat import Heat, Report
 from heatsink.stores.redis import bus as module
-from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.bus import RedisBus
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import GROUP, Keys
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisServer
+from tests.servers import patient
 
 REPORT = Report("a", 1, 1.0, True, 0, {"k": Heat(1, 1)})
 
@@ -107,7 +107,7 @@ async def test_an_emptied_redis_gets_its_group_again(
 
 
 async def test_the_stream_is_named_after_the_deployment(server: RedisServer, keys: Keys) -> None:
-    connection = Connection(parse(server.url), ManualClock(), Random(1))
+    connection = Connection(patient(server.url), ManualClock(), Random(1))
     await RedisBus(connection, keys, "me", ManualClock()).send(REPORT)
     assert await connection.run("XLEN", f"{{{keys.prefix}}}:hot_partitions") == 1
     await connection.close()

@@ -13,7 +13,7 @@ from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisSentinel, RedisServer
+from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
 from tests.servers import real
 
 AWKWARD = "p@ss/wörd%"
@@ -70,6 +70,30 @@ async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualCloc
         await clock.advance(0.1)
         assert await connection.run("PING") in (True, b"PONG")
         await connection.close()
+
+
+async def test_a_cluster_in_trouble_is_left_without_open_connections() -> None:
+    with real(RedisCluster) as cluster:
+        connection = Connection(parse(cluster.url), SystemClock(), Random(1))
+        keys = [f"key-{number}" for number in range(30)]  # of every master
+        await run_all(connection, "INCR", keys)
+        cluster.masters[2].kill()
+        with pytest.raises(Unavailable, match=r"did not answer GET \(ConnectionError: .+\)"):
+            await run_all(connection, "GET", keys)
+        await connection.close()
+        for master in cluster.masters[:2]:
+            await until_alone(master)
+
+
+async def run_all(connection: Connection, command: str, keys: list[str]) -> None:
+    for key in keys:
+        await connection.run(command, key)
+
+
+async def until_alone(server: RedisServer) -> None:
+    async with asyncio.timeout(10):
+        while "connected_clients:1\r" not in server.command("INFO", "clients"):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_redis_that_answers_nothing_is_given_up_on(clock: ManualClock) -> None:

@@ -20,8 +20,8 @@ from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import Keys
 from heatsink.stores.redis.wire import RedisWire
-from heatsink.testing.servers import RedisServer
-from tests.servers import real
+from heatsink.testing.servers import RedisCluster, RedisServer
+from tests.servers import patient, real
 
 CLOCK = SystemClock()
 MakeWire = Callable[[], Wire]
@@ -62,7 +62,7 @@ async def make_wire(request: pytest.FixtureRequest, keys: Keys) -> AsyncIterator
         ends: list[MemoryWire] = []
         yield lambda: MemoryWire(ends)
         return
-    address, rng = parse(request.getfixturevalue(request.param).url), Random()
+    address, rng = patient(request.getfixturevalue(request.param).url), Random()
     connection = Connection(address, CLOCK, rng)
     yield lambda: RedisWire(connection, address, keys, CLOCK, rng)
     await connection.close()
@@ -83,6 +83,23 @@ async def test_the_others_hear_what_one_sends_and_it_does_not_hear_itself(
         await until(lambda: len(ears[1].keys) == len(ears[2].keys) == 2)
     assert ears[1].keys == ears[2].keys == [["a", "ü"], []]
     assert ears[0].keys == []
+
+
+async def test_in_a_cluster_all_listen_where_all_send(cluster: RedisCluster, keys: Keys) -> None:
+    """Nodes of a young cluster lose messages that they pass on to each other."""
+    address, rng, ears = patient(cluster.url), Random(), [Listener() for _ in range(4)]
+    connection = Connection(address, CLOCK, rng)
+    wires = [RedisWire(connection, address, keys, CLOCK, rng) for _ in ears]
+    tasks = [asyncio.ensure_future(wire.listen(ear)) for wire, ear in zip(wires, ears, strict=True)]
+    await until(lambda: all(ear.links for ear in ears))
+    counts = [master.command("PUBSUB", "NUMSUB", keys.forgotten) for master in cluster.masters]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    (home,) = await connection.nodes(keys.forgotten)
+    await connection.close()
+    homes = [m for m, said in zip(cluster.masters, counts, strict=True) if said.endswith(":4")]
+    assert [str(home)] == [master.address for master in homes]
 
 
 def process(invalidation: Invalidation) -> tuple[Reads, asyncio.Task[None]]:

@@ -77,7 +77,7 @@ class Connection:
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._is_closed = False
         self._failures = 0
-        self._told: set[str] = set()  # reasons of this outage: each is logged once
+        self._told: set[str] = set()  # kinds of failure in this outage: each is logged once
         self._forbidden: set[str] = set()  # commands that its user may not run: each likewise
         self._resume_s = float("-inf")
 
@@ -121,7 +121,7 @@ class Connection:
                 try:
                     await driver.initialize()
                 except BaseException:
-                    await driver.aclose()
+                    await _close(driver)
                     raise
                 self._driver = driver
             return self._driver
@@ -143,13 +143,13 @@ class Connection:
             return NoAccess(f"{where} {untrusted}")
         if isinstance(error, ANSWERS) and not isinstance(error, MOMENTARY):
             return self._said(_refusal(error, where, command), command)
-        reason = type(error).__name__
-        self._fail(reason)
+        reason = _reason(error)
+        self._fail(reason, kind=type(error).__name__)
         return Unavailable(f"{where} did not answer {command} ({reason}): retry later")
 
-    def _fail(self, reason: str) -> None:
-        if reason not in self._told:
-            self._told.add(reason)
+    def _fail(self, reason: str, kind: str = "") -> None:
+        if (kind or reason) not in self._told:
+            self._told.add(kind or reason)
             logger.warning("Redis at %s is out of reach (%s)", self._address, reason)
         now_s = self._clock.monotonic_s()
         if now_s < self._resume_s:
@@ -182,7 +182,21 @@ class Connection:
         driver, self._driver = self._driver, None
         await asyncio.gather(*self._calls, return_exceptions=True)
         if driver is not None:
-            await driver.aclose()
+            await _close(driver)
+
+
+async def _close(driver: Driver) -> None:
+    """A cluster's own end does nothing once a command has failed: it waits for a new start."""
+    await driver.aclose()
+    if isinstance(driver, RedisCluster):
+        await driver.nodes_manager.aclose()
+        await driver.nodes_manager.aclose("startup_nodes")
+
+
+def _reason(error: Exception) -> str:
+    """Its name, and what it says where that is more."""
+    said = str(error).strip().rstrip(".")
+    return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
 
 def _refusal(error: Exception, where: str, command: str) -> Refused:

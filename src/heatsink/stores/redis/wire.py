@@ -24,6 +24,7 @@ from .keys import Keys
 
 PING_S = 1.0
 SILENCE_S = 3.0
+NOTHING = b""
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
@@ -39,16 +40,15 @@ class RedisWire:
     def __init__(
         self, connection: Connection, address: Address, keys: Keys, clock: Clock, rng: Random
     ) -> None:
-        self._run = connection.run
+        self._connection = connection
         self._address = address
         self._channel = keys.forgotten
         self._clock = clock
-        self._rng = rng
         self._name = f"{rng.getrandbits(64):016x}"
 
     async def send(self, keys: Sequence[str]) -> None:
         body = msgspec.msgpack.encode(_Message(self._name, list(keys)))
-        await self._run("PUBLISH", self._channel, body)
+        await self._connection.run("PUBLISH", self._channel, body)
 
     async def listen(self, ear: Ear) -> None:
         try:
@@ -58,11 +58,7 @@ class RedisWire:
             raise Unavailable(f"the link to Redis at {self._address} broke ({name})") from None
 
     async def _hear(self, ear: Ear) -> None:
-        """In a cluster every node hears what any node publishes."""
-        address = self._address
-        if address.kind == "cluster":
-            address = address.node(*self._rng.choice(address.hosts))
-        driver: Any = open_driver(address)
+        driver: Any = open_driver(await self._home())
         pubsub = driver.pubsub()
         try:
             await asyncio.wait_for(pubsub.subscribe(self._channel), SILENCE_S)
@@ -70,6 +66,16 @@ class RedisWire:
         finally:
             await pubsub.aclose()
             await driver.aclose()
+
+    async def _home(self) -> Address:
+        """In a cluster the node that is published at: a young or mended one loses what its nodes
+        pass on. A message that says nothing finds out whether it is still the one that is known.
+        """
+        if self._address.kind != "cluster":
+            return self._address
+        await self._connection.run("PUBLISH", self._channel, NOTHING)
+        (home,) = await self._connection.nodes(self._channel)
+        return home
 
     async def _take_messages(self, pubsub: Any, ear: Ear) -> None:
         heard_s = pinged_s = self._clock.monotonic_s()
