@@ -19,7 +19,7 @@ from boto3.dynamodb.types import Binary
 
 from heatsink.boto import Table, times
 from heatsink.clock import SystemClock
-from heatsink.errors import InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
+from heatsink.errors import Closed, InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
 from heatsink.service.fsck import run_fsck
 
 from .conftest import HEATSINK, KEYS, Engine, until
@@ -100,6 +100,19 @@ def shop(engine: Engine) -> Iterator[Shop]:
     shop = Shop(engine)
     yield shop
     shop.table.close()
+
+
+def test_a_closed_table_says_so(shop: Shop) -> None:
+    shop.spread(4)
+    sent = millis_key(now_ms())
+    shop.write(shop.table.put_item, sent, "hello")
+    shop.table.close()
+    with pytest.raises(Closed, match="this table is closed: make another"):
+        shop.table.get_item(Key={"conversation": "c1", "sent": sent})
+    with pytest.raises(Closed, match="this table is closed"):
+        shop.table.query(KeyConditionExpression=Key("conversation").eq("c1"))
+    with pytest.raises(Closed, match="this table is closed"):
+        shop.write(shop.table.put_item, millis_key(now_ms()), "again")
 
 
 def test_old_rows_and_new_ones_read_as_one_through_1_4_2(shop: Shop) -> None:

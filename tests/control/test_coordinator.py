@@ -125,7 +125,7 @@ async def test_an_error_is_told_and_the_next_turn_comes(clock: ManualClock) -> N
     store = MemoryRegistry(clock)
     made = await coordinator(store, "a", clock)
     outcomes: list[HeatsinkError | None] = []
-    made._on_turn = outcomes.append
+    made._on_turn = lambda error, _: outcomes.append(error)
     turns = 0
 
     class Failing:

@@ -23,7 +23,7 @@ class Turns:
     async def last(self, seconds: float, *outcomes: HeatsinkError | None) -> list[str]:
         self._said.clear()
         for turn in range(round(seconds * 8)):
-            self._log.note(outcomes[turn % len(outcomes)])
+            self._log.note(outcomes[turn % len(outcomes)], None)
             await self._clock.advance(0.125)
         assert all(record.levelno == logging.WARNING for record in self._said.records)
         return [record.getMessage() for record in self._said.records]
@@ -53,6 +53,20 @@ async def test_a_store_that_comes_and_goes_does_not_flood_the_log(turns: Turns) 
         "turns of the coordinator succeed again; 0 more failed",
         f"40 more turns of the coordinator failed: {AWAY}",
         "turns of the coordinator succeed again; 0 more failed",
+    ]
+
+
+def test_whoever_begins_or_ends_to_lead_says_so(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "heatsink.lead")
+    log = TurnLog(clock)
+    for term in (None, 3, 3, None, None, 5):
+        log.note(None, term)
+    assert [record.getMessage() for record in caplog.records] == [
+        "this coordinator leads now, in term 3",
+        "another coordinator may lead now: term 3 is over",
+        "this coordinator leads now, in term 5",
     ]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from heatsink.client.blocking import BlockingHeatsink
-from heatsink.errors import Retryable
+from heatsink.errors import Closed, Retryable
 from heatsink.registry.layout import Layout
 
 Result = TypeVar("Result")
@@ -26,6 +26,11 @@ class Background:
         self.view = inner._registry.view
         self.tracker = inner._tracker
         self._backoff = inner._backoff
+        self.is_closed = False
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise Closed("this table is closed: make another heatsink.boto.Table")
 
     def close(self) -> None:
         self.client.close()

@@ -80,6 +80,7 @@ class Table:
     ) -> dict[str, Any]:
         """One item by its keys, under "Item" if there is one."""
         _refuse("get_item", others)
+        self._background.check_open()
         key, sort = self._key_of(Key, exactly=True)
         label = self._places.registry_key(key)
         self._background.tracker.record_read(label)
@@ -105,6 +106,7 @@ class Table:
     ) -> dict[str, Any]:
         """Items of one key in the order of their sort keys. Follow `LastEvaluatedKey` for more."""
         _refuse("query", others)
+        self._background.check_open()
         if Limit is not None:
             check_whole("Limit", Limit, 1, LIMIT_MAX)
         asked = read_condition(KeyConditionExpression, self._keys.partition, self._keys.sort)
@@ -144,6 +146,7 @@ class Table:
 
     def close(self) -> None:
         """Give back what it holds; your own table stays open."""
+        self._background.is_closed = True
         self._pool.shutdown()
         self._background.close()
 
@@ -155,6 +158,7 @@ class Table:
 
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
         """The requests that write an item, by place: one for a put, maybe two for a delete."""
+        self._background.check_open()
         key, sort = self._key_of(item, exactly=deleted)
         places = self._places
         label = places.registry_key(key)

@@ -27,7 +27,7 @@ class Coordinator:
         registry: Registry,
         lease: Lease,
         clock: Clock,
-        on_turn: Callable[[HeatsinkError | None], None] = lambda _: None,
+        on_turn: Callable[[HeatsinkError | None, int | None], None] = lambda _error, _term: None,
     ) -> None:
         self.loops: list[Turn] = []
         self._registry = registry
@@ -66,7 +66,7 @@ class Coordinator:
 
     async def run(self) -> None:
         while True:
-            self._on_turn(await self._failure_of(self.run_once))
+            self._on_turn(await self._failure_of(self.run_once), self.term)
             await self._clock.sleep(TURN_S if self.leads else self._registry.standby_s(TURN_S))
 
     async def _failure_of(self, turn: Callable[[], Awaitable[None]]) -> HeatsinkError | None:

@@ -334,8 +334,15 @@ async def test_a_date_that_is_none_does_no_harm() -> None:
     assert abs(answer.store_ms / 1000 - SystemClock().now_s()) < 3_600
 
 
-@pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\n"])
-async def test_a_server_that_does_not_speak_http_is_unavailable(said: bytes) -> None:
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        (b"", ": retry"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", " is not DynamoDB: check endpoint= in the url"),
+        (b"HTTP/1.1 200 OK\r\n", ": retry"),
+    ],
+)
+async def test_a_server_that_does_not_speak_http_is_unavailable(said: bytes, cure: str) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.close()
@@ -345,7 +352,7 @@ async def test_a_server_that_does_not_speak_http_is_unavailable(said: bytes) -> 
     async with server:
         refusal = await calling(f"http://127.0.0.1:{port}")
     assert isinstance(refusal, Unavailable)
-    assert str(refusal).endswith(": retry")
+    assert str(refusal).endswith(cure)
 
 
 async def test_an_append_without_a_store_ends_at_its_deadline_and_says_why() -> None:

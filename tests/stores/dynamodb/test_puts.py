@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink import connect
+from heatsink import Heatsink, connect
 from heatsink.clock import SystemClock
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
+from heatsink.errors import Misconfigured
 from heatsink.spread.store import Row
-from heatsink.stores.dynamodb import make_table
+from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.items import row_item
+from heatsink.stores.dynamodb.items import ROW, key, row_item
 from heatsink.stores.dynamodb.puts import CONDITIONS, RowPuts
 from heatsink.stores.dynamodb.table import Table
 from heatsink.stores.stores import Meter
@@ -43,11 +49,46 @@ class Blob(bytes):
     pass
 
 
-async def test_what_is_derived_from_text_or_bytes_is_sent_as_such() -> None:
+@asynccontextmanager
+async def on_an_engine() -> AsyncIterator[tuple[Heatsink, str]]:
+    """With the engine's address."""
     async with running_engine(EngineSettings(port=0), SystemClock()) as endpoint:
-        address = parse("messages", {"endpoint": endpoint})
-        await make_table(address, SystemClock())
+        await make_table(parse("messages", {"endpoint": endpoint}), SystemClock())
         async with connect(f"dynamodb://messages?endpoint={endpoint}") as hs:
-            await hs.log.append(Text("general"), Blob(b"hello"))
-            [entry] = (await hs.log.page("general")).entries
-            assert entry.body == b"hello"
+            yield hs, endpoint
+
+
+async def test_what_is_derived_from_text_or_bytes_is_sent_as_such() -> None:
+    async with on_an_engine() as (hs, _):
+        await hs.log.append(Text("general"), Blob(b"hello"))
+        [entry] = (await hs.log.page("general")).entries
+        assert entry.body == b"hello"
+
+
+async def test_callers_beyond_the_connections_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who calls again at once does not pass those who wait."""
+    monkeypatch.setattr("heatsink.stores.dynamodb.client.CONNECTIONS_MAX", 2)
+    appended = [0] * 12
+
+    async def append_until_one_has(enough: int, caller: int) -> None:
+        while max(appended) < enough:
+            await hs.log.append(f"room-{caller}", b"hello")
+            appended[caller] += 1
+
+    async with on_an_engine() as (hs, _), asyncio.TaskGroup() as callers:
+        for caller in range(len(appended)):
+            callers.create_task(append_until_one_has(20, caller))
+    assert min(appended) >= 18
+
+
+async def test_an_item_that_is_no_row_is_named() -> None:
+    async with on_an_engine() as (hs, endpoint):
+        id = (await hs.log.append("general", b"hello")).id
+        table, client = open_table(parse("messages", {"endpoint": endpoint}), SystemClock())
+        strange = {**key("general", ROW + id.bytes), "color": {"S": "green"}}
+        await table.call("PutItem", {"Item": strange})
+        await client.close()
+        with pytest.raises(Misconfigured, match=r"no row of Heatsink .*general.*Delete the item"):
+            await hs.log.append("general", b"hello", id=id)
+        with pytest.raises(Misconfigured, match="who else writes to it"):
+            await hs.log.page("general")

@@ -38,7 +38,7 @@ def set_up(as_json: bool) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each stranger's bad request
-    for name in ("heatsink.serve", "heatsink.audit"):
+    for name in ("heatsink.serve", "heatsink.audit", "heatsink.lead"):
         logging.getLogger(name).setLevel(logging.INFO)
 
 

@@ -60,6 +60,7 @@ class DynamoClient:
         self._monotonic_s = clock.monotonic_s
         late = f"did not answer within {timeout_s:g} s: check the network, retry"
         self._cut = Cut(clock, f"{self._url} {late}")
+        self.turns = asyncio.Semaphore(CONNECTIONS_MAX)  # first come, first served
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -76,8 +77,9 @@ class DynamoClient:
     async def _send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         try:
             with self.in_time():
-                response = await self.post(operation, body, await self.credentials.get())
-                return response.status, response.headers, await response.read()
+                async with self.turns:
+                    response = await self.post(operation, body, await self.credentials.get())
+                    return response.status, response.headers, await response.read()
         except BROKEN as error:
             raise self.explained(error) from None
 
@@ -88,9 +90,9 @@ class DynamoClient:
     def post(
         self, operation: str, body: bytes, credentials: Credentials
     ) -> Awaitable[aiohttp.ClientResponse]:
-        """A signed request. Whoever awaits it also awaits its `read`, which frees the connection.
+        """A signed request, in one of the `turns`. What awaiting it may raise is `BROKEN`.
 
-        It does so whatever happens; what it and this may raise is `BROKEN`.
+        Whoever awaits it also awaits its `read`, which frees the connection whatever happens.
         """
         headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
         session = self._open_session()
@@ -116,6 +118,8 @@ class DynamoClient:
                 f"cannot connect to DynamoDB at {self._url}: {error.os_error}; "
                 "check region= and endpoint= in the url"
             )
+        if isinstance(error, aiohttp.ClientResponseError):
+            return self.stranger()  # no HTTP at all
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
 
@@ -130,7 +134,7 @@ class DynamoClient:
             raise Closed.meanwhile(STORE)
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=300),
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 auto_decompress=False,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from heatsink.errors import Misconfigured
 from heatsink.registry.decision import Decision
 from heatsink.registry.layout import COLD, Layout
 from heatsink.spread.store import Row
@@ -79,14 +80,20 @@ def row_item(partition: str, row: Row) -> Item:
 
 
 def row_of(item: Item) -> Row:
-    return Row(
-        sort_of(item)[1:],
-        b64decode(item["b"]["B"]),
-        integer(item, "e"),
-        integer(item, "n"),
-        integer(item, "x") if "x" in item else None,
-        "d" in item,
-    )
+    try:
+        return Row(
+            sort_of(item)[1:],
+            b64decode(item["b"]["B"]),
+            integer(item, "e"),
+            integer(item, "n"),
+            integer(item, "x") if "x" in item else None,
+            "d" in item,
+        )
+    except (LookupError, TypeError, ValueError):
+        raise Misconfigured(
+            f"the table holds an item that is no row of Heatsink (p={item.get('p')}, "
+            f"s={item.get('s')}): who else writes to it? Delete the item"
+        ) from None
 
 
 def epochs_value(layout: Layout) -> Item:

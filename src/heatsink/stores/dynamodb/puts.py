@@ -65,8 +65,9 @@ class RowPuts:
         client = self._client
         try:
             with client.in_time():
-                response = await client.post("PutItem", body, await client.credentials.get())
-                answer = await response.read()
+                async with client.turns:
+                    response = await client.post("PutItem", body, await client.credentials.get())
+                    answer = await response.read()
         except BROKEN as error:
             raise client.explained(error) from None
         if response.status != 200:
