@@ -45,8 +45,9 @@ def demo() -> Iterator[str]:
 
 
 def shows(page: Page, act: str, snapshots: int = 1) -> None:
+    """A page that is only beginning to load has no body yet."""
     page.wait_for_function(
-        "([act, least]) => document.body.dataset.act === act"
+        "([act, least]) => document.body?.dataset.act === act"
         " && Number(document.body.dataset.snapshots) >= least",
         arg=[act, snapshots],
     )

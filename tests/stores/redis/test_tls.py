@@ -69,7 +69,7 @@ async def test_news_goes_over_tls(
                 await asyncio.sleep(0.02)
         async with a_connection(news) as connection:
             assert await connection.run("GET", "{tls}:registry:pair")
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "heatsink"]
 
 
 async def test_a_login_goes_over_tls(authority: trustme.CA, ca: Path) -> None:
@@ -82,14 +82,15 @@ async def test_a_login_goes_over_tls(authority: trustme.CA, ca: Path) -> None:
 
 
 async def test_every_master_of_a_cluster_is_reached_over_tls(
-    cluster: RedisCluster, authority: trustme.CA, ca: Path
+    authority: trustme.CA, ca: Path
 ) -> None:
+    """A cluster of its own: it goes on for a while to announce ports that were taken back."""
     async with AsyncExitStack() as stack:
+        cluster = stack.enter_context(real(RedisCluster))
         ports = []
         for master in cluster.masters:
             ports.append(await stack.enter_async_context(tls_before(master.port, authority)))
-            announce(master, ports[-1])
-            stack.callback(announce, master, 0)
+            master.command("CONFIG", "SET", "cluster-announce-port", str(ports[-1]))
         while not all(
             f":{port}" in cluster.masters[0].command("CLUSTER", "SLOTS") for port in ports
         ):
@@ -98,11 +99,6 @@ async def test_every_master_of_a_cluster_is_reached_over_tls(
         connection = await stack.enter_async_context(a_connection(url))
         for key in "abcdef":
             assert await connection.run("SET", key, "over TLS")
-
-
-def announce(master: RedisServer, port: int) -> None:
-    """The port at which it tells others to find it; 0 is its own."""
-    master.command("CONFIG", "SET", "cluster-announce-port", str(port))
 
 
 @pytest.mark.parametrize("kind", ["rediss", "rediss+cluster"])
