@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
@@ -10,12 +10,23 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from heatsink import Heatsink, connect
+from heatsink.stores.redis import connection
 from heatsink.testing import ManualClock
+
+from .servers import PATIENCE_S
 
 settings.register_profile(
     "heatsink", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("heatsink")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience_with_connects() -> Iterator[None]:
+    """No URL says how long a connect to a Redis may take, and a machine may stall for a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "CONNECT_S", PATIENCE_S)
+        yield
 
 
 @pytest.fixture

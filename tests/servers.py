@@ -18,7 +18,11 @@ PATIENCE_S = 5.0
 
 def patient(url: str) -> Address:
     """Of a Redis, for tests that are not about a slow one: the machine may be."""
-    return parse(url, timeout_s=PATIENCE_S)
+    return parse(patient_url(url))
+
+
+def patient_url(url: str) -> str:
+    return f"{url}?timeout_s={PATIENCE_S:g}"
 
 
 @contextmanager

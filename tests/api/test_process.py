@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -31,7 +31,7 @@ LIMITS = (
     "grace_s=5",
 )
 FLAGS = [word for limit in LIMITS for word in ("--limit", limit)]
-BRIEF = ("--limit", "grace_s=2")
+BRIEF = ("--limit", "grace_s=5")
 MESSAGES = "/v1/conversations/conv/messages"
 
 
@@ -56,6 +56,13 @@ def everything(connection: socket.socket) -> bytes:
         if not piece:
             return data
         data += piece
+
+
+def until_refused(server: Served) -> None:
+    with suppress(ConnectionRefusedError):
+        while True:
+            connected(server).close()
+            sleep(0.02)
 
 
 def is_well(server: Served) -> bool:
@@ -85,9 +92,7 @@ def test_a_request_under_way_is_finished_before_the_end(tmp_path: Path) -> None:
             connection.sendall(f"{head}\r\n\r\n{body[:5]}".encode())
             sleep(0.3)
             served.ask_to_stop()
-            sleep(0.5)
-            with pytest.raises(OSError):
-                connected(served)
+            until_refused(served)
             connection.sendall(body[5:].encode())
             assert everything(connection).startswith(b"HTTP/1.1 201")
             list(lines)  # the stream of events ends by itself
@@ -155,9 +160,10 @@ def test_what_is_no_http(server: Served) -> None:
 def test_a_head_that_comes_too_slowly(server: Served) -> None:
     with closing(connected(server)) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n")
-        for _ in range(4):
-            sleep(0.2)
-            connection.sendall(b"x: y\r\n")
+        with suppress(OSError):  # it hung up on us, as this machine stood still for a while
+            for _ in range(4):
+                sleep(0.2)
+                connection.sendall(b"x: y\r\n")
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
@@ -254,9 +260,9 @@ def test_a_client_that_leaves_in_the_middle_of_a_batch(server: Served) -> None:
     with closing(connected(server)) as connection:
         connection.sendall(head.encode() + b'7\r\n"item"\n\r\n')
         sleep(0.3)
-    for _ in range(50):
+    for _ in range(300):
         batch = httpx.get(server.url + "/v1/bulk/left").json()
-        if batch["state"] == "aborted":
+        if batch.get("state") == "aborted":
             return
         sleep(0.1)
     pytest.fail(str(batch))

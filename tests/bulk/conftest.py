@@ -14,7 +14,7 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import real
+from tests.servers import patient_url, real
 
 from .driver import Driver
 
@@ -35,7 +35,7 @@ def cluster() -> Iterator[RedisCluster]:
 async def redis_queue(url: str, clock: ManualClock) -> AsyncIterator[QueueStores]:
     """Scripts go by the test's clock."""
     stores = open_queue(
-        url,
+        patient_url(url),
         clock,
         Random(1),
         stage=f"test-{uuid4().hex}",

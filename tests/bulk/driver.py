@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import (
@@ -25,6 +27,8 @@ PARTITION = 3
 LEASE_MS = 10_000
 NOW_MS = int(BEGINNING_S * 1000)
 COST_US = 1_000
+HEARD_S = 30.0
+RING_AGAIN_S = 0.1
 
 
 @dataclass
@@ -103,6 +107,17 @@ class Driver:
 
     async def ends(self, *reported: PartEnd) -> list[PartEnd]:
         return (await self.stores.queue.chores(PARTITION, reported)).ends
+
+
+async def ring_until_heard(driver: Driver, waiting: asyncio.Task[set[int]]) -> set[int]:
+    """A bell may miss a ring: before its subscription is there, or between nodes that are young."""
+    async with asyncio.timeout(HEARD_S):
+        for number in count():
+            await driver.submit(f"ring-{number}", [1])
+            await asyncio.wait({waiting}, timeout=RING_AGAIN_S)
+            if waiting.done():
+                break
+    return await waiting
 
 
 def places(slices: Sequence[Slice]) -> list[tuple[str, int, int]]:

@@ -16,7 +16,7 @@ from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.durability import Durability
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import real
+from tests.servers import patient_url, real
 
 from .driver import NOW_MS, PARTITION
 
@@ -27,7 +27,7 @@ OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the comman
 
 @asynccontextmanager
 async def opened(url: str, durability: Durability = "fsync") -> AsyncIterator[QueueStores]:
-    stores = open_queue(url, SystemClock(), Random(1), durability=durability)
+    stores = open_queue(patient_url(url), SystemClock(), Random(1), durability=durability)
     try:
         await stores.open()
         yield stores
@@ -164,10 +164,10 @@ async def test_a_place_that_is_down_does_not_keep_the_others_from_opening() -> N
         await stores.close()
 
 
-async def test_every_master_of_a_cluster_is_asked(cluster: RedisCluster) -> None:
-    for master in cluster.masters:
-        master.command("CONFIG", "SET", "appendonly", "yes")
-    try:
+async def test_every_master_of_a_cluster_is_asked() -> None:
+    with real(RedisCluster) as cluster:
+        for master in cluster.masters:
+            master.command("CONFIG", "SET", "appendonly", "yes")
         async with opened(cluster.url) as stores:
             for partition in range(12):
                 await stage(stores, partition)
@@ -178,6 +178,3 @@ async def test_every_master_of_a_cluster_is_asked(cluster: RedisCluster) -> None
         with pytest.raises(InvalidSetting):
             async with opened(cluster.url):
                 pass
-    finally:
-        for master in cluster.masters:
-            master.command("CONFIG", "SET", "appendonly", "no")

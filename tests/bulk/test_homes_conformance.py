@@ -10,7 +10,7 @@ from heatsink.bulk.batch import Batch, PartPlace, Rate
 from heatsink.bulk.store import ANNOUNCED_MS, Plan, QueueStores
 from heatsink.testing import ManualClock
 
-from .driver import PARTITION, Driver
+from .driver import PARTITION, Driver, ring_until_heard
 
 
 def batch(id: str, submitted_ms: int = 1, tenant: str = "ada") -> Batch:
@@ -197,10 +197,7 @@ async def test_a_lane_that_was_refused_long_ago_is_as_good_as_unlimited(
 
 async def test_the_bell_rings_for_what_can_be_claimed(driver: Driver, stores: QueueStores) -> None:
     wait = asyncio.ensure_future(stores.bell.wait(60.0))
-    await asyncio.sleep(0.2)  # a subscription takes a moment to be there
-    await driver.submit("a", [1])
-    async with asyncio.timeout(5):
-        assert await wait == {PARTITION}
+    assert await ring_until_heard(driver, wait) == {PARTITION}
 
 
 async def test_the_bell_gives_up_in_time(stores: QueueStores, clock: ManualClock) -> None:

@@ -19,9 +19,9 @@ from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
-from tests.servers import patient, real
+from tests.servers import patient, patient_url, real
 
-from .driver import PARTITION, Driver
+from .driver import PARTITION, Driver, ring_until_heard
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
 ROLE = re.findall(r"^    (user heatsink-queue .*)$", PAGE, re.MULTILINE)[0]
@@ -43,13 +43,13 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[RedisServer | RedisClust
 
 
 async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> None:
-    stores = open_queue(guarded.url_for(*LOGIN), SystemClock(), Random(1))
+    stores = open_queue(patient_url(guarded.url_for(*LOGIN)), SystemClock(), Random(1))
     driver = Driver(stores, ManualClock())
     await stores.open()
-    wait = asyncio.ensure_future(stores.bell.wait(10.0))
-    await asyncio.sleep(0.3)
+    wait = asyncio.ensure_future(stores.bell.wait(60.0))
+    assert await ring_until_heard(driver, wait) == {PARTITION}
+    await driver.work()
     await driver.submit("a", [2, 3])
-    assert await wait == {PARTITION}
     await stores.sync()
     first, second = await driver.slices()
     await driver.settle(first, "rf", Setback(0, "why"))

@@ -278,10 +278,10 @@ async def test_many_pins_at_once_all_hold(hs: Heatsink) -> None:
 def test_a_client_made_before_a_fork_mints_its_own_ids() -> None:
     client = heatsink.connect("memory://")
     parent, child = os.pipe()
-    if os.fork() == 0:
+    if not (forked := os.fork()):
         os.write(child, client._rng.randbytes(16))
         os._exit(0)
-    os.wait()
+    os.waitpid(forked, 0)
     assert os.read(parent, 16) != client._rng.randbytes(16)
     os.close(parent)
     os.close(child)
@@ -305,7 +305,7 @@ async def test_a_hot_key_is_spread_without_being_asked(url: str) -> None:
 
 
 async def test_a_partition_over_its_limit_ends_in_overloaded() -> None:
-    limit, retries = PartitionLimit(writes_s=1, burst_s=1.0), Retries(deadline_s=0.2)
+    limit, retries = PartitionLimit(writes_s=0.001), Retries(deadline_s=0.2)
     async with heatsink.connect("memory://", limit=limit, retries=retries) as hs:
         await hs.log.append("k", b"first")
         with pytest.raises(Overloaded, match="over its limit"):

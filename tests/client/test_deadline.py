@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -21,6 +22,7 @@ from heatsink.errors import HeatsinkError, Overloaded, Unavailable
 from heatsink.ids import Minter, Uuid7
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
+from heatsink.stores.dynamodb.client import TIMEOUT_S
 from heatsink.stores.embedded import free_port
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import Faults, Link, SkewedClock, linked_stores, run_on_virtual_time
@@ -138,29 +140,37 @@ async def test_an_engine_that_is_frozen_delays_nobody_beyond_the_deadline(
         except HeatsinkError:
             await asyncio.sleep(0.1)
     async with connect(f"dynamodb://messages?endpoint={endpoint}", retries=IMPATIENT) as hs:
-        await hs.log.append("conv", b"hello")
+        await until_appended(hs)
         process.send_signal(signal.SIGSTOP)
         for name in ("append", "page", "add", "value"):
             started_s = monotonic()
             with pytest.raises(Overloaded):
                 await CALLS[name](hs)
-            assert monotonic() - started_s < DEADLINE_S + 1
+            assert monotonic() - started_s < TIMEOUT_S, "a single attempt would take that long"
         started_s = monotonic()
-    assert monotonic() - started_s < DEADLINE_S + 1
+    assert monotonic() - started_s < TIMEOUT_S
+
+
+async def until_appended(hs: Heatsink) -> None:
+    """A busy machine may not be done with it before the deadline."""
+    while True:
+        with suppress(Overloaded):
+            await hs.log.append("conv", b"hello")
+            return
 
 
 async def test_a_file_that_is_locked_delays_nobody_beyond_the_deadline(tmp_path: Path) -> None:
     """Nor is what was given up tried again, each for a second, before the client is closed."""
     retries = Retries(deadline_s=0.3)
     async with connect(f"sqlite:///{tmp_path}/chat.db", retries=retries) as hs:
-        await hs.log.append("conv", b"hello")
+        await until_appended(hs)
         other = sqlite3.connect(tmp_path / "chat.db", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         started_s = monotonic()
         appends = [hs.log.append("conv", b"hello") for _ in range(20)]
         errors = await asyncio.gather(*appends, return_exceptions=True)
         assert {type(error) for error in errors} == {Overloaded}
-        assert monotonic() - started_s < 1.5
+        assert monotonic() - started_s < 5
         started_s = monotonic()
     assert monotonic() - started_s < 5
     other.close()

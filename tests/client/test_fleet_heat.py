@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import pytest
 
 import heatsink
 from heatsink import Heatsink, Retries, Settings
+from heatsink.client.explanation import Explanation
 from heatsink.client.key_watch import Hottest
 from heatsink.clock import SystemClock
 from heatsink.detect.fleet import FleetHeat
@@ -23,7 +25,9 @@ from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.keys import Keys
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from heatsink.testing.servers import RedisServer
-from tests.servers import patient, real
+from tests.servers import patient, patient_url, real
+
+EACH_S = 1_500  # writes a second of each client
 
 
 @asynccontextmanager
@@ -37,25 +41,52 @@ async def fleet(tmp_path: Path, news: str | None) -> AsyncIterator[tuple[Heatsin
         yield leader, follower
 
 
-async def heated(leader: Heatsink, follower: Heatsink, asked: Heatsink) -> Hottest:
-    """What one of them says while both write; the hot key is hot only by their sum."""
+@asynccontextmanager
+async def heating(*clients: Heatsink) -> AsyncIterator[None]:
+    """All write at the same pace, however slow the machine is."""
+
+    async def write() -> None:
+        before_s = monotonic()
+        while True:
+            await asyncio.sleep(0.02)
+            now_s = monotonic()
+            for hs in clients:
+                hs.record("hot", writes=round(EACH_S * (now_s - before_s)))
+            before_s = now_s
+
+    writing = asyncio.ensure_future(write())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def until_hot(asked: Heatsink) -> Hottest:
+    """By what both of them write, not one alone."""
     while True:
-        for hs in (leader, follower):
-            hs.record("hot", writes=30)
-        await asyncio.sleep(0.02)
         hottest = await asked.hottest()
-        if hottest.keys and hottest.keys[0].heat.write_units_s > 1_700:
+        if hottest.keys and hottest.keys[0].heat.write_units_s > EACH_S + 200:
             return hottest
+        await asyncio.sleep(0.02)
+
+
+async def until_heat_is_known(asked: Heatsink) -> Explanation:
+    """A window that passed while the machine stood still has none."""
+    while (explained := await asked.explain("hot")).heat is None:
+        await asyncio.sleep(0.02)
+    return explained
 
 
 @pytest.mark.timeout(30)
 async def test_the_leader_shows_the_heat_of_the_fleet_to_all(tmp_path: Path) -> None:
     with real(RedisServer) as server:
-        async with fleet(tmp_path, server.url) as (leader, follower):
-            hottest = await heated(leader, follower, follower)
-            assert (hottest.leads, hottest.leader) == (False, leader.status().name)
-            assert [hot.key for hot in hottest.keys] == ["hot"]
-            hot, cold = await follower.explain("hot"), await follower.explain("cold")
+        async with fleet(tmp_path, patient_url(server.url)) as (leader, follower):
+            async with heating(leader, follower):
+                hottest = await until_hot(follower)
+                assert (hottest.leads, hottest.leader) == (False, leader.status().name)
+                assert [hot.key for hot in hottest.keys] == ["hot"]
+                hot, cold = await until_heat_is_known(follower), await follower.explain("cold")
             assert hot.heat is not None
             assert hot.heat.writes_s > 0
             assert "heat    below what is reported: at most " in str(cold)
@@ -99,8 +130,9 @@ def test_a_redis_that_hangs_is_waited_for_until_the_deadline() -> None:
 @pytest.mark.timeout(30)
 async def test_without_redis_only_the_leader_knows_and_others_say_so(tmp_path: Path) -> None:
     async with fleet(tmp_path, None) as (leader, follower):
-        await heated(leader, follower, leader)
-        assert "writes/s" in str(await leader.explain("hot"))
+        async with heating(leader, follower):
+            await until_hot(leader)
+            assert "writes/s" in str(await until_heat_is_known(leader))
         unknown = await follower.hottest()
         assert (unknown.start_s, unknown.keys) == (None, ())
         words = f"heat    not known here: ask {leader.status().name}, which leads"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
@@ -14,7 +15,7 @@ from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
-from tests.servers import real
+from tests.servers import patient, patient_url, real
 
 AWKWARD = "p@ss/wörd%"
 
@@ -24,17 +25,23 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-async def until_answered(connection: Connection, *words: str) -> object:
+def a_moment() -> Awaitable[None]:
+    return asyncio.sleep(0.05)
+
+
+async def until_answered(
+    connection: Connection, *words: str, wait: Callable[[], Awaitable[None]] = a_moment
+) -> object:
     while True:
         try:
             return await connection.run(*words)
         except Unavailable:
-            await asyncio.sleep(0.05)
+            await wait()
 
 
 async def test_a_password_from_the_url_opens_the_door(clock: ManualClock) -> None:
     with real(lambda: RedisServer(password=AWKWARD)) as server:
-        connection = Connection(parse(server.url), clock, Random(1))
+        connection = Connection(patient(server.url), clock, Random(1))
         assert await connection.run("PING") in (True, b"PONG")
         await connection.close()
 
@@ -49,7 +56,7 @@ async def test_a_call_that_finds_it_closed_is_told_what_to_do(clock: ManualClock
 @pytest.mark.parametrize("login", ["", ":wrong@", "ada:wrong@"])
 async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
     with real(lambda: RedisServer(password=AWKWARD)) as server:
-        url = f"redis://{login}{server.address}"
+        url = patient_url(f"redis://{login}{server.address}")
         with pytest.raises(NoAccess) as caught:
             async with heatsink.connect("memory://", news=url):
                 pass
@@ -59,7 +66,7 @@ async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
 
 async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualClock) -> None:
     with real(RedisServer) as server:
-        connection = Connection(parse(server.url), clock, Random(1))
+        connection = Connection(patient(server.url), clock, Random(1))
         await connection.run("PING")
         server.kill()
         with pytest.raises(Unavailable, match="did not answer PING"):
@@ -74,7 +81,7 @@ async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualCloc
 
 async def test_a_cluster_in_trouble_is_left_without_open_connections() -> None:
     with real(RedisCluster) as cluster:
-        connection = Connection(parse(cluster.url), SystemClock(), Random(1))
+        connection = Connection(patient(cluster.url), SystemClock(), Random(1))
         keys = [f"key-{number}" for number in range(30)]  # of every master
         await run_all(connection, "INCR", keys)
         cluster.masters[2].kill()
@@ -99,7 +106,7 @@ async def until_alone(server: RedisServer) -> None:
 async def test_a_redis_that_answers_nothing_is_given_up_on(clock: ManualClock) -> None:
     with real(RedisServer) as server:
         connection = Connection(parse(f"{server.url}?timeout_s=0.05"), clock, Random(1))
-        await connection.run("PING")
+        await until_answered(connection, "PING", wait=lambda: clock.advance(2.0))
         with server.stopped(), pytest.raises(Unavailable, match="TimeoutError"):
             await connection.run("PING")
         await connection.close()
@@ -141,7 +148,7 @@ async def test_a_refusal_has_a_code(connection: Connection) -> None:
 
 async def test_sentinel_leads_to_the_new_primary() -> None:
     with real(RedisSentinel) as group:
-        connection = Connection(parse(group.url), SystemClock(), Random(1))
+        connection = Connection(patient(group.url), SystemClock(), Random(1))
         await connection.run("SET", "who", "first")
         group.primary.kill()
         assert await until_answered(connection, "SET", "who", "second")

@@ -16,6 +16,7 @@ import trustme
 import heatsink
 from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting, NoAccess
+from heatsink.stores.embedded import free_port
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
 from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
@@ -62,7 +63,7 @@ async def test_news_goes_over_tls(
 ) -> None:
     caplog.set_level(logging.INFO, "heatsink")
     async with tls_before(server.port, authority) as port:
-        news = f"rediss://{HOST}:{port}?ca={ca}&timeout_s=2&prefix=tls"
+        news = f"rediss://{HOST}:{port}?ca={ca}&timeout_s=5&prefix=tls"
         async with heatsink.connect("memory://", news=news) as hs:
             await hs.pin("k", buckets=4, reason="launch")
             while (await hs.explain("k")).buckets != 4:  # decided only where reports arrive
@@ -75,7 +76,7 @@ async def test_news_goes_over_tls(
 async def test_a_login_goes_over_tls(authority: trustme.CA, ca: Path) -> None:
     with real(lambda: RedisServer(password=AWKWARD)) as server:
         async with tls_before(server.port, authority) as port:
-            where = f"{HOST}:{port}?ca={ca}&timeout_s=2"
+            where = f"{HOST}:{port}?ca={ca}&timeout_s=5"
             async with a_connection(f"rediss://:{quote(AWKWARD, safe='')}@{where}") as connection:
                 assert await connection.run("PING") in (True, b"PONG")
             assert "refuses the user or the password" in await refusal(f"rediss://{where}")
@@ -95,7 +96,7 @@ async def test_every_master_of_a_cluster_is_reached_over_tls(
             f":{port}" in cluster.masters[0].command("CLUSTER", "SLOTS") for port in ports
         ):
             await asyncio.sleep(0.05)
-        url = f"rediss+cluster://{HOST}:{ports[0]}?ca={ca}&timeout_s=2"
+        url = f"rediss+cluster://{HOST}:{ports[0]}?ca={ca}&timeout_s=5"
         connection = await stack.enter_async_context(a_connection(url))
         for key in "abcdef":
             assert await connection.run("SET", key, "over TLS")
@@ -107,7 +108,7 @@ async def test_an_unknown_authority_names_the_option_that_helps(
 ) -> None:
     async with tls_before(server.port, authority) as port:
         for option in ("", f"&ca={another_ca}"):
-            said = await refusal(f"{kind}://ada:geheim@{HOST}:{port}?timeout_s=2{option}")
+            said = await refusal(f"{kind}://ada:geheim@{HOST}:{port}?timeout_s=5{option}")
             assert said.startswith(f"Redis at {HOST}:{port} shows a certificate that is not trust")
             assert said.endswith("name its authority's file with ?ca= in its URL")
 
@@ -115,7 +116,7 @@ async def test_an_unknown_authority_names_the_option_that_helps(
 async def test_sentinels_of_an_unknown_authority_are_refused(authority: trustme.CA) -> None:
     with real(RedisSentinel) as group:
         async with tls_before(group.sentinel.port, authority) as port:
-            said = await refusal(f"rediss+sentinel://{HOST}:{port}/news?timeout_s=2")
+            said = await refusal(f"rediss+sentinel://{HOST}:{port}/news?timeout_s=5")
     assert "name its authority's file with ?ca= in its URL" in said
 
 
@@ -123,7 +124,7 @@ async def test_a_certificate_of_another_host_says_so(
     server: RedisServer, authority: trustme.CA, ca: Path
 ) -> None:
     async with tls_before(server.port, authority, "cache.example.org") as port:
-        said = await refusal(f"rediss://{HOST}:{port}?ca={ca}&timeout_s=2")
+        said = await refusal(f"rediss://{HOST}:{port}?ca={ca}&timeout_s=5")
     assert "use the host that the certificate names in its URL" in said
 
 
@@ -131,8 +132,8 @@ async def test_a_certificate_that_is_not_trusted_any_more_stops_nobody(
     server: RedisServer, authority: trustme.CA, ca: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncExitStack() as stack:
-        async with tls_before(server.port, authority) as port:
-            news = f"rediss://{HOST}:{port}?ca={ca}&timeout_s=2"
+        async with tls_before(server.port, authority, at=free_port()) as port:
+            news = f"rediss://{HOST}:{port}?ca={ca}&timeout_s=5"
             hs = await stack.enter_async_context(heatsink.connect("memory://", news=news))
         await stack.enter_async_context(tls_before(server.port, trustme.CA(), at=port))
         while "its certificate is not trusted" not in caplog.text:
