@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
 import pytest
+from redis.exceptions import NoScriptError
 
 import heatsink
 from heatsink.clock import SystemClock
@@ -137,6 +139,38 @@ async def test_a_driver_cannot_swallow_a_cancellation(
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+    await connection.close()
+
+
+class Failing:
+    """A driver that has read an error when it is cancelled, and raises that."""
+
+    async def initialize(self) -> None:
+        pass
+
+    async def execute_command(self, *_words: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise NoScriptError from None
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_failure_that_nobody_waits_for_any_more_is_not_left_lying_about(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "open_driver", lambda _: Failing())
+    connection = Connection(parse("redis://nowhere"), clock, Random(1))
+    call = asyncio.ensure_future(connection.run("PING"))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    await asyncio.wait({call})
+    del call
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert not caplog.records
     await connection.close()
 
 

@@ -99,7 +99,7 @@ class Connection:
         """In a task of its own: a driver must not be able to swallow our cancellation."""
         call = asyncio.ensure_future(self._execute(words))
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(self._ended)
         try:
             patience_s = 2 * (CONNECT_S + self._address.options.timeout_s)
             done, _ = await asyncio.wait({call}, timeout=patience_s)
@@ -108,6 +108,11 @@ class Connection:
         if not done:
             raise TimeoutError
         return call.result()
+
+    def _ended(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # heard also where whoever asked was cancelled meanwhile
 
     async def _execute(self, words: tuple[Word, ...]) -> Any:
         driver = self._driver or await self._open()
