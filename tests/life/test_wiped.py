@@ -27,7 +27,7 @@ from heatsink.stores.stores import Stores
 from tests.life.test_restore import all_items
 
 CLOCK = SystemClock()
-BOUND_S = 2.0
+BOUND_S = 10.0
 Wipe = Callable[[], Awaitable[None]]
 
 
