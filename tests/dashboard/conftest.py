@@ -21,8 +21,10 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    expect,
     sync_playwright,
 )
+from playwright.sync_api import TimeoutError as Late
 
 from tests.processes import serving
 
@@ -34,6 +36,7 @@ CURE = "no browser: apt-get install chromium"
 SLOW_MS = 15_000
 DESKTOP = {"width": 1280, "height": 900}
 Visit = Callable[..., Page]
+expect.set_options(timeout=SLOW_MS)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class Site:
     url: str
     mail: str
     resize: str
+
+
+def expect_to_fit(page: Page, name: str) -> None:
+    """What is drawn anew for another screen takes a moment to find its size."""
+    try:
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+    except Late:
+        pytest.fail(f"{name} is wider than the screen")
 
 
 @pytest.fixture(scope="package")

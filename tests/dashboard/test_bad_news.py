@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from tests.processes import serving
 
-from .conftest import SHOTS, SLOW_MS, Visit
+from .conftest import SHOTS, Visit
 from .test_screenshots import LOOKS
 
 HOT = "conv_launch"
@@ -24,7 +24,6 @@ LIMIT = 300  # units a second of a partition: anybody can overload that
 BODY = "x" * 60_000  # sixty units
 PEOPLE = 12
 pytestmark = pytest.mark.timeout(180)
-expect.set_options(timeout=SLOW_MS)
 
 
 @pytest.fixture

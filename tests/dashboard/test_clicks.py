@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from heatsink.stores.embedded import free_port
 from tests.processes import serving
 
-from .conftest import SHOTS, SLOW_MS, Site, Visit
+from .conftest import SHOTS, Site, Visit
 from .traffic import PULLED, WARM, submit
 
 TOKEN = "a-long-enough-word"  # noqa: S105
 EMPTY = ("--store", "memory://")
 pytestmark = pytest.mark.timeout(180)
-expect.set_options(timeout=SLOW_MS)
 
 
 def row_of(page: Page, batch: str) -> Locator:
@@ -90,14 +90,14 @@ def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) ->
 def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
     tmp_path: Path, visit: Visit
 ) -> None:
-    with serving(tmp_path, *EMPTY) as served:
+    port = str(free_port())  # which nobody is given while it is free for a moment
+    with serving(tmp_path, *EMPTY, "--port", port) as served:
         page = visit(f"{served.url}/bulk", allow=True)
         expect(page.get_by_text("No batches yet. Submit one:")).to_be_visible()
         page.screenshot(path=SHOTS / "empty.png")
         row = row_of(page, submit(served.url, "tag", "shop", 3))
         expect(row).to_contain_text("waiting: no worker has action 'tag'")
         page.screenshot(path=SHOTS / "no-worker.png")
-        port = str(served.port)
     expect(page.get_by_role("alert")).to_contain_text("Disconnected")
     page.screenshot(path=SHOTS / "disconnected.png")
     with serving(tmp_path, *EMPTY, "--port", port, "--token", f"read:{TOKEN}"):

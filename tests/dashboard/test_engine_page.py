@@ -39,8 +39,7 @@ def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
             page.wait_for_timeout(300)
             if short.is_visible():
                 break
-        expect(short).to_be_visible()
-        assert short.get_attribute("title") == "ab" * 600
+        expect(short).to_have_attribute("title", "ab" * 600)
         command = ["dynamo", "--port", url.rsplit(":", 1)[1], "--partitions"]
         told = "".join(CliRunner().invoke(main, command).output.split())
         assert "refused/shottest" in told
@@ -67,5 +66,5 @@ def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit:
         expect(cannot).to_be_visible()
         expect(page.get_by_text("<i>hot (100%)").first).to_be_visible()
         expect(page.get_by_text("isolate done")).to_be_visible()
-        assert page.locator(".space > div").count() == 4
+        expect(page.locator(".space > div")).to_have_count(4)
         client.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from .conftest import ROOT, SHOTS, Site, Visit
+from .conftest import ROOT, SHOTS, Site, Visit, expect_to_fit
 from .traffic import HOT
 
 PAGES = {
@@ -40,9 +40,15 @@ def go(page: Page, path: str) -> None:
     )
 
 
-def has_tall_bars(page: Page) -> bool:
-    heights = f"[...document.querySelectorAll('{BARS}')].map(bar => bar.getBBox().height)"
-    return bool(page.evaluate(f"Math.min(...{heights}, 1e9) > 5 && {heights}.length > 1"))
+def until_bars_are_tall(page: Page) -> None:
+    """One for each bucket."""
+    page.wait_for_function(
+        """bars => {
+            const heights = [...document.querySelectorAll(bars)].map(bar => bar.getBBox().height);
+            return heights.length > 1 && Math.min(...heights) > 5;
+        }""",
+        arg=BARS,
+    )
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -55,14 +61,9 @@ def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> No
         if name == "overview":
             page.locator("progress").first.wait_for()
         if name == "keys":
-            for _ in range(20):
-                if has_tall_bars(page):
-                    break
-                page.wait_for_timeout(500)
-            assert has_tall_bars(page), "no bar for each bucket"
+            until_bars_are_tall(page)
         shot = SHOTS / f"{name}-{look}.png"
         page.screenshot(path=shot, full_page=True)
-        wider = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wider <= 0, f"{name} is wider than the screen"
+        expect_to_fit(page, name)
     if look == "light" and not PICTURE.exists():  # remove it to have it taken anew
         shutil.copy(SHOTS / "overview-light.png", PICTURE)
