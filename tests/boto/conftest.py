@@ -20,7 +20,7 @@ HEATSINK = [sys.executable, "-m", "heatsink.service"]
 KEYS = ("conversation", "sent")
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline_s = monotonic() + seconds
     while not condition():
         assert monotonic() < deadline_s, "it did not happen in time"

@@ -93,6 +93,12 @@ class Fleet:
     def leads(self, name: str) -> bool:
         return b"heatsink_leads 1.0" in self._metrics(name)
 
+    def leader(self) -> str:
+        """Somebody leads, but a busy machine may be late to say who."""
+        while not (leaders := [name for name in COORDINATORS if self.leads(name)]):
+            pause(0.05)
+        return leaders[0]
+
     def has_spread(self) -> bool:
         return any(b"heatsink_spread_keys 1.0" in self._metrics(name) for name in COORDINATORS)
 
@@ -159,11 +165,11 @@ def make_trouble(fleet: Fleet, round_number: int = 0) -> None:
     """kill -9 of the leader, an app server and Redis; a stop of an app server with a stale view."""
     pause(4.0)
     until(fleet.has_spread)
-    leader = next(name for name in COORDINATORS if fleet.leads(name))
+    leader = fleet.leader()
     standby = next(name for name in COORDINATORS if name != leader)
     fleet.signal("app-1", signal.SIGSTOP)
     fleet.kill(leader)
-    until(lambda: fleet.leads(standby), seconds=8.0)
+    until(lambda: fleet.leads(standby))
     fleet.kill("app-0")
     fleet.redis.kill()
     pause(1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from heatsink.ids import IdScheme, Ulid, Uuid7
 from heatsink.service import coordinator
 from heatsink.service.cli import main
 from heatsink.service.coordinator import Endpoints, health_app, run_coordinator
+from heatsink.stores.embedded import free_port
 
 STATUS = Status(
     name="a",
@@ -215,6 +217,16 @@ async def test_it_gives_the_lead_back_when_it_ends(
         assert (await other._stores.registry.meta()).meta.leader == ""
 
 
+async def until_healthy(port: int) -> None:
+    """Since then it listens to signals too."""
+    async with httpx.AsyncClient() as client:
+        while True:
+            with suppress(httpx.ConnectError):
+                await client.get(f"http://127.0.0.1:{port}/healthz", timeout=30)
+                return
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("number", "ids"), [(signal.SIGTERM, Uuid7()), (signal.SIGINT, Ulid())], ids=str
 )
@@ -223,11 +235,12 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
 ) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
     async with heatsink.connect(url, coordinate=False, ids=ids) as hs:
+        port = free_port()
         command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
-        process = await asyncio.create_subprocess_exec(*command, "--port", "0")
+        process = await asyncio.create_subprocess_exec(*command, "--port", str(port))
+        await until_healthy(port)
         while not (await hs._stores.registry.meta()).meta.leader:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)
         process.send_signal(number)
         assert await process.wait() == 0
         assert (await hs._stores.registry.meta()).meta.leader == ""

@@ -6,8 +6,9 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from heatsink.service.operator.commands import heat_table
 from tests.processes import Served, serving
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
+PATIENCE_S = 30.0
 FLAGS = [word for scope, token in TOKENS.items() for word in ("--token", f"{scope}:{token}")]
 
 
@@ -40,6 +42,14 @@ def asked(server: Served, *arguments: str, token: str = "boss-0001") -> Result: 
 def run_wide(server: Served, *arguments: str) -> Result:
     flags = ("--server", server.url, "--token", "boss-0001")
     return run(*arguments, *flags, COLUMNS="200")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """What a server that has just started comes to know."""
+    give_up_s = monotonic() + PATIENCE_S
+    while not condition():
+        assert monotonic() < give_up_s, "it did not come to that"
+        sleep(0.05)
 
 
 def answered(server: Served, *arguments: str) -> Any:
@@ -64,7 +74,7 @@ def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) ->
     headers = {"authorization": "Bearer boss-0001"}
     made = httpx.post(f"{server.url}/v1/bulk/tag", json=[1], headers=headers).json()
     why = "waiting: no worker has action 'tag'"
-    assert why in " ".join(run_wide(server, "top", "--once").stdout.split())
+    until(lambda: why in " ".join(run_wide(server, "top", "--once").stdout.split()))
     for path in ("", f"/{made['id']}"):
         answer = httpx.get(f"{server.url}/v1/bulk{path}", headers=headers)
         assert f'"reason":"{why}"' in answer.text
@@ -72,10 +82,9 @@ def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) ->
 
 
 def test_hot_keys_and_the_whole_picture(server: Served) -> None:
-    heat = answered(server, "hot")
-    assert (heat["leads"], heat["bucket_units_s"]) == (True, 400)
-    while answered(server, "hot")["window"] is None:
-        pass
+    until(lambda: answered(server, "hot")["leads"])
+    until(lambda: answered(server, "hot")["window"] is not None)
+    assert answered(server, "hot")["bucket_units_s"] == 400
     assert "No key is hot" in asked(server, "hot").stdout
     explained = asked(server, "explain", "cold").stdout
     assert "heat    below what is reported: at most" in explained
@@ -139,8 +148,10 @@ def findings(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_the_doctor_finds_a_healthy_deployment(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
     with serving(tmp_path, "--data", "data"):
-        code, found = findings("--data", str(tmp_path / "data"))
+        until(lambda: findings("--data", data)[1]["leader"]["state"] == "ok")
+        code, found = findings("--data", data)
     assert code == 0
     assert {each["state"] for each in found.values()} == {"ok"}, found
     assert set(found) == {"permissions", "disk", "store", "clock", "leader", "queue"}
