@@ -31,6 +31,7 @@ except ImportError as missing:
 
 logger = logging.getLogger("heatsink")
 TEND_AGAIN_S = 1.0
+LAST_TURNS = 5  # of the loop: until connections that are just being accepted are there and gone
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
 TARGET = b"x-amz-target"
@@ -196,8 +197,10 @@ class EngineServer:
             self._server.close()
         for task in self._late:
             task.cancel()
-        for transport in list(self.transports):
-            transport.close()
+        for _ in range(LAST_TURNS):
+            for transport in list(self.transports):
+                transport.close()
+            await asyncio.sleep(0)
         if self._server is not None:
             await self._server.wait_closed()
 
