@@ -218,7 +218,7 @@ async def until_explained(hs: Heatsink, keys: list[str], words: str) -> None:
 
     writing = [asyncio.create_task(load(key)) for key in keys]
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while words not in str(await hs.explain(keys[0])):
                 await asyncio.sleep(0.1)
     finally:

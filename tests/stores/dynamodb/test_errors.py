@@ -348,8 +348,8 @@ async def test_a_server_that_does_not_speak_http_is_unavailable(said: bytes, cur
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(greet, "127.0.0.1", port := free_port())
-    async with server:
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
         refusal = await calling(f"http://127.0.0.1:{port}")
     assert isinstance(refusal, Unavailable)
     assert str(refusal).endswith(cure)
