@@ -216,13 +216,14 @@ async def append_for_ever(hs: heatsink.Heatsink, ids: list[str], per_s: float) -
 
 
 async def until_calm(url: str) -> None:
-    """Two seconds in which nothing is throttled, after it was."""
+    """Two seconds in which nothing is throttled, after it was and the engine has split for it."""
     throttles, calm_s, deadline_s = 0, 0.0, monotonic() + 2 * PATIENCE_S
     while calm_s < 2:
         assert monotonic() < deadline_s
         await asyncio.sleep(0.5)
-        now = sum((await asyncio.to_thread(inspect, url, "messages"))["throttles"].values())
-        calm_s = calm_s + 0.5 if now == throttles and now else 0.0
+        report = await asyncio.to_thread(inspect, url, "messages")
+        now, is_split = sum(report["throttles"].values()), len(report["partitions"]) > 1
+        calm_s = calm_s + 0.5 if now == throttles and now and is_split else 0.0
         throttles = now
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from heatsink.stores.embedded import MissingServer, end, find_server, free_port, start_tied
 
 HOST = "127.0.0.1"
-START_S = 10.0
+START_S = 30.0
 START_ATTEMPTS = 3
 LOOK_S = 0.005
 NO_DISK = {"save": "", "appendonly": "no"}

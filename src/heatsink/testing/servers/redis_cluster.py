@@ -13,7 +13,7 @@ from .redis import HOST, RedisServer
 
 MASTERS = 3
 SLOTS = 16_384
-READY_S = 20.0
+READY_S = 60.0
 LOOK_S = 0.05
 
 
@@ -70,7 +70,8 @@ class RedisCluster:
         deadline_s = monotonic() + READY_S
         while not all(self._is_ready(master) for master in self.masters):
             if monotonic() > deadline_s:
-                raise MissingServer("the cluster did not become ready")
+                seen = [master.command("CLUSTER", "INFO") for master in self.masters]
+                raise MissingServer(f"the cluster did not become ready: {seen}")
             sleep(LOOK_S)
 
     def _is_ready(self, master: RedisServer) -> bool:

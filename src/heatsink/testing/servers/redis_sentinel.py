@@ -10,7 +10,7 @@ from heatsink.stores.embedded import MissingServer
 from .redis import HOST, RedisServer
 
 SERVICE = "news"
-READY_S = 20.0
+READY_S = 60.0
 LOOK_S = 0.05
 
 
