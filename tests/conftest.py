@@ -16,7 +16,9 @@ from heatsink.testing import ManualClock
 from .servers import PATIENCE_S
 
 settings.register_profile(
-    "heatsink", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "heatsink",
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("heatsink")
 
