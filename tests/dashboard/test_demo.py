@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import pytest
@@ -31,8 +32,8 @@ DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
 POINTS = "#picture path.js-line, #picture .point path"
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
+@contextmanager
+def running_demo() -> Iterator[str]:
     """`heatsink demo` as a process of its own; its address, as it says it."""
     command = [sys.executable, "-m", "heatsink.service", "demo", "--brief", "--port", "0"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -45,6 +46,19 @@ def demo() -> Iterator[str]:
         process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    """Several tests play in it, in any order."""
+    with running_demo() as url:
+        yield url
+
+
+@pytest.fixture
+def new_demo() -> Iterator[str]:
+    with running_demo() as url:
+        yield url
+
+
 def shows(page: Page, act: str, snapshots: int = 1) -> None:
     """A page that is only beginning to load has no body yet."""
     page.wait_for_function(
@@ -54,8 +68,8 @@ def shows(page: Page, act: str, snapshots: int = 1) -> None:
     )
 
 
-def test_a_newcomer_steps_through_the_acts(demo: str, visit: Visit) -> None:
-    page = visit(demo)
+def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
+    page = visit(new_demo)
     shows(page, "chat", 2)
     expect(page.locator("h1")).to_contain_text("Act 1 of 5")
     expect(page.locator("#story p")).to_have_count(3)
