@@ -184,11 +184,11 @@ async def test_a_throttled_partition_is_heat() -> None:
 
 async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
     """Six cool keys on one partition, then one hot key: the same refusals, another cure."""
-    clock, limits = SystemClock(), EngineSettings(port=0, write_limit=60, partitions=2, burst_s=1)
+    clock, limits = SystemClock(), EngineSettings(port=0, write_limit=30, partitions=2, burst_s=1)
     hot_key, *cool_keys = islice(filter(beside_the_registry, map("key{}".format, count())), 7)
     async with running_engine(limits, clock) as endpoint:
         await make_table(parse("messages", {"endpoint": endpoint}), clock, None)
-        url, rules = f"dynamodb://messages?endpoint={endpoint}", BucketRules(bucket_units_s=60)
+        url, rules = f"dynamodb://messages?endpoint={endpoint}", BucketRules(bucket_units_s=30)
         async with connect(url, retries=Retries(deadline_s=30), rules=rules) as hs:
             await hs.pin(hot_key, buckets=1, reason="to look at it")
             await until_explained(
@@ -208,13 +208,13 @@ def beside_the_registry(key: str) -> bool:
 
 
 async def until_explained(hs: Heatsink, keys: list[str], words: str) -> None:
-    """Write 100 times a second to all keys together, until that is said of the first."""
+    """Write 50 times a second to all keys together, until that is said of the first."""
 
     async def load(key: str) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(hs.log.append(key, b"hello"))
-                await asyncio.sleep(len(keys) / 100)
+                await asyncio.sleep(len(keys) / 50)
 
     writing = [asyncio.create_task(load(key)) for key in keys]
     try:
