@@ -79,7 +79,7 @@ async def _pull(data: Path) -> None:
 
 
 def until_spread(url: str) -> None:
-    for _ in range(200):
+    for _ in range(600):
         if httpx.get(f"{url}/v1/keys/{HOT}").json()["buckets"] > 1:
             return
         time.sleep(0.1)
