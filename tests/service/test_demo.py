@@ -45,6 +45,7 @@ from heatsink.testing import ManualClock
 from .demo_world import memory_world, play
 
 ORIGIN = {"origin": "http://127.0.0.1"}
+PATIENCE_S = 60.0
 
 
 def burst(peak: float) -> Traffic:
@@ -295,7 +296,7 @@ async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
             server = Server(app, stage)
             running = asyncio.ensure_future(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            async with httpx.AsyncClient(base_url=url) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
                 try:
                     yield stage, client
                 finally:
@@ -495,7 +496,7 @@ def test_the_page_ends_by_a_signal_and_leaves_nothing_behind(
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]
-        with httpx.stream("GET", f"{url}/events") as answer:
+        with httpx.stream("GET", f"{url}/events", timeout=PATIENCE_S) as answer:
             lines = answer.iter_lines()
             assert '"hello"' in next(lines)
             assert len(list(tmp_path.iterdir())) == 1
