@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import lru_cache
 from random import Random
@@ -194,6 +194,7 @@ class EngineServer:
         if self._tending is not None:
             self._tending.cancel()
         if self._server is not None:
+            await _stop_accepting(self._server)
             self._server.close()
         for task in self._late:
             task.cancel()
@@ -215,6 +216,15 @@ class EngineServer:
     async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
         await self._clock.sleep(self._latency_s)
         connection.send(self.framed(*self._engine.answer(target, body)))
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """What was just accepted is made first: CPython 3.11 loses it, open, once a server is closed."""
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        with suppress(NotImplementedError):  # not every loop can
+            loop.remove_reader(listener.fileno())
+    await _turn_of_the_loop()
 
 
 async def _turn_of_the_loop() -> None:
