@@ -81,6 +81,19 @@ async def test_callers_beyond_the_connections_take_turns(monkeypatch: pytest.Mon
     assert min(appended) >= 18
 
 
+async def test_the_registry_does_not_stand_in_line_behind_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows wait for the closed time, and a pin for nobody."""
+    monkeypatch.setattr("heatsink.stores.dynamodb.client.CONNECTIONS_MAX", 1)
+    async with on_an_engine() as (hs, _):
+        turns = hs._stores.log._table.client.turns  # type: ignore[attr-defined]
+        async with turns:  # as if by rows whose answers do not come
+            await hs.pin("general", buckets=2, reason="launch")
+            assert hs.status().pinned_keys == 1
+        await hs.log.append("general", b"hello")
+
+
 async def test_an_item_that_is_no_row_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         id = (await hs.log.append("general", b"hello")).id
