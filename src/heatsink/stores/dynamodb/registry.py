@@ -30,6 +30,7 @@ from .items import (
     key,
     layout_of,
     number,
+    ours,
     sort_of,
 )
 from .table import Table
@@ -60,6 +61,7 @@ def _meta_item(meta: Meta) -> Item:
     }
 
 
+@ours("registry", "Restore a backup")
 def _meta_of(item: Item) -> Meta:
     return Meta(
         closed_ms=integer(item, "c"),
