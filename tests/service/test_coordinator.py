@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -224,13 +226,16 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
     url = f"sqlite:///{tmp_path}/x.db"
     async with heatsink.connect(url, coordinate=False, ids=ids) as hs:
         command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
-        process = await asyncio.create_subprocess_exec(*command, "--port", "0")
+        process = await asyncio.create_subprocess_exec(*command, "--port", "0", stderr=PIPE)
         while not (await hs._stores.registry.meta()).meta.leader:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
         process.send_signal(number)
-        assert await process.wait() == 0
+        _, said = await process.communicate()
+        assert process.returncode == 0
         assert (await hs._stores.registry.meta()).meta.leader == ""
+    assert re.search(r"stands by; /healthz, .* are at http://127\.0\.0\.1:\d\d+", said.decode())
+    assert "stopped; if this coordinator led, another one may now" in said.decode()
 
 
 @pytest.mark.parametrize(
