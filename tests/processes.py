@@ -30,7 +30,8 @@ class Served:
 
     @property
     def names(self) -> list[str]:
-        return [event["event"] for event in self.events]
+        """Of what happened, in order; that it leads may come before or after it has started."""
+        return [event["event"] for event in self.events if event["event"] != "leads"]
 
     def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from .shell import PORTS, run
 
 CHANGING = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
-    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+", "TIME"),
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?", "TIME"),
     (r"\d[\d,.]*", "N"),
 )
 

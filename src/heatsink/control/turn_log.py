@@ -38,9 +38,11 @@ class TurnLog:
 
     def _note_reign(self, term: int | None) -> None:
         if term is None:
-            reigns.info("another coordinator may lead now: term %s is over", self._term)
+            message = f"another coordinator may lead now: term {self._term} is over"
+            reigns.info(message, extra={"event": "led", "fields": {"term": self._term}})
         else:
-            reigns.info("this coordinator leads now, in term %d", term)
+            message = f"this coordinator leads now, in term {term}"
+            reigns.info(message, extra={"event": "leads", "fields": {"term": term}})
         self._term = term
 
     def _note_failure(self, error: HeatsinkError) -> None:
