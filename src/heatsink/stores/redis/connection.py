@@ -50,7 +50,7 @@ NAMED = {
     exceptions.NoScriptError: "NOSCRIPT",
     exceptions.MovedError: "MOVED",
 }
-EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT")
+EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT", "OLDER")
 HINTS = {
     "NOPERM": "its user may not: see the ACL lines in docs/how-to/redis.md",
     "MOVED": "it is a node of a cluster: use redis+cluster:// in its URL",
@@ -59,7 +59,10 @@ LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfA
 
 
 class Refused(Unavailable):
-    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …"""
+    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …
+
+    OLDER is for an entry that its stream has already.
+    """
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -222,7 +225,8 @@ def _reason(error: Exception) -> str:
 
 def _refusal(error: Exception, where: str, command: str) -> Refused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
-    code = next(named, str(error).split(" ")[0])
+    unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
+    code = next(named, unnamed)
     return Refused(f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}", code)
 
 
