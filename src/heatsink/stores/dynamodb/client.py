@@ -58,8 +58,8 @@ class DynamoClient:
         self._clock = clock
         self._timeout_s = timeout_s
         self._monotonic_s = clock.monotonic_s
-        late = f"did not answer within {timeout_s:g} s: check the network, retry"
-        self._cut = Cut(clock, f"{self._url} {late}")
+        late = f"did not answer within {timeout_s:g} s: check the network"
+        self._cut = Cut(clock, f"{self._url} {late} and how many calls are made at once, retry")
         self.turns = asyncio.Semaphore(CONNECTIONS_MAX)  # first come, first served
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
