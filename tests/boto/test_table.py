@@ -13,6 +13,7 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+import boto3
 import pytest
 from boto3.dynamodb.conditions import Attr, Key
 from boto3.dynamodb.types import Binary
@@ -102,6 +103,18 @@ def shop(engine: Engine) -> Iterator[Shop]:
     shop.table.close()
 
 
+def test_what_is_no_table_is_refused(shop: Shop) -> None:
+    for other in ("chat", shop.plain.meta.client, boto3.resource("dynamodb", "eu-west-1")):
+        with pytest.raises(InvalidSetting, match="boto_table must be boto3"):
+            Table(
+                other,
+                partition_key="conversation",
+                sort_key="sent",
+                time_of=times.millis,
+                registry="memory://",
+            )
+
+
 def test_a_closed_table_says_so(shop: Shop) -> None:
     shop.spread(4)
     sent = millis_key(now_ms())
@@ -113,6 +126,10 @@ def test_a_closed_table_says_so(shop: Shop) -> None:
         shop.table.query(KeyConditionExpression=Key("conversation").eq("c1"))
     with pytest.raises(Closed, match="this table is closed"):
         shop.write(shop.table.put_item, millis_key(now_ms()), "again")
+    with pytest.raises(Closed, match="this table is closed"):
+        shop.table.pin("c1", buckets=2, reason="launch")
+    with pytest.raises(Closed, match="this table is closed"):
+        shop.table.explain("c1")
 
 
 def test_old_rows_and_new_ones_read_as_one_through_1_4_2(shop: Shop) -> None:

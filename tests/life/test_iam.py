@@ -82,13 +82,13 @@ def acting_as(role: str, used: set[Use]) -> Iterator[None]:
     """What it may not do is refused, in the background too, where nobody would hear of it."""
     call, refused = DynamoClient.call, list[str]()
 
-    async def judged(client: DynamoClient, operation: str, payload: Item) -> Result:
+    async def judged(client: DynamoClient, operation: str, payload: Item, *turns: Any) -> Result:
         for use in uses_of(operation, payload):
             if not allows(role, use):
                 refused.append(f"{use.action} {sorted(use.keys)}")
                 raise InvalidSetting(f"{role} may not {refused[-1]}")
             used.add(use)
-        return await call(client, operation, payload)
+        return await call(client, operation, payload, *turns)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DynamoClient, "call", judged)

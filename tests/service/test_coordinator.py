@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -237,13 +239,17 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
     async with heatsink.connect(url, coordinate=False, ids=ids) as hs:
         port = free_port()
         command = [sys.executable, "-m", "heatsink.service", "coordinator", "--store", url]
-        process = await asyncio.create_subprocess_exec(*command, "--port", str(port))
+        command += ["--port", str(port)]
+        process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
         await until_healthy(port)
         while not (await hs._stores.registry.meta()).meta.leader:
             await asyncio.sleep(0.05)
         process.send_signal(number)
-        assert await process.wait() == 0
+        _, said = await process.communicate()
+        assert process.returncode == 0
         assert (await hs._stores.registry.meta()).meta.leader == ""
+    assert re.search(r"stands by; /healthz, .* are at http://127\.0\.0\.1:\d\d+", said.decode())
+    assert "stopped; if this coordinator led, another one may now" in said.decode()
 
 
 @pytest.mark.parametrize(

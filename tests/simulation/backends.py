@@ -220,9 +220,11 @@ class WiredClient(DynamoClient):
 class PatientClient(WiredClient):
     """For checks: waits until it is served."""
 
-    async def call(self, operation: str, payload: Item) -> Result:
+    async def call(
+        self, operation: str, payload: Item, turns: asyncio.Semaphore | None = None
+    ) -> Result:
         while True:
             try:
-                return await super().call(operation, payload)
+                return await super().call(operation, payload, turns)
             except Throttled:
                 await self._clock.sleep(0.1)

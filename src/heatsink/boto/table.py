@@ -45,7 +45,8 @@ class Table:
         check_text("sort_key", sort_key, NAME_MAX)
         if not callable(time_of):
             raise InvalidSetting("time_of must be a function from a sort key to milliseconds")
-        if not hasattr(getattr(boto_table, "meta", None), "client"):
+        has_client = hasattr(getattr(boto_table, "meta", None), "client")
+        if not has_client or not hasattr(boto_table, "name"):
             raise InvalidSetting('boto_table must be boto3.resource("dynamodb").Table(…)')
         self.name: str = boto_table.name
         self._keys = Keys(partition_key, sort_key)
@@ -142,6 +143,7 @@ class Table:
         self._background.client.unpin(self._label(key))
 
     def _label(self, key: str) -> str:
+        self._background.check_open()
         return self._places.registry_key(check_partition_value(key))
 
     def close(self) -> None:

@@ -219,7 +219,7 @@ class EngineServer:
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:
-    """What was just accepted is made first: CPython 3.11 loses it, open, once a server is closed."""
+    """What was just accepted is made first: once a server is closed, CPython 3.11 loses it open."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
         with suppress(NotImplementedError):  # not every loop can

@@ -13,7 +13,10 @@ from heatsink.errors import (
     HeatsinkError,
     InvalidId,
     InvalidSetting,
+    Misconfigured,
+    NoAccess,
     NoRegistry,
+    NoTable,
     Outdated,
     Unavailable,
     WrongIncarnation,
@@ -262,8 +265,24 @@ class Registry:
         async with self._publishing:
             for first in range(0, len(decisions), PER_VERSION_MAX):
                 together = decisions[first : first + PER_VERSION_MAX]
-                published += await self._publish(together, term)
+                try:
+                    published += await self._publish(together, term)
+                except Misconfigured as fault:
+                    if len(together) == 1 or isinstance(fault, NoTable | NoAccess):
+                        raise
+                    await self._publish_apart(together, term)
         return published
+
+    async def _publish_apart(self, decisions: Sequence[Decision], term: int | None) -> None:
+        """An item in the way of one of them must not be in the way of all; then it is told."""
+        faults = []
+        for decision in decisions:
+            try:
+                await self._publish([decision], term)
+            except Misconfigured as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
     async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         takes_s = 0.0

@@ -29,6 +29,7 @@ from heatsink.ids import IdScheme, Uuid7, scheme_named
 
 from .listening import listen
 from .queue_metrics import QueueCollector
+from .serve.logs import tell
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 METRICS = {
@@ -150,7 +151,16 @@ async def run_coordinator(
         server = _Server(uvicorn.Config(app, log_level="warning"))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, server.end)
+        for listener in listeners:
+            _tell_where(*listener.getsockname()[:2])
         await server.serve(listeners)
+    tell("stopped", "stopped; if this coordinator led, another one may now")
+
+
+def _tell_where(host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    where = f"/healthz, /readyz and /metrics are at http://{shown}:{port}"
+    tell("started", f"this coordinator stands by; {where}", port=port)
 
 
 class _Server(uvicorn.Server):

@@ -25,8 +25,8 @@ from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
 UNANSWERED = (
-    "the store had not answered when time was up: check its health and the network, or raise "
-    "deadline_s"
+    "the store had not answered when time was up: check its health, the network and how many "
+    "calls this process makes at once, or raise deadline_s"
 )
 Result = TypeVar("Result")
 

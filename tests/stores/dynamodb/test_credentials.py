@@ -11,7 +11,7 @@ from typing import Any
 import botocore.session
 import pytest
 
-from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.dynamodb.credentials import ASK_EVERY_S, ChainCredentials
 from heatsink.stores.dynamodb.signing import Credentials
 from heatsink.testing import ManualClock
@@ -190,3 +190,21 @@ def test_a_profile_that_is_not_there_points_at_the_url(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(InvalidSetting, match=r"\(staging\).*check profile= in the url"):
         ChainCredentials(clock, "staging")
+
+
+def test_half_of_a_pair_names_the_other_half(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ours")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(NoAccess, match=r"cannot be read \(.*missing: AWS_SECRET_ACCESS_KEY\)"):
+        ChainCredentials(clock)
+
+
+def test_a_file_that_does_not_parse_is_named(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "config").write_text("[default\nregion")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(NoAccess, match=r"cannot be read \(.*config\).*: check the AWS_"):
+        ChainCredentials(clock)

@@ -284,7 +284,7 @@ async def test_an_answer_that_does_not_come_is_given_up() -> None:
     async with running_engine(slow, ManualClock()) as endpoint:
         refusal = await calling(endpoint, timeout_s=0.05)
     assert isinstance(refusal, Unavailable)
-    assert "did not answer within 0.05 s: check the network, retry" in str(refusal)
+    assert "did not answer within 0.05 s: check the network and how many calls" in str(refusal)
 
 
 async def test_a_failing_dynamodb_is_unavailable_and_asked_once() -> None:

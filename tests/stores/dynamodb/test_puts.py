@@ -21,7 +21,7 @@ from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient
 from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.items import ROW, key, row_item
+from heatsink.stores.dynamodb.items import EPOCHS, ROW, SHARE, Item, key, row_item
 from heatsink.stores.dynamodb.puts import CONDITIONS, RowPuts
 from heatsink.stores.dynamodb.table import Table
 from heatsink.stores.stores import Meter
@@ -81,14 +81,59 @@ async def test_callers_beyond_the_connections_take_turns(monkeypatch: pytest.Mon
     assert min(appended) >= 18
 
 
+async def test_the_registry_does_not_stand_in_line_behind_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows wait for the closed time, and a pin for nobody."""
+    monkeypatch.setattr("heatsink.stores.dynamodb.client.CONNECTIONS_MAX", 1)
+    async with on_an_engine() as (hs, _):
+        turns = hs._stores.log._table.client.turns  # type: ignore[attr-defined]
+        async with turns:  # as if by rows whose answers do not come
+            await hs.pin("general", buckets=2, reason="launch")
+            assert hs.status().pinned_keys == 1
+        await hs.log.append("general", b"hello")
+
+
+async def put_past(endpoint: str, partition: str, sort: bytes, **attributes: Item) -> None:
+    """As somebody else would who writes to the table."""
+    table, client = open_table(parse("messages", {"endpoint": endpoint}), SystemClock())
+    await table.call("PutItem", {"Item": {**key(partition, sort), **attributes}})
+    await client.close()
+
+
 async def test_an_item_that_is_no_row_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         id = (await hs.log.append("general", b"hello")).id
-        table, client = open_table(parse("messages", {"endpoint": endpoint}), SystemClock())
-        strange = {**key("general", ROW + id.bytes), "color": {"S": "green"}}
-        await table.call("PutItem", {"Item": strange})
-        await client.close()
+        await put_past(endpoint, "general", ROW + id.bytes, color={"S": "green"})
         with pytest.raises(Misconfigured, match=r"no row of Heatsink .*general.*Delete the item"):
             await hs.log.append("general", b"hello", id=id)
         with pytest.raises(Misconfigured, match="who else writes to it"):
             await hs.log.page("general")
+
+
+async def test_a_row_whose_id_is_none_is_named() -> None:
+    async with on_an_engine() as (hs, endpoint):
+        await put_past(endpoint, "general", ROW + b"short", b={"B": "aGVsbG8="})
+        with pytest.raises(Misconfigured, match=r"no row of Heatsink .*Delete the item"):
+            await hs.log.page("general")
+
+
+async def test_a_counter_that_is_none_is_named() -> None:
+    async with on_an_engine() as (hs, endpoint):
+        await put_past(endpoint, "views", SHARE, v={"S": "many"})
+        with pytest.raises(Misconfigured, match=r"no counter of Heatsink .*views.*begins anew"):
+            await hs.counters.value("views")
+
+
+async def test_a_layout_that_is_none_is_named_and_other_keys_get_their_buckets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with on_an_engine() as (hs, endpoint):
+        await put_past(endpoint, "bad", EPOCHS, color={"S": "green"})
+        with pytest.raises(Misconfigured, match=r"no layout of Heatsink .*bad.*fsck --rebuild"):
+            await hs.log.page("bad")
+        await hs.pin("bad", buckets=2, reason="launch")
+        await hs.pin("good", buckets=2, reason="launch")
+        while (await hs.explain("good")).buckets != 2:
+            await asyncio.sleep(0.05)
+    assert "a turn of the coordinator failed: the table holds an item that is no" in caplog.text

@@ -81,6 +81,37 @@ async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualCloc
         await connection.close()
 
 
+async def test_a_master_without_keys_of_ours_may_be_down() -> None:
+    """Also the first, and for a process that starts meanwhile."""
+    stream = "{heatsink}:stream"  # of the last master
+    with real(RedisCluster) as cluster:
+        early, late = (Connection(parse(cluster.url), SystemClock(), Random(1)) for _ in "ab")
+        await early.run("XGROUP", "CREATE", stream, "group", "0", "MKSTREAM")
+        cluster.masters[0].kill()
+        for connection in (early, late):
+            [node] = await connection.nodes(stream)
+            assert str(node) == cluster.masters[2].address
+            await connection.run("XADD", stream, "*", "name", "value")
+            take = ("XREADGROUP", "GROUP", "group", "me", "COUNT", 1, "STREAMS", stream, ">")
+            assert await connection.run(*take)
+            assert await connection.run("XINFO", "GROUPS", stream)
+            await connection.run("PUBLISH", "{heatsink}:channel", "word")
+            await connection.close()
+
+
+async def test_what_it_refuses_for_good_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An app server goes on without it: nobody else would say that its heat is not heard."""
+    with real(RedisCluster) as cluster:
+        connection = Connection(
+            parse(f"redis://{cluster.masters[0].address}"), SystemClock(), Random(1)
+        )
+        for _ in range(3):
+            with pytest.raises(Refused, match="refuses GET: it is a node of a cluster: use"):
+                await connection.run("GET", "{heatsink}:of-another-master")
+        await connection.close()
+        assert [record.message.count("use redis+cluster://") for record in caplog.records] == [1]
+
+
 async def test_a_cluster_in_trouble_is_left_without_open_connections() -> None:
     with real(RedisCluster) as cluster:
         connection = Connection(patient(cluster.url), SystemClock(), Random(1))

@@ -59,12 +59,15 @@ async def test_news_is_the_pair_and_the_entries_that_are_missing(relay: Relay) -
     assert await relay.news.read(9) == News(1_000, 2, "first")
 
 
-async def test_entries_told_twice_or_late_change_nothing(relay: Relay) -> None:
+async def test_entries_told_twice_or_late_change_nothing(
+    relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
     await relay.news.publish(META, [entry(1), entry(2)])
     await relay.news.publish(structs.replace(META, closed_ms=900, version=1), [entry(1)])
     assert await relay.news.read(0) == News(900, 1, "first", (entry(1),))
     await relay.news.publish(META, [])
     assert await relay.news.read(0) == News(1_000, 2, "first", (entry(1), entry(2)))
+    assert not caplog.records
 
 
 async def test_a_gap_shows(relay: Relay) -> None:

@@ -34,7 +34,7 @@ def stores_over(
     client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
 ) -> Stores:
     table, meter = Table(client, table_name), Meter()
-    registry = DynamoRegistry(RegistryTable(client, table_name, clock))
+    registry = DynamoRegistry(RegistryTable(client, table_name, clock), rows=table)
     return Stores(
         log=DynamoLog(table, clock, consistent, meter),
         meter=meter,

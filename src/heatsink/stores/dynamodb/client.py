@@ -58,15 +58,20 @@ class DynamoClient:
         self._clock = clock
         self._timeout_s = timeout_s
         self._monotonic_s = clock.monotonic_s
-        late = f"did not answer within {timeout_s:g} s: check the network, retry"
-        self._cut = Cut(clock, f"{self._url} {late}")
+        late = f"did not answer within {timeout_s:g} s: check the network"
+        self._cut = Cut(clock, f"{self._url} {late} and how many calls are made at once, retry")
         self.turns = asyncio.Semaphore(CONNECTIONS_MAX)  # first come, first served
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def call(self, operation: str, payload: Item) -> Result:
-        """One request, one answer; a refusal raises the error that says what to do about it."""
-        status, headers, answer = await self._send(operation, encode(payload))
+    async def call(
+        self, operation: str, payload: Item, turns: asyncio.Semaphore | None = None
+    ) -> Result:
+        """One request, one answer; a refusal raises the error that says what to do about it.
+
+        Whoever must not stand in line with all others has `turns` of its own.
+        """
+        status, headers, answer = await self._send(operation, encode(payload), turns or self.turns)
         if status != 200:
             raise failure_of(operation, payload, status, answer)
         try:
@@ -74,10 +79,12 @@ class DynamoClient:
         except ValueError:
             raise self.stranger() from None
 
-    async def _send(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    async def _send(
+        self, operation: str, body: bytes, turns: asyncio.Semaphore
+    ) -> tuple[int, Mapping[str, str], bytes]:
         try:
             with self.in_time():
-                async with self.turns:
+                async with turns:
                     response = await self.post(operation, body, await self.credentials.get())
                     return response.status, response.headers, await response.read()
         except BROKEN as error:

@@ -10,7 +10,7 @@ from heatsink.stores.stores import Meter
 
 from .client import Item
 from .failures import ConditionFailed
-from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, sort_of
+from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, ours, sort_of
 from .table import Table
 
 KEEP_S = 2 * 86_400
@@ -138,6 +138,7 @@ def _writers(share: Item) -> dict[str, list[int]]:
     return {name: [int(part["N"]) for part in value["L"]] for name, value in named.items()}
 
 
+@ours("counter", "Restore a backup, or delete the item: the counter then begins anew")
 def _total(share: Item) -> Total:
     writers = sum(up - down for up, down, folded, _ in _writers(share).values() if not folded)
     return Total(integer(share, "v"), writers, integer(share, "sealed"), integer(share, "folded"))

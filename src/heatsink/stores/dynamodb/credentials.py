@@ -78,14 +78,18 @@ def _retrieve(task: asyncio.Task[None]) -> None:
 
 def _find_chain(profile: str | None) -> Any:
     try:
-        from botocore.exceptions import ProfileNotFound
+        from botocore.exceptions import BotoCoreError, ProfileNotFound
         from botocore.session import Session
     except ImportError:
         raise Misconfigured("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
     try:
         chain = Session(profile=profile).get_credentials()
     except ProfileNotFound as error:
-        raise InvalidSetting(f"{error}: check profile= in the url") from None
+        raise InvalidSetting(f"{error}: check profile= in the url and AWS_PROFILE") from None
+    except BotoCoreError as error:  # half of a pair, a file that does not parse
+        raise NoAccess(
+            f"AWS credentials cannot be read ({error}): check the AWS_… variables and files"
+        ) from None
     if chain is None:
         raise NoAccess(
             "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "

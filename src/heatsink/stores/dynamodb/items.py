@@ -17,7 +17,9 @@ A key's name is escaped, so no user's key can begin with a bare `%`.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,10 +29,12 @@ from heatsink.registry.layout import COLD, Layout
 from heatsink.spread.store import Row
 
 Item = dict[str, Any]
+Read = TypeVar("Read")
 
 TOKEN, SHARE, ROW, EPOCHS = b"\x05", b"\x06", b"\x10", b"\x20"
 META, LOG, KEYS, PINS = "%meta", "%log", "%keys", "%pins"
 NOTHING = b"\x00"
+ID_BYTES = (8, 16)
 
 KEY_SCHEMA = [
     {"AttributeName": "p", "KeyType": "HASH"},
@@ -79,21 +83,38 @@ def row_item(partition: str, row: Row) -> Item:
     return item
 
 
+def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[Item], Read]]:
+    """For what reads an item: one that somebody else has written or changed is named."""
+
+    def naming(read: Callable[[Item], Read]) -> Callable[[Item], Read]:
+        @wraps(read)
+        def read_or_name(item: Item) -> Read:
+            try:
+                return read(item)
+            except (LookupError, TypeError, ValueError):
+                raise Misconfigured(
+                    f"the table holds an item that is no {what} of Heatsink (p={item.get('p')}, "
+                    f"s={item.get('s')}): who else writes to it? {cure}"
+                ) from None
+
+        return read_or_name
+
+    return naming
+
+
+@ours("row", "Delete the item")
 def row_of(item: Item) -> Row:
-    try:
-        return Row(
-            sort_of(item)[1:],
-            b64decode(item["b"]["B"]),
-            integer(item, "e"),
-            integer(item, "n"),
-            integer(item, "x") if "x" in item else None,
-            "d" in item,
-        )
-    except (LookupError, TypeError, ValueError):
-        raise Misconfigured(
-            f"the table holds an item that is no row of Heatsink (p={item.get('p')}, "
-            f"s={item.get('s')}): who else writes to it? Delete the item"
-        ) from None
+    raw = sort_of(item)[1:]
+    if len(raw) not in ID_BYTES:
+        raise ValueError
+    return Row(
+        raw,
+        b64decode(item["b"]["B"]),
+        integer(item, "e"),
+        integer(item, "n"),
+        integer(item, "x") if "x" in item else None,
+        "d" in item,
+    )
 
 
 def epochs_value(layout: Layout) -> Item:
@@ -102,8 +123,11 @@ def epochs_value(layout: Layout) -> Item:
 
 
 def layout_of(item: Item | None) -> Layout:
-    if item is None:
-        return COLD
+    return COLD if item is None else _layout_of(item)
+
+
+@ours("layout", "Delete the item, then run heatsink fsck --rebuild")
+def _layout_of(item: Item) -> Layout:
     pairs = [pair["L"] for pair in item["epochs"]["L"]]
     return Layout((int(start["N"]), int(buckets["N"])) for start, buckets in pairs)
 
@@ -112,5 +136,6 @@ def decision_value(decision: Decision) -> Item:
     return {"S": msgspec.json.encode(decision).decode()}
 
 
+@ours("decision", "Delete the item, then run heatsink fsck --rebuild")
 def decision_of(item: Item) -> Decision:
     return _DECISION.decode(item["decision"]["S"])

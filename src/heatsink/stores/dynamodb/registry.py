@@ -30,6 +30,7 @@ from .items import (
     key,
     layout_of,
     number,
+    ours,
     sort_of,
 )
 from .table import Table
@@ -60,6 +61,7 @@ def _meta_item(meta: Meta) -> Item:
     }
 
 
+@ours("registry", "Restore a backup")
 def _meta_of(item: Item) -> Meta:
     return Meta(
         closed_ms=integer(item, "c"),
@@ -77,8 +79,11 @@ def _meta_of(item: Item) -> Meta:
 
 
 class DynamoRegistry:
-    def __init__(self, table: Table) -> None:
+    """`rows` is the same table for who reads rows: they wait for layouts as for the rows."""
+
+    def __init__(self, table: Table, rows: Table) -> None:
         self._table = table
+        self._rows = rows
 
     async def found(self, meta: Meta) -> Reading:
         """Read first: whoever comes later needs no right to put META."""
@@ -118,7 +123,7 @@ class DynamoRegistry:
     async def append(self, entry: LogEntry, term: int | None) -> None:
         writes = [_raise_version(entry, term), _put_log(entry)]
         for decision in entry.bucket_decisions:
-            layout = await self.layout(decision.key)
+            layout = await self._layout(decision.key)
             writes += _append_epoch(layout, decision, entry.start_ms)
         writes += [_put_pin(decision) for decision in entry.pin_decisions]
         try:
@@ -129,7 +134,7 @@ class DynamoRegistry:
     async def _explain_refusal(self, entry: LogEntry, term: int | None) -> None:
         """Which rule it broke; if by now none, somebody else was in between."""
         meta = (await self.meta()).meta
-        layouts = {d.key: await self.layout(d.key) for d in entry.bucket_decisions}
+        layouts = {d.key: await self._layout(d.key) for d in entry.bucket_decisions}
         check_append(entry, term, meta, layouts)
         raise Outdated("another commit came first")
 
@@ -141,6 +146,9 @@ class DynamoRegistry:
         return [_ENTRY.decode(item["entry"]["S"]) for item in items]
 
     async def layout(self, name: str) -> Layout:
+        return layout_of(await self._rows.get(_epochs_key(name), consistent=True))
+
+    async def _layout(self, name: str) -> Layout:
         return layout_of(await self._table.get(_epochs_key(name), consistent=True))
 
     async def snapshot(self) -> Snapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from heatsink.clock import Clock
@@ -13,6 +14,7 @@ from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
 DELETE_AT_ONCE = 25
 INSIST_S = 1.0  # less than a lease, so that no leader loses it meanwhile
 INSIST_PAUSE_S = 0.02
+REGISTRY_CONNECTIONS_MAX = 16
 
 
 class Table:
@@ -133,17 +135,20 @@ class RegistryTable(Table):
     """Tries again at once what is throttled, since the registry may share a partition with the heat
     that its decision is to end. A turn of the coordinator takes several requests: if each is tried
     only once, beside writers who never rest, hardly a turn comes to its end.
+
+    It does not stand in line behind the rows either, since rows wait for it: for the closed time.
     """
 
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:
         super().__init__(client, name)
         self._clock = clock
+        self._turns = asyncio.Semaphore(REGISTRY_CONNECTIONS_MAX)
 
     async def _send(self, operation: str, request: Item) -> Result:
         until_s = self._clock.monotonic_s() + INSIST_S
         while True:
             try:
-                return await super()._send(operation, request)
+                return await self.client.call(operation, request, self._turns)
             except Throttled:
                 if self._clock.monotonic_s() + INSIST_PAUSE_S > until_s:
                     raise

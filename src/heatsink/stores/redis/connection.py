@@ -21,6 +21,7 @@ from heatsink.clock import Clock
 from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
 
 from .address import Address
+from .places import KnownKeys
 from .tls import check_authority, distrust
 
 logger = logging.getLogger("heatsink")
@@ -42,13 +43,26 @@ MOMENTARY = (
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
 )
+TOPOLOGY = "CLUSTER SLOTS"
 RAW = ("XAUTOCLAIM", "XPENDING", "XRANGE", "XREADGROUP", "XREVRANGE")
-NAMED = {exceptions.NoPermissionError: "NOPERM", exceptions.NoScriptError: "NOSCRIPT"}
+NAMED = {
+    exceptions.NoPermissionError: "NOPERM",
+    exceptions.NoScriptError: "NOSCRIPT",
+    exceptions.MovedError: "MOVED",
+}
+EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT", "OLDER")
+HINTS = {
+    "NOPERM": "its user may not: see the ACL lines in docs/how-to/redis.md",
+    "MOVED": "it is a node of a cluster: use redis+cluster:// in its URL",
+}
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
 class Refused(Unavailable):
-    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …"""
+    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …
+
+    OLDER is for an entry that its stream has already.
+    """
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -78,11 +92,14 @@ class Connection:
         self._is_closed = False
         self._failures = 0
         self._told: set[str] = set()  # kinds of failure in this outage: each is logged once
-        self._forbidden: set[str] = set()  # commands that its user may not run: each likewise
+        self._refused: set[str] = set()  # what it refuses for good: each likewise
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """One command. Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`."""
+        """One command; without words it is only opened, which asks a cluster for its nodes.
+
+        Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`.
+        """
         async with self._turns:
             if self._is_closed:
                 raise Closed.meanwhile(f"the connection to Redis at {self._address}")
@@ -91,7 +108,7 @@ class Connection:
             try:
                 answer = await self._send(words)
             except FAILURES as error:
-                raise self._translated(error, str(words[0])) from None
+                raise self._translated(error, str(words[0]) if words else TOPOLOGY) from None
             self._succeed()
             return answer
 
@@ -99,7 +116,7 @@ class Connection:
         """In a task of its own: a driver must not be able to swallow our cancellation."""
         call = asyncio.ensure_future(self._execute(words))
         self._calls.add(call)
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._end)
         try:
             patience_s = 2 * (CONNECT_S + self._address.options.timeout_s)
             done, _ = await asyncio.wait({call}, timeout=patience_s)
@@ -109,14 +126,15 @@ class Connection:
             raise TimeoutError
         return call.result()
 
-    def _ended(self, call: asyncio.Task[Any]) -> None:
+    def _end(self, call: asyncio.Task[Any]) -> None:
+        """Of one that was given up, nobody else takes the error."""
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # heard also where whoever asked was cancelled meanwhile
+            call.exception()
 
     async def _execute(self, words: tuple[Word, ...]) -> Any:
         driver = self._driver or await self._open()
-        return await driver.execute_command(*words)
+        return await driver.execute_command(*words) if words else None
 
     async def _open(self) -> Driver:
         """One call at a time: a cluster's topology must be known before many ask at once."""
@@ -132,9 +150,10 @@ class Connection:
             return self._driver
 
     def _said(self, refusal: Refused, command: str) -> Refused:
-        """What its user may not do it never may: said once, as most who ask go on without it."""
-        if refusal.code == "NOPERM" and command not in self._forbidden:
-            self._forbidden.add(command)
+        """What it refuses it will refuse again: said once, as most who ask go on without it."""
+        what = command if refusal.code == "NOPERM" else refusal.code
+        if refusal.code not in EXPECTED and what not in self._refused:
+            self._refused.add(what)
             logger.warning("%s", refusal)
         return refusal
 
@@ -165,7 +184,7 @@ class Connection:
 
     def _succeed(self) -> None:
         if self._failures:
-            logger.info("Redis at %s answers again", self._address)
+            logger.warning("Redis at %s answers again", self._address)
         self._failures = 0
         self._told.clear()
 
@@ -174,12 +193,12 @@ class Connection:
         if self._address.kind != "cluster":
             return [self._address]
         if self._driver is None:
-            await self.run("PING")
+            await self.run()
         cluster: Any = self._driver
         try:
             nodes = [cluster.get_node_from_key(key)] if key else cluster.get_primaries()
         except exceptions.RedisError as error:
-            raise self._translated(error, "CLUSTER SLOTS") from None
+            raise self._translated(error, TOPOLOGY) from None
         return [self._address.node(node.host, node.port) for node in nodes]
 
     async def close(self) -> None:
@@ -206,11 +225,9 @@ def _reason(error: Exception) -> str:
 
 def _refusal(error: Exception, where: str, command: str) -> Refused:
     named = (code for kind, code in NAMED.items() if isinstance(error, kind))
-    code = next(named, str(error).split(" ")[0])
-    if code == "NOPERM":
-        hint = "its user may not: see the ACL lines in docs/how-to/redis.md"
-        return Refused(f"{where} refuses {command}: {hint}", code)
-    return Refused(f"{where} refuses {command}: {str(error)[:120]}", code)
+    unnamed = "OLDER" if "equal or smaller" in str(error) else str(error).split(" ")[0]
+    code = next(named, unnamed)
+    return Refused(f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}", code)
 
 
 def open_driver(address: Address) -> Driver:
@@ -230,7 +247,10 @@ def _driver(address: Address) -> Driver:
     shared = _shared_options(address)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        return RedisCluster(startup_nodes=nodes, **shared)
+        cluster: Any = RedisCluster(startup_nodes=nodes, **shared)
+        cluster.commands_parser = KnownKeys()
+        driver: Driver = cluster
+        return driver
     if address.kind == "sentinel":
         return _through_sentinel(address, shared)
     (host, port), *others = address.hosts

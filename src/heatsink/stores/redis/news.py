@@ -43,7 +43,7 @@ class RedisNews:
         try:
             await self._run("XADD", log, *cap, f"{entry.version}-0", "e", body)
         except Refused as refused:
-            if "equal or smaller" not in str(refused):
+            if refused.code != "OLDER":
                 raise
 
     async def read(self, after: int) -> News | None:
