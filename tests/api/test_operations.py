@@ -246,7 +246,6 @@ async def test_a_leader_bounds_the_heat_of_a_cold_key(api: AsyncClient) -> None:
     while not (key := (await api.get("/v1/keys/cold")).json())["unreported_s"]:
         await asyncio.sleep(0.05)
     assert key["heat"] is None
-    assert key["unreported_s"] > 0
 
 
 # -- events ----------------------------------------------------------------------------------

@@ -5,10 +5,17 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from heatsink.errors import Deposed, InvalidId, InvalidSetting, Unavailable, WrongIncarnation
+from heatsink.errors import (
+    Deposed,
+    InvalidId,
+    InvalidSetting,
+    Misconfigured,
+    Unavailable,
+    WrongIncarnation,
+)
 from heatsink.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
-from heatsink.registry.decision import BUCKETS, PIN, Meta, for_key
+from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, for_key
 from heatsink.registry.layout import EPOCHS_MAX
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.registry import MemoryRegistry
@@ -54,6 +61,42 @@ async def test_a_decision_reaches_another_process_with_its_reason(
     assert other.view.layout("k").buckets == 5
     assert other.view.reasons["k"].reason == "4,000 writes/s"
     assert other.view.layout("k").epochs[-1].start_ms >= registry.meta.closed_ms
+
+
+async def test_what_is_in_the_way_of_one_decision_lets_the_others_pass(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    decisions = [for_key(key, BUCKETS, 5, "hot") for key in "abc"]
+    append, broken = store.append, {"b"}
+
+    async def append_what_is_whole(entry: LogEntry, term: int | None) -> None:
+        if broken & {decision.key for decision in entry.decisions}:
+            raise Misconfigured("an item is no layout")
+        await append(entry, term)
+
+    with patch.object(store, "append", append_what_is_whole):
+        with pytest.raises(Misconfigured, match="an item is no layout"):
+            await registry.publish(decisions, term)
+        assert [registry.view.layout(key).buckets for key in "abc"] == [5, 1, 5]
+        broken.clear()
+        assert await registry.publish(decisions, term) == decisions[1:2]
+
+
+async def test_what_was_in_the_way_and_is_gone_is_published_and_told(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    decisions = [for_key(key, BUCKETS, 5, "hot") for key in "ab"]
+    append, faults = store.append, [Misconfigured("an item is no layout")]
+
+    async def append_at_last(entry: LogEntry, term: int | None) -> None:
+        if faults:
+            raise faults.pop()
+        await append(entry, term)
+
+    with patch.object(store, "append", append_at_last):
+        assert await registry.publish(decisions, term) == decisions
 
 
 async def test_what_holds_already_is_not_published_again(

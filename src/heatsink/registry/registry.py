@@ -270,19 +270,22 @@ class Registry:
                 except Misconfigured as fault:
                     if len(together) == 1 or isinstance(fault, NoTable | NoAccess):
                         raise
-                    await self._publish_apart(together, term)
+                    published += await self._publish_apart(together, term)
         return published
 
-    async def _publish_apart(self, decisions: Sequence[Decision], term: int | None) -> None:
+    async def _publish_apart(
+        self, decisions: Sequence[Decision], term: int | None
+    ) -> list[Decision]:
         """An item in the way of one of them must not be in the way of all; then it is told."""
-        faults = []
+        published, faults = [], []
         for decision in decisions:
             try:
-                await self._publish([decision], term)
+                published += await self._publish([decision], term)
             except Misconfigured as fault:
                 faults.append(fault)
         if faults:
             raise faults[0]
+        return published
 
     async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
         takes_s = 0.0
