@@ -8,8 +8,6 @@ import pytest
 
 from heatsink import connect
 from heatsink.bulk.batch import PartEnd
-from heatsink.bulk.work.chores import Housekeeping
-from heatsink.clock import SystemClock
 from heatsink.errors import NoAccess, Unavailable
 
 END = PartEnd("long-gone", "part", 0, 1, 0, 0)
@@ -17,7 +15,7 @@ END = PartEnd("long-gone", "part", 0, 1, 0, 0)
 
 async def test_the_end_of_a_batch_that_is_gone_is_done_with() -> None:
     async with connect("memory://") as hs:
-        assert await Housekeeping(hs.bulk._stores, hs.bulk, SystemClock())._report(END)
+        assert await hs.bulk.reconciler._record_end(3, END)
 
 
 @pytest.mark.parametrize("refusal", [NoAccess("the login is refused"), Unavailable("away")])
@@ -28,5 +26,5 @@ async def test_an_end_that_the_queue_does_not_take_is_kept(
         raise refusal
 
     async with connect("memory://") as hs:
-        monkeypatch.setattr(hs.bulk, "change", refuse)
-        assert not await Housekeeping(hs.bulk._stores, hs.bulk, SystemClock())._report(END)
+        monkeypatch.setattr(hs.bulk.reconciler, "_get_or_rebuild", refuse)
+        assert not await hs.bulk.reconciler._record_end(3, END)

@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
-from heatsink.bulk.batch import Batch
-from heatsink.bulk.store import Chunk, Part, QueueStores
+from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.items import digest_of
+from heatsink.bulk.store import Chunk, Part, PartCounts, QueueStores
 from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.stores.redis.queue import open_queue
@@ -40,13 +41,18 @@ async def stage(stores: QueueStores, partition: int = PARTITION) -> None:
     await stores.queue.stage(partition, part, [Chunk(0, 1, b"x")])
 
 
+async def confirm(stores: QueueStores, *partitions: int) -> list[PartCounts | None]:
+    places = [PartPlace("a", partition, 1) for partition in partitions or (PARTITION,)]
+    return await stores.barrier.parts(places)
+
+
 async def test_a_server_without_a_log_is_refused_with_the_cure(server: RedisServer) -> None:
     with pytest.raises(InvalidSetting, match=r"appendonly yes .* or durability='relaxed'"):
         async with opened(server.url):
             pass
     async with opened(server.url, "relaxed") as stores:
         await stage(stores)
-        await stores.sync()
+        await confirm(stores)
 
 
 async def test_a_durability_that_is_none_is_refused(server: RedisServer) -> None:
@@ -59,7 +65,7 @@ async def test_what_was_synced_survives_a_kill() -> None:
         async with opened(server.url) as stores:
             await stage(stores)
             await stores.batches.open(Batch("a", "mail", "ada", 1))
-            await stores.sync()
+            assert await stores.barrier.batches(["a", "b"]) == [Batch("a", "mail", "ada", 1), None]
             server.kill()
             server.start()
         async with opened(server.url) as stores:
@@ -73,30 +79,33 @@ async def test_many_that_wait_share_few_fsyncs() -> None:
 
             async def submit() -> None:
                 await stage(stores)
-                await stores.sync()
+                await confirm(stores)
 
             await asyncio.gather(*(submit() for _ in range(50)))
             calls = server.command("INFO", "commandstats").partition("cmdstat_waitaof:calls=")[2]
             assert 2 <= int(calls.partition(",")[0]) <= 6
 
 
-async def test_nothing_written_means_nothing_to_wait_for() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+async def test_a_barrier_tells_what_it_covers() -> None:
+    with real(lambda: RedisServer(options=ALWAYS)) as server:
         async with opened(server.url) as stores:
-            server.kill()
-            await stores.sync()
+            await stage(stores)
+            staged = PartCounts("staged", 1, 0, 0, 0, 0, 0, digest=digest_of(b"x"), chunks=1)
+            assert await confirm(stores, PARTITION, PARTITION + 1) == [staged, None]
 
 
-async def test_a_sync_that_fails_is_not_forgotten() -> None:
+async def test_a_barrier_is_not_satisfied_by_a_server_that_was_restarted() -> None:
+    """Nor by one that lost its data: it says what is there now."""
     with real(lambda: RedisServer(options=ALWAYS)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
             server.kill()
             for _ in range(2):
                 with pytest.raises(Unavailable, match="cannot be reached"):
-                    await stores.sync()
+                    await confirm(stores)
             server.start()
-            await stores.sync()
+            server.command("FLUSHALL")
+            assert await confirm(stores) == [None]
 
 
 async def test_a_log_that_was_switched_off_meanwhile_is_noticed() -> None:
@@ -105,7 +114,7 @@ async def test_a_log_that_was_switched_off_meanwhile_is_noticed() -> None:
             server.command("CONFIG", "SET", "appendonly", "no")
             await stage(stores)
             with pytest.raises(Unavailable):
-                await stores.sync()
+                await confirm(stores)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,7 @@ async def test_a_server_that_does_not_know_waitaof_must_fsync_always(
             return
         async with opened(server.url) as stores:
             await stage(stores)
-            await stores.sync()
+            await confirm(stores)
 
 
 async def test_a_server_that_evicts_is_refused() -> None:
@@ -155,12 +164,12 @@ async def test_a_place_that_is_down_does_not_keep_the_others_from_opening() -> N
         stores = open_queue(home.url, SystemClock(), Random(1), places=places)
         await stores.open()
         await stage(stores, PARTITION + 1)
-        await stores.sync()
+        await confirm(stores, PARTITION + 1)
         other.start()
         await asyncio.sleep(0.3)
         await stage(stores)
         with pytest.raises(InvalidSetting, match="appendonly"):
-            await stores.sync()
+            await confirm(stores)
         await stores.close()
 
 
@@ -171,7 +180,7 @@ async def test_every_master_of_a_cluster_is_asked() -> None:
         async with opened(cluster.url) as stores:
             for partition in range(12):
                 await stage(stores, partition)
-            await stores.sync()
+            await confirm(stores, *range(12))
             for master in cluster.masters:
                 assert "cmdstat_waitaof" in master.command("INFO", "commandstats")
         cluster.masters[-1].command("CONFIG", "SET", "appendonly", "no")

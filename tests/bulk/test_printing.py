@@ -24,7 +24,7 @@ class Nasty:
         return [Batch(NASTY, "act", "[bold]ann\x07", 0)]
 
     async def status(self, id: str) -> Progress:
-        return Progress(id, "act", NASTY, "open", 0, 0, 0, 0, 0, 0, None, NASTY)
+        return Progress(id, "act", NASTY, "open", 0, 0, 0, 0, 0, 0, 0, None, NASTY)
 
     async def failures(self, _: str) -> AsyncIterator[Failure]:
         for index, item in enumerate(ITEMS):

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.batch import Batch, PartPlace, Rate
 from heatsink.bulk.store import Plan, Setback
 from heatsink.clock import SystemClock
 from heatsink.registry.decision import Decision
@@ -50,7 +50,12 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
     assert await ring_until_heard(driver, wait) == {PARTITION}
     await driver.work()
     await driver.submit("a", [2, 3])
-    await stores.sync()
+    await stores.barrier.parts([PartPlace("a", PARTITION, 5)])
+    await stores.queue.gaps(PARTITION, "a", 2)
+    await stores.queue.live_parts(PARTITION, "", 10)
+    await stores.queue.record_of(PARTITION, "a")
+    await stores.batches.restore(Batch("c", "mail", "ada", 1))
+    await stores.batches.forget("c", 0)
     first, second = await driver.slices()
     await driver.settle(first, "rf", Setback(0, "why"))
     await driver.settle(second, "d")

@@ -127,7 +127,7 @@ async def test_only_what_failed_is_tried_again_and_each_end_is_told_once() -> No
         failed = sorted([failure.index async for failure in world.bulk.failures(batch.id)])
         assert failed == list(range(0, 2_000, 10))
         broken = False
-        world.ran.clear()
+        world.ran = [run for run in world.ran if run[0] != batch.id]
         await world.bulk.retry_failed(batch.id)
         progress = await world.bulk.wait(batch.id, 30.0)
         assert (progress.state, progress.done, progress.failed) == ("done", 2_000, 0)
@@ -200,7 +200,7 @@ async def test_the_end_is_told_though_every_consumer_dies_right_before() -> None
         first.kill()
         await asyncio.sleep(0)
 
-    vars(first.consumer._bulk)["tell_done"] = die
+    first.consumer._bulk.reconciler._tell_done = die
     batch = await world.bulk.submit("note", range(20), on_done="note")
     await asyncio.sleep(10.0)
     assert first.process.is_dead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -9,8 +10,12 @@ import msgspec
 from heatsink.checks import shown
 from heatsink.errors import InvalidSetting
 
-State = Literal["open", "running", "paused", "cancelling", "done", "failed", "cancelled", "aborted"]
-FINAL: frozenset[State] = frozenset(("done", "failed", "cancelled", "aborted"))
+from .spans import Gap, Run, Span, merged, span_of_gap, spans_of, total, without
+
+State = Literal[
+    "open", "running", "paused", "cancelling", "done", "failed", "lost", "cancelled", "aborted"
+]
+FINAL: frozenset[State] = frozenset(("done", "failed", "lost", "cancelled", "aborted"))
 PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
 KEEP_MS = 7 * 86_400_000  # a batch that has ended, or never got in
@@ -54,11 +59,35 @@ class PartEnd(msgspec.Struct, frozen=True):
     failed: int
     cancelled: int
 
+    @property
+    def items(self) -> int:
+        """Items that have a result. A part that a server lost has ended with none."""
+        return self.done + self.failed + self.cancelled
+
 
 class PartPlace(msgspec.Struct, frozen=True):
+    """What was staged in one partition: how much, its checksum, and which items.
+
+    `missing` are those that the partition's server has lost; `moved` are those that it had lost and
+    that are in another part now.
+    """
+
     id: str
     partition: int
     items: int
+    digest: int = 0
+    runs: tuple[Run, ...] = ()
+    missing: tuple[Span, ...] = ()
+    moved: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The items that should be there."""
+        return without(spans_of(self.runs), self.moved)
+
+    def at(self, gaps: Iterable[Gap]) -> tuple[Span, ...]:
+        """The items of it that stand at these gaps."""
+        return without((span_of_gap(self.runs, gap) for gap in gaps), self.moved)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -66,7 +95,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
     Whoever submits it renews it until it is sealed. `trace` is the one that it was submitted in.
-    `fingerprint` is of its items, if its id was the caller's choice.
+    `fingerprint` is of its items, if its id was the caller's choice. `restored` counts how often
+    items that a server had lost were submitted again.
     """
 
     id: str
@@ -89,6 +119,16 @@ class Batch(msgspec.Struct, frozen=True):
     renewed_ms: int = 0
     trace: str = ""
     fingerprint: str = ""
+    restored: int = 0
+
+    @property
+    def missing(self) -> tuple[Span, ...]:
+        """The items that servers have lost, as far as it was noticed."""
+        return merged(span for part in self.parts for span in part.missing)
+
+    @property
+    def lost(self) -> int:
+        return total(self.missing)
 
     @property
     def is_final(self) -> bool:
@@ -115,6 +155,9 @@ class Progress(msgspec.Struct, frozen=True):
     """Items that have failed for good."""
     cancelled: int
     """Items that will not run."""
+    lost: int
+    """Items that the queue's servers have lost. Submit the same items with the same id to run
+    exactly these."""
     running: int
     """Items that workers have now."""
     waiting: int
@@ -123,7 +166,9 @@ class Progress(msgspec.Struct, frozen=True):
     """Seconds left by the pace so far; None until there is a pace, while it is paused, and while no
     worker can run it."""
     reason: str = ""
-    """Why it was aborted, or what it waits for if no worker can run it."""
+    """Why it was aborted, which items were lost, or what it waits for if no worker can run it."""
+    missing: tuple[Span, ...] = ()
+    """Which items were lost: the index of the first and how many, for each range."""
 
     @property
     def is_final(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from random import Random
 from typing import Any, Literal, get_args
@@ -21,15 +22,19 @@ from .fingerprint import Fingerprint
 from .items import unpacked
 from .patience import Opening, Patience
 from .placement import hand
-from .store import LEGACY, PartCounts, Plan, QueueStores, Verb
+from .reconcile import Reconciler, is_odd
+from .spans import span_of_gap, total
+from .store import LEGACY, FailedItem, PartCounts, Plan, QueueStores, Verb
 from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
 
 PARTITIONS = 16
 PARTITIONS_MAX = 1_024
 TEXT_MAX = 256
 PRIORITY_MAX = 1_000
+REPLICAS_MAX = 100
 FAILURES_PAGE = 500
 LIST_MAX = 1_000
+ENDED_MAX = 10_000
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
@@ -49,6 +54,10 @@ class BulkSettings(msgspec.Struct, frozen=True):
     """Keeps deployments on one Redis apart."""
     durability: Durability = "fsync"
     """`relaxed` accepts what is not on disk yet."""
+    replicas: int | None = None
+    """How many replicas must acknowledge what is accepted, on servers that have some. By default as
+    many as are connected. A fail-over loses nothing if every replica that may be promoted is among
+    them."""
     places: Mapping[int, str] = {}
     """Partitions on a Redis of their own: `{3: "redis://other"}`."""
     deadline_s: float = 30.0
@@ -66,6 +75,8 @@ class BulkSettings(msgspec.Struct, frozen=True):
             raise InvalidSetting(
                 f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
             )
+        if self.replicas is not None:
+            check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
         for tenant, weight in self.weights.items():
             check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
 
@@ -81,6 +92,8 @@ class Bulk:
         self._clock = clock
         self._rng = rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
+        self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
+        self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.trace_now: Callable[[], str] = str  # names the trace that a batch is submitted in
 
     async def open(self) -> None:
@@ -141,28 +154,46 @@ class Bulk:
         spread: bool,
         fingerprint: Fingerprint | None = None,
     ) -> Batch:
-        accepted = known = await self._patience.call(self._stores.batches.open, wanted)
+        known = await self._patience.call(self._stores.batches.open, wanted)
         changes.check_same(known, wanted)
-        if known.fingerprint and fingerprint is not None:
-            await fingerprint.add_all(items, self._clock)
-            changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
-        batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
-        if not known.is_sealed:
+        if known.is_sealed:
+            known = await self.reconciler.inspect(known)
+            if not changes.may_restore(known):
+                return await self._accepted_before(known, wanted, items, fingerprint)
+            batch = known
+        else:
+            batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
             if wanted.rate is not None:
                 await self._declare(wanted, wanted.rate)
-            partitions = await self._hand(batch.id, spread)
-            stores, patience = self._stores, self._patience
-            submission = Submission(
-                batch, partitions, stores, patience, self._clock, self._rng, fingerprint
-            )
-            accepted = await submission.run(items)
-        calls = [self._patience.call(self._stores.sync)]
-        if accepted.state == "running":
-            calls.append(self._release(accepted))
-        await asyncio.gather(*calls)
+        partitions = await self._hand(batch.id, spread)
+        stores, patience = self._stores, self._patience
+        submission = Submission(
+            batch, partitions, stores, patience, self._clock, self._rng, fingerprint
+        )
+        accepted = await submission.run(items)
+        await self._release(accepted)
         if not accepted.items:
             await self.tell_done(accepted)
         return accepted
+
+    async def _accepted_before(
+        self,
+        known: Batch,
+        wanted: Batch,
+        items: Iterable[Any] | AsyncIterable[Any],
+        fingerprint: Fingerprint | None,
+    ) -> Batch:
+        """The same call again. It may be that nobody was told yet that the first one worked."""
+        if known.fingerprint and fingerprint is not None:
+            await fingerprint.add_all(items, self._clock)
+            changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
+        (found,) = await self._patience.call(self._stores.barrier.batches, [known.id])
+        if found is None or not found.is_sealed:
+            raise Overloaded(f"the queue lost the record of batch {known.id!r}")
+        await self._release(found)
+        if not found.items:
+            await self.tell_done(found)
+        return found
 
     async def _declare(self, wanted: Batch, rate: Rate) -> None:
         """A lane's first rate also holds for what was queued without one."""
@@ -176,10 +207,15 @@ class Bulk:
 
     async def _release(self, batch: Batch) -> None:
         """Whoever declared a rate since this was staged did not see it before it was sealed."""
+        if batch.state != "running":
+            return
         limits = self._stores.limits
         if await self._patience.call(limits.rate_of, lane_of(batch)) is not None:
             await self._tell_parts(batch, "limit")
-        await self._tell_parts(batch, "release")
+        if not await self._tell_parts(batch, "release"):
+            found = await self.reconciler.inspect(batch)
+            if found.missing:
+                raise Overloaded(changes.reason(found, ()))
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(96):024x}"
@@ -234,38 +270,61 @@ class Bulk:
     # -- looking ---------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
-        """How far a batch is. A wish that not all of its parts have heard is told them again."""
+        """How far a batch is. A wish that not all of its parts have heard is told them again.
+
+        A final state is durable when it is shown. Items that the queue's servers have lost are
+        noticed here at the latest.
+        """
         batch = await self._look(id)
         found = await asyncio.gather(*map(self._count, batch.parts))
+        if is_odd(batch, found):
+            batch = await self.reconciler.inspect(batch)
+            found = await asyncio.gather(*map(self._count, batch.parts))
+        batch = await self._surely_ended(batch)
         parts = zip(batch.parts, found, strict=True)
         for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
             await self._tell_parts(batch, verb)
-        counts = [count for count in found if count]
-        done, failed, cancelled, running = (
-            sum(getattr(count, name) for count in counts)
-            for name in ("done", "failed", "cancelled", "running")
+        ends = {end.part: end for end in batch.ends}
+        known = [c or ends.get(p.id) for p, c in zip(batch.parts, found, strict=True)]
+        done, failed, cancelled = (
+            sum(getattr(each, name) for each in known if each)
+            for name in ("done", "failed", "cancelled")
         )
-        waiting = max(batch.items - done - failed - cancelled - running, 0)
+        running = sum(count.running for count in found if count)
+        lost = total(batch.missing)
+        waiting = max(batch.items - done - failed - cancelled - lost - running, 0)
         left = waiting + running
         reason = await self._reason(batch, left)
         return Progress(
             id=batch.id,
             action=batch.action,
             tenant=batch.tenant,
-            state=changes.seen_state(batch, failed, cancelled, left),
+            state=batch.state,
             accepted=batch.items,
             done=done,
             failed=failed,
             cancelled=cancelled,
+            lost=lost,
             running=running,
             waiting=waiting,
             eta_s=None if left and reason else await self._eta_s(batch, done, left),
             reason=reason,
+            missing=batch.missing,
         )
+
+    async def _surely_ended(self, batch: Batch) -> Batch:
+        """An end is durable before anybody hears of it: what follows from it cannot be undone."""
+        if not batch.is_final or not batch.is_sealed or (batch.id, batch.version) in self._ended:
+            return batch
+        (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
+        batch = changes.check_found(found, batch.id)
+        if batch.is_final:
+            self._ended.append((batch.id, batch.version))
+        return batch
 
     async def _reason(self, batch: Batch, left: int) -> str:
         if not left or batch.state != "running":
-            return batch.reason
+            return changes.reason(batch, [batch.action])
         return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
 
     async def _count(self, part: PartPlace) -> PartCounts | None:
@@ -283,8 +342,6 @@ class Bulk:
         """The newest batches first."""
         check_whole("limit", limit, 1, LIST_MAX)
         found = await self._patience.call(self._stores.batches.list, limit, tenant)
-        if not any(batch.state == "running" for batch in found):
-            return found
         offered = await self._patience.call(self._stores.fleet.offered)
         return [replace(batch, reason=changes.reason(batch, offered)) for batch in found]
 
@@ -297,9 +354,7 @@ class Bulk:
                 self._stores.queue.failures, part.partition, part.id, after, FAILURES_PAGE
             ):
                 for failed in page:
-                    first, items = unpacked(failed.body)
-                    item = items[failed.offset]
-                    yield Failure(first + failed.offset, item, failed.reason, failed.tries)
+                    yield _failure(part, failed)
                 after = page[-1].place
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
@@ -347,11 +402,7 @@ class Bulk:
     async def retry_failed(self, id: str) -> None:
         """Run what failed once more, as if it had never been tried."""
         was_running = not (await self._get(id)).is_final
-        give_up_s = self._clock.monotonic_s() + self._settings.deadline_s
-        while (await self.status(id)).is_final and not (await self._get(id)).is_final:
-            if self._clock.monotonic_s() > give_up_s:
-                raise Overloaded(f"the end of batch {id!r} is not recorded yet: start a worker")
-            await self._clock.sleep(LOOK_S)
+        await self.status(id)  # an end that is not recorded yet is now
         batch = await self._get(id)
         if was_running and batch.state == "done":
             return  # this wish was heard before, but not by all parts until now
@@ -364,24 +415,19 @@ class Bulk:
         batch = await self.change(id, lambda batch: changes.steered(batch, wish))
         await self._tell_parts(batch, VERBS[wish])
 
-    async def _tell_parts(self, batch: Batch, verb: Verb) -> None:
-        steer = self._stores.queue.steer
+    async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
+        """False if a part is not there."""
+        steer, wish = self._stores.queue.steer, (verb, batch.lap, batch.version, batch)
         calls = (
-            self._patience.call(steer, part.partition, part.id, verb, batch.lap, batch.version)
+            self._patience.call(steer, part.partition, part.id, *wish)
             for part in batch.parts
+            if not _is_over(batch, part)
         )
-        await asyncio.gather(*calls)
+        return all(await asyncio.gather(*calls))
 
     async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
         """Take a batch one step further, whoever else is doing that at the same time."""
-        while True:
-            batch = await self._get(id)
-            wanted = step(batch)
-            if wanted == batch:
-                return batch
-            kept = await self._patience.call(self._stores.batches.update, wanted)
-            if kept is not None:
-                return kept
+        return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
         """Submit the completion callback: under an id of its own, so however often, it is one."""
@@ -389,6 +435,20 @@ class Bulk:
             return
         callback, item = changes.callback(batch, now_ms(self._clock))
         await self._accept(callback, [item], spread=False)
+
+
+def _failure(part: PartPlace, failed: FailedItem) -> Failure:
+    if not failed.body:
+        gap = int(failed.place.partition(":")[0]), failed.offset, 1
+        reason = f"{failed.reason} (the queue's server has lost the item itself)"
+        return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
+    first, items = unpacked(failed.body)
+    return Failure(first + failed.offset, items[failed.offset], failed.reason, failed.tries)
+
+
+def _is_over(batch: Batch, place: PartPlace) -> bool:
+    """Whether a part is known to be lost."""
+    return any(end.part == place.id and changes.is_gone(end, place) for end in batch.ends)
 
 
 def _checked_id(id: str) -> str:

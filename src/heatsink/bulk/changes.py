@@ -10,9 +10,11 @@ from heatsink.errors import Conflict, IdReused, NotFound
 
 from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, State
+from .spans import Span, merged, named, total
 from .store import PartState, Verb
 
 CALLBACK = ":done:"  # in the ids of completion callbacks
+VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 
 
 def sealed(
@@ -66,37 +68,121 @@ def tried_again(batch: Batch) -> Batch:
     """Only what failed runs again, and the batch ends anew. Said twice, it changes nothing."""
     if batch.state == "running" and batch.lap:
         return batch
+    if batch.missing:
+        raise Conflict(
+            f"batch {batch.id!r} has lost {batch.lost:,} items: submit the same items with that id "
+            "first, then retry what failed"
+        )
     if batch.state != "failed":
         raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed one can be retried")
     return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
 
 
-def with_end(batch: Batch, end: PartEnd, now_ms: int) -> Batch:
-    """A part has ended: said twice, or of an earlier lap, it changes nothing."""
-    known = {known.part for known in batch.ends}
-    if end.lap != batch.lap or end.part in known or end.part not in {p.id for p in batch.parts}:
+def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
+    """A part has ended: said twice, or of an earlier lap, it changes nothing.
+
+    `missing` are the items of it that its server has lost. A part that was taken for lost and ends
+    after all counts as it ended.
+    """
+    place = next((place for place in batch.parts if place.id == end.part), None)
+    if place is None or end.lap != batch.lap:
         return batch
-    ends = (*batch.ends, end)
+    known = next((known for known in batch.ends if known.part == end.part), None)
+    if known is not None and (known == end or not is_gone(known, place)):
+        return batch
+    ends = (*(other for other in batch.ends if other.part != end.part), end)
+    batch = replace(_missing(batch, place, missing), ends=ends)
     if len(ends) < len(batch.parts):
-        return replace(batch, ends=ends)
-    return replace(batch, ends=ends, state=final_state(ends), ended_ms=now_ms)
+        return batch
+    return replace(batch, state=final_state(batch, ends), ended_ms=now_ms)
 
 
-def final_state(ends: Sequence[PartEnd]) -> State:
+def is_gone(end: PartEnd, place: PartPlace) -> bool:
+    """Whether this is the end of a part that its server has lost as a whole."""
+    return end.items == 0 < place.items
+
+
+def gone(batch: Batch, part: str, now_ms: int) -> Batch:
+    """A server has lost a part. It ends so, that the batch can end."""
+    place = next((place for place in batch.parts if place.id == part), None)
+    if place is None or any(end.part == part for end in batch.ends):
+        return batch
+    end = PartEnd(batch.id, part, batch.lap, 0, 0, 0)
+    return with_end(batch, end, now_ms, place.spans)
+
+
+def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
+    """A server has lost some items of a part that goes on with the others."""
+    place = next((place for place in batch.parts if place.id == part), None)
+    return batch if place is None else _missing(batch, place, missing)
+
+
+def found_again(batch: Batch, part: str) -> Batch:
+    """A part that was taken for lost is there after all: somebody restored the server's files."""
+    place = next((place for place in batch.parts if place.id == part), None)
+    end = next((end for end in batch.ends if end.part == part), None)
+    if place is None or end is None or not is_gone(end, place):
+        return batch
+    ends = tuple(other for other in batch.ends if other is not end)
+    state: State = "running" if batch.state == "lost" else batch.state
+    return replace(_missing(batch, place, ()), ends=ends, state=state, ended_ms=0)
+
+
+def _missing(batch: Batch, place: PartPlace, missing: Sequence[Span]) -> Batch:
+    parts = (replace(p, missing=tuple(missing)) if p is place else p for p in batch.parts)
+    return replace(batch, parts=tuple(parts))
+
+
+def may_restore(batch: Batch) -> bool:
+    """Whether submitting the items again brings back those that were lost."""
+    return bool(batch.missing) and batch.state in ("lost", "running", "paused")
+
+
+def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
+    """The lost items are in new parts now; the old parts keep what they still have."""
+    kept = []
+    for place in batch.parts:
+        left = place.items - total(place.missing)
+        moved = merged((*place.moved, *place.missing))
+        if left:
+            kept.append(replace(place, items=left, missing=(), moved=moved))
+    ids = {place.id for place in kept}
+    return replace(
+        batch,
+        state="paused" if batch.state == "paused" else "running",
+        parts=(*kept, *parts),
+        ends=tuple(end for end in batch.ends if end.part in ids),
+        restored=batch.restored + 1,
+        ended_ms=0,
+        reason="",
+    )
+
+
+def rebuilt(carried: Batch, known: Batch | None) -> Batch:
+    """A record that its home has lost, from the newest copy that parts carry.
+
+    Its version is beyond any that the lost record had: parts ignore wishes that are older than
+    what they have heard.
+    """
+    version = max(carried.version, known.version if known else 0) + VERSIONS_APART
+    return replace(carried, version=version, ends=(), ended_ms=0)
+
+
+def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:
     if any(end.cancelled for end in ends):
         return "cancelled"
+    if sum(end.items for end in ends) < sum(place.items for place in batch.parts):
+        return "cancelled" if batch.state == "cancelling" else "lost"
     return "failed" if any(end.failed for end in ends) else "done"
 
 
-def seen_state(batch: Batch, failed: int, cancelled: int, left: int) -> State:
-    """A batch whose items are all through has ended, though its home may not know it yet."""
-    if left or batch.state not in ("running", "paused", "cancelling"):
-        return batch.state
-    return "cancelled" if cancelled else "failed" if failed else "done"
-
-
 def reason(batch: Batch, offered: Collection[str]) -> str:
-    """Why it was aborted, or why it does not get on: `offered` are the actions of live workers."""
+    """Why it was aborted, what it lost, or why it waits: `offered` are actions of live workers."""
+    if batch.missing:
+        return (
+            f"the queue's server lost {batch.lost:,} of {batch.items:,} items "
+            f"({named(batch.missing)}): submit the same items with id={batch.id!r} to run these"
+        )
     if batch.state != "running" or batch.action in offered:
         return batch.reason
     if not offered:
@@ -147,10 +233,12 @@ def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
         "done": sum(end.done for end in batch.ends),
         "failed": sum(end.failed for end in batch.ends),
         "cancelled": sum(end.cancelled for end in batch.ends),
+        "lost": batch.lost,
     }
     is_url = "://" in batch.on_done
+    lap = f"{batch.lap}.{batch.restored}" if batch.restored else f"{batch.lap}"
     told = Batch(
-        id=f"{batch.id}{CALLBACK}{batch.lap}",
+        id=f"{batch.id}{CALLBACK}{lap}",
         action=WEBHOOK if is_url else batch.on_done,
         tenant=batch.tenant,
         submitted_ms=now_ms,

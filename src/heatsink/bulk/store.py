@@ -15,7 +15,8 @@ import msgspec
 
 from heatsink.registry.soft import SoftStore
 
-from .batch import Batch, PartEnd, Rate
+from .batch import Batch, PartEnd, PartPlace, Rate
+from .spans import Gap
 
 LEGACY = -1
 """The partition of deployments that do not partition: another key path, so both can run at once."""
@@ -122,6 +123,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class PartCounts(msgspec.Struct, frozen=True):
+    """A part as its partition has it. `lost` are items whose chunk was gone when they were due.
+
+    `digest` adds up the checksums of the `chunks` that were staged.
+    """
+
     state: PartState
     size: int
     done: int
@@ -129,10 +135,22 @@ class PartCounts(msgspec.Struct, frozen=True):
     cancelled: int
     running: int
     delayed: int
+    lost: int = 0
+    lap: int = 0
+    digest: int = 0
+    chunks: int = 0
 
     @property
     def waiting(self) -> int:
-        return self.size - self.done - self.failed - self.cancelled - self.running
+        ended = self.done + self.failed + self.cancelled + self.lost
+        return self.size - ended - self.running
+
+
+class LivePart(msgspec.Struct, frozen=True):
+    """A part that was released and has not ended, and the batch that it says it belongs to."""
+
+    id: str
+    batch: str
 
 
 class FailedItem(msgspec.Struct, frozen=True):
@@ -184,12 +202,19 @@ class QueueStore(Protocol):
         """
 
     async def steer(
-        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+        self,
+        partition: int,
+        part: str,
+        verb: Verb,
+        lap: int = 0,
+        since: int = 0,
+        record: Batch | None = None,
     ) -> bool:
         """Change a part's state; False if there is no such part. Repeating changes nothing.
 
         `since` is the version of the batch that the wish comes from: a wish that is older than
         one the part has heard changes nothing. For `drop` it is the stamp that the part must have.
+        A `release` brings the batch's `record`, which the part keeps: see `record_of`.
         """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
@@ -210,6 +235,15 @@ class QueueStore(Protocol):
         self, partition: int, part: str, after: str, limit: int
     ) -> list[FailedItem]: ...
 
+    async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
+        """Where items are missing in a part that was staged with so many chunks."""
+
+    async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
+        """Some of the parts that have not ended, ordered by id, behind the one named `after`."""
+
+    async def record_of(self, partition: int, part: str) -> Batch | None:
+        """The newest record of its batch that a part has seen."""
+
 
 class BatchStore(Protocol):
     """Batches at home: one small record each, in a slot that the id alone decides."""
@@ -226,10 +260,19 @@ class BatchStore(Protocol):
         What was to be forgotten stays.
         """
 
+    async def restore(self, batch: Batch) -> Batch:
+        """Put back a record that was lost, unless one with its version or a newer one is there.
+
+        Answers the record that is there then.
+        """
+
     async def get(self, id: str) -> Batch | None: ...
 
     async def list(self, limit: int, tenant: str = "") -> list[Batch]:
         """The newest first."""
+
+    async def browse(self, start: int, limit: int) -> Sequence[Batch]:
+        """The batches from place `start` on in the list of the newest; fewer may be there."""
 
     async def forget(self, id: str, after_ms: int) -> None:
         """Let the record go after a time."""
@@ -324,6 +367,21 @@ class ServerHealth(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...] = ()
 
 
+class Barrier(Protocol):
+    """Reads what a server holds and makes it durable, in one go on one connection.
+
+    So what a call returns is on disk, and on the replicas that were asked to acknowledge it. If
+    the server was restarted or replaced meanwhile, the call raises `Unavailable`: what it would
+    have confirmed may be gone.
+    """
+
+    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
+        """The parts at these places; None for each that is not there."""
+
+    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
+        """The records of these batches; None for each that is not there."""
+
+
 async def _nothing() -> None:
     pass
 
@@ -334,10 +392,7 @@ async def _no_servers(_: int) -> list[ServerHealth]:
 
 @dataclass(frozen=True)
 class QueueStores:
-    """One queue as a process sees it. `sync` returns when all that was written is durable.
-
-    `scattered`: partitions are on several servers, so that one may be durable before the other.
-    """
+    """One queue as a process sees it."""
 
     queue: QueueStore
     batches: BatchStore
@@ -345,8 +400,7 @@ class QueueStores:
     fleet: FleetStore
     bell: Bell
     soft: SoftStore
-    scattered: bool = False
-    sync: Callable[[], Awaitable[None]] = _nothing
+    barrier: Barrier
     health: Callable[[int], Awaitable[list[ServerHealth]]] = _no_servers
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -1,11 +1,26 @@
-"""How a batch gets in: staged chunk by chunk, accepted by one write, then released.
+"""How a batch gets in: staged, verified, made durable, sealed, and only then released.
 
 Nothing of a batch runs before it is sealed. Whatever dies on the way, the batch is either there
 whole or not at all, and the same id can be submitted again: each submission stages parts of its
 own (its *generation*), the first to seal wins, and what the others staged is dropped.
 
+A server may lose its newest writes at any moment: the power fails before its log is on disk, or a
+replica that lags behind takes over. Therefore
+
+    stage     every chunk goes to a part; the submission keeps what is not confirmed yet
+    confirm   every part is read back (items and checksum) and made durable, in one go; what a
+              server has lost meanwhile is staged again
+    seal      one compare-and-set of the batch's record
+    confirm   the record is read back and made durable, in one go
+
+and if the seal is not in the record that comes back, all of it begins again with the first
+confirmation. Only when it is there may parts be released and the caller be told.
+
 Who drops parts of a batch that is not sealed first raises the version of its record. So a seal of
-the version that the submission began with finds all of its parts; after any other it must look.
+the version that the submission began with finds all of its parts.
+
+A batch of which servers have lost items is restored in the same way: the submission stages just
+those, and the compare-and-set adds its parts to the record.
 """
 
 from __future__ import annotations
@@ -13,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -21,26 +37,62 @@ from msgspec.structs import replace
 
 from heatsink.checks import each
 from heatsink.clock import Clock, now_ms
-from heatsink.errors import HeatsinkError, Overloaded
+from heatsink.errors import HeatsinkError, IdReused, Overloaded
 
 from . import changes
 from .batch import Batch, PartPlace
 from .fingerprint import Fingerprint
-from .items import CHUNK_ITEMS_MAX, Chunker
+from .items import CHUNK_ITEMS_MAX, Chunker, Packed, digest_of, digests_added
 from .patience import Patience
 from .placement import less_loaded
-from .store import BatchStore, Chunk, Part, PartitionLoad, QueueStores
+from .spans import Cursor, Run, add_chunk
+from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
 logger = logging.getLogger("heatsink")
 BLOCK_CHUNKS = 5  # staged with one call
 CALLS_MAX = 4  # at once
+RUN_SHARE = 32  # a partition takes one call in a row, later one in so many of those before
+WINDOW_BYTES = 32 << 20  # staged and not confirmed: kept, to be staged again
+CONFIRMS_MAX = 20  # in a row, before a submission gives up on a server that loses data
 FRESH_S = 15.0  # what nobody touches for long is taken for left behind
 LEFT_MS = 120_000
 LEFT_BEHIND = "its submission stopped half way"
 
 
+@dataclass
+class Staged:
+    """What a submission has sent to one partition. `window` is not confirmed yet."""
+
+    chunks: int = 0
+    items: int = 0
+    digest: int = 0
+    confirmed: int = 0
+    runs: list[Run] = field(default_factory=list)
+    window: list[Chunk] = field(default_factory=list)
+
+    def add(self, full: Packed) -> Chunk:
+        chunk = Chunk(self.chunks, full.count, full.body)
+        self.chunks += 1
+        self.items += full.count
+        self.digest = digests_added(self.digest, digest_of(full.body))
+        add_chunk(self.runs, full.first, full.count)
+        self.window.append(chunk)
+        return chunk
+
+    def is_as_sent(self, found: PartCounts | None) -> bool:
+        return (
+            found is not None
+            and found.state == "staged"
+            and (found.size, found.chunks, found.digest) == (self.items, self.chunks, self.digest)
+        )
+
+    def confirm(self) -> None:
+        self.confirmed = self.items
+        self.window.clear()
+
+
 class Submission:
-    """One attempt to get one batch in."""
+    """One attempt to get one batch in, or to bring back what it has lost."""
 
     def __init__(
         self,
@@ -53,7 +105,8 @@ class Submission:
         fingerprint: Fingerprint | None = None,
     ) -> None:
         self._batch = batch
-        self._hand = partitions
+        self._restores = batch.is_sealed
+        self._shard = partitions
         self._stores = stores
         self._patience = patience
         self._clock = clock
@@ -61,10 +114,13 @@ class Submission:
         self._fingerprint = fingerprint
         self._generation = f"{rng.getrandbits(64):016x}"
         self._limited = False
-        self._counts: dict[int, int] = {}
-        self._chunks: dict[int, int] = {}
+        self._staged: dict[int, Staged] = {}
         self._loads: dict[int, float] = {}
         self._calls: list[asyncio.Task[None]] = []
+        self._blocks = 0
+        self._run_left = 0
+        self._partition = partitions[0]
+        self._window_bytes = 0
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch:
         lane = lane_of(self._batch)
@@ -85,9 +141,11 @@ class Submission:
     # -- staging ---------------------------------------------------------------------------
 
     async def _stage_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
-        chunker, block = Chunker(), [(0, b"")][:0]
+        chunker, block = Chunker(), [Packed(0, 0, b"")][:0]
+        wanted = Cursor(self._batch.missing) if self._restores else None
         async for item in each("items", items):
-            if full := chunker.add(item):
+            is_wanted = wanted is None or wanted.has(chunker.count)
+            if full := chunker.add(item) if is_wanted else chunker.skip():
                 block.append(full)
                 if len(block) == BLOCK_CHUNKS:
                     await self._stage(block)
@@ -99,25 +157,49 @@ class Submission:
         if block:
             await self._stage(block)
         await self._finish_calls(0)
+        if self._restores:
+            self._check_same(chunker.count)
 
-    async def _stage(self, block: list[tuple[int, bytes]]) -> None:
-        if not self._loads and len(self._hand) > 1:
-            await self._look_at_loads()
-        partition = less_loaded(self._hand, self._loads, self._rng)
-        first = self._chunks.get(partition, 0)
-        chunks = [Chunk(first + i, count, body) for i, (count, body) in enumerate(block)]
+    def _check_same(self, items: int) -> None:
+        """What was lost can only be brought back by the items that were submitted."""
+        if items != self._batch.items:
+            raise IdReused(
+                f"items has {items:,} items, but batch {self._batch.id!r} was accepted with "
+                f"{self._batch.items:,}: submit the same items to restore what was lost"
+            )
+        if self._fingerprint is not None:
+            changes.check_same(
+                self._batch, replace(self._batch, fingerprint=self._fingerprint.text)
+            )
+
+    async def _stage(self, block: list[Packed]) -> None:
+        partition = await self._next_partition()
+        staged = self._staged.setdefault(partition, Staged())
+        chunks = [staged.add(full) for full in block]
         items = sum(chunk.count for chunk in chunks)
-        self._chunks[partition] = first + len(chunks)
-        self._counts[partition] = self._counts.get(partition, 0) + items
         self._loads[partition] = self._loads.get(partition, 0.0) + items
         self._calls.append(asyncio.ensure_future(self._send(partition, chunks)))
+        self._window_bytes += sum(len(chunk.body) for chunk in chunks)
+        if self._window_bytes > WINDOW_BYTES:
+            await self._confirm()
         await self._finish_calls(CALLS_MAX - 1)
+
+    async def _next_partition(self) -> int:
+        """The less loaded of two. Later for many calls in a row, so that the record stays small."""
+        if not self._loads and len(self._shard) > 1:
+            await self._look_at_loads()
+        if not self._run_left:
+            self._partition = less_loaded(self._shard, self._loads, self._rng)
+            self._run_left = max(self._blocks // RUN_SHARE, 1)
+        self._blocks += 1
+        self._run_left -= 1
+        return self._partition
 
     async def _look_at_loads(self) -> None:
         known = await asyncio.gather(
-            *(self._patience.call(self._stores.queue.load, p) for p in self._hand)
+            *(self._patience.call(self._stores.queue.load, p) for p in self._shard)
         )
-        self._loads = dict(zip(self._hand, map(_weight, known), strict=True))
+        self._loads = dict(zip(self._shard, map(_weight, known), strict=True))
 
     async def _send(self, partition: int, chunks: list[Chunk]) -> None:
         await self._patience.call(
@@ -134,12 +216,14 @@ class Submission:
                 logger.info("parts of batch %r were not kept fresh: %s", self._batch.id, error)
 
     async def _renew(self) -> None:
+        if self._restores:
+            return
         wanted = replace(self._batch, renewed_ms=now_ms(self._clock))
         kept = await self._patience.call(self._stores.batches.update, wanted)
         self._batch = kept or self._batch
 
     async def _touch(self) -> None:
-        await asyncio.gather(*(self._send(partition, []) for partition in list(self._counts)))
+        await asyncio.gather(*(self._send(partition, []) for partition in list(self._staged)))
 
     async def _finish_calls(self, most: int) -> None:
         while len(self._calls) > most:
@@ -162,38 +246,103 @@ class Submission:
             priority=batch.priority,
         )
 
+    # -- confirming ------------------------------------------------------------------------
+
+    async def _confirm(self) -> None:
+        """Every part holds what was sent, and that is durable. Else it is staged again."""
+        await self._finish_calls(0)
+        places = self._places()
+        if not places:
+            return
+        for _ in range(CONFIRMS_MAX):
+            found = await self._patience.call(self._stores.barrier.parts, places)
+            wrong = [
+                (place.partition, counts)
+                for place, counts in zip(places, found, strict=True)
+                if not self._staged[place.partition].is_as_sent(counts)
+            ]
+            if not wrong:
+                break
+            for partition, counts in wrong:
+                await self._stage_again(partition, counts)
+        else:
+            raise Overloaded("the queue's servers keep losing what is staged: check them")
+        for staged in self._staged.values():
+            staged.confirm()
+        self._window_bytes = 0
+
+    async def _stage_again(self, partition: int, found: PartCounts | None) -> None:
+        staged = self._staged[partition]
+        if (found.size if found else 0) < staged.confirmed:
+            raise Overloaded(
+                f"the server of queue partition {partition} lost items that it had confirmed"
+            )
+        logger.warning(
+            "the server of queue partition %s lost items of batch %r that were not confirmed: "
+            "they are staged again",
+            partition,
+            self._batch.id,
+        )
+        for first in range(0, len(staged.window), BLOCK_CHUNKS):
+            await self._send(partition, staged.window[first : first + BLOCK_CHUNKS])
+
+    def _places(self) -> list[PartPlace]:
+        return [
+            PartPlace(
+                self._part(partition).id,
+                partition,
+                staged.items,
+                staged.digest,
+                tuple(staged.runs),
+            )
+            for partition, staged in sorted(self._staged.items())
+        ]
+
     # -- sealing ---------------------------------------------------------------------------
 
     async def _seal(self) -> Batch:
         """The one write that accepts the batch. Somebody may have been faster with the same id."""
-        if self._stores.scattered:
-            await self._patience.call(self._stores.sync)
-        parts = [PartPlace(self._part(p).id, p, n) for p, n in sorted(self._counts.items())]
-        known, fingerprint = self._batch, self._fingerprint.text if self._fingerprint else ""
+        known, batches = self._batch, self._stores.batches
         while True:
-            wanted = changes.sealed(
-                known, self._generation, parts, now_ms(self._clock), fingerprint
-            )
-            kept = await self._patience.call(self._stores.batches.update, wanted)
-            if kept is not None:
-                return kept
-            found = await self._patience.call(self._stores.batches.get, self._batch.id)
+            await self._confirm()
+            await self._patience.call(batches.update, self._accepted(known))
+            (found,) = await self._patience.call(self._stores.barrier.batches, [known.id])
             if found is None:
-                raise Overloaded("the queue lost its data while the batch was submitted")
+                found = await self._reopened()
+            if self._is_mine(found):
+                return found
+            if not self._may_go_on(found):
+                await self._drop_parts(keep=found)
+                fingerprint = self._fingerprint.text if self._fingerprint else ""
+                changes.check_same(found, replace(self._batch, fingerprint=fingerprint))
+                return found
             known = found
-            if known.is_sealed:
-                await self._drop_parts(keep=known)
-                changes.check_same(known, replace(self._batch, fingerprint=fingerprint))
-                return known
-            await self._check_intact(parts)
+            await self._touch()  # so that nobody takes the parts for stale
 
-    async def _check_intact(self, parts: Sequence[PartPlace]) -> None:
-        """Touched, a part is not dropped any more by those who took it for stale."""
-        await self._touch()
-        for part in parts:
-            counts = await self._patience.call(self._stores.queue.part, part.partition, part.id)
-            if counts is None or counts.size != part.items:
-                raise Overloaded("the submission stood still for so long that it was given up")
+    def _accepted(self, known: Batch) -> Batch:
+        if self._restores:
+            return changes.restored(known, self._places())
+        fingerprint = self._fingerprint.text if self._fingerprint else ""
+        now = now_ms(self._clock)
+        return changes.sealed(known, self._generation, self._places(), now, fingerprint)
+
+    async def _reopened(self) -> Batch:
+        """The record is gone: its server lost it, and nobody was told that it was accepted."""
+        if self._restores:
+            raise Overloaded(f"the queue lost the record of batch {self._batch.id!r}")
+        return await self._patience.call(self._stores.batches.open, self._batch)
+
+    def _is_mine(self, found: Batch) -> bool:
+        if self._restores:
+            return {place.id for place in self._places()} <= {place.id for place in found.parts}
+        return found.is_sealed and found.generation == self._generation
+
+    def _may_go_on(self, found: Batch) -> bool:
+        if not self._restores:
+            return not found.is_sealed
+        if found.missing and found.missing != self._batch.missing:
+            raise Overloaded(f"batch {found.id!r} has lost other items meanwhile")
+        return changes.may_restore(found)
 
     async def _abort(self, error: BaseException) -> None:
         """Best effort: what is not dropped now, the partitions' owners drop later."""
@@ -202,7 +351,8 @@ class Submission:
         await asyncio.gather(*self._calls, return_exceptions=True)
         reason = f"{type(error).__name__}: {error}"
         try:
-            known = await give_up(self._stores.batches, self._batch.id, reason, self._clock)
+            await give_up(self._stores.batches, self._batch.id, reason, self._clock)
+            (known,) = await self._stores.barrier.batches([self._batch.id])
             if known is None or known.state == "aborted":
                 error.add_note(f"batch {self._batch.id!r} is aborted: nothing of it runs")
             await self._drop_parts(keep=known)
@@ -211,7 +361,7 @@ class Submission:
 
     async def _drop_parts(self, keep: Batch | None) -> None:
         kept = {part.id for part in keep.parts} if keep else set()
-        for partition in self._counts:
+        for partition in self._staged:
             part = self._part(partition).id
             if part not in kept:
                 await self._stores.queue.steer(partition, part, "drop")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, BulkSettings
+from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
 
 from .configuration import WORD
 
@@ -24,6 +24,11 @@ SHAPE = (
     click.option(
         "--relaxed", is_flag=True, help="Accept batches that are not on the queue's disk yet."
     ),
+    click.option(
+        "--replicas",
+        type=click.IntRange(0, REPLICAS_MAX),
+        help="Replicas that must acknowledge a batch; all that are connected if not given.",
+    ),
 )
 
 OPTIONS = (
@@ -39,12 +44,18 @@ def queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def settings_from(
-    stage: str, partitions: int, legacy: bool, relaxed: bool, **others: Any
+    stage: str,
+    partitions: int,
+    legacy: bool,
+    relaxed: bool,
+    replicas: int | None = None,
+    **others: Any,
 ) -> BulkSettings:
     return BulkSettings(
         stage=stage,
         partitions=partitions,
         partitioned=not legacy,
         durability="relaxed" if relaxed else "fsync",
+        replicas=replicas,
         **others,
     )

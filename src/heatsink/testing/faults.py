@@ -132,4 +132,5 @@ def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
         batches=far(stores.batches),
         limits=far(stores.limits),
         fleet=far(stores.fleet),
+        barrier=far(stores.barrier),
     )

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from redis import Redis
 
+from heatsink.bulk.batch import PartPlace
 from heatsink.bulk.store import Chunk, Part
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidSetting
@@ -87,7 +88,7 @@ async def test_a_queue_in_a_folder_is_there_again_after_its_last_user_left(tmp_p
     stores = connect_queue(f"embedded:///{tmp_path}/queue").stores
     await stores.open()
     await stores.queue.stage(3, part, [Chunk(0, 5, b"x")])
-    await stores.sync()
+    await stores.barrier.parts([PartPlace("a", 3, 5)])
     await stores.close()
     wait_until_gone(tmp_path / "queue")
     stores = connect_queue(f"embedded:///{tmp_path}/queue").stores

@@ -31,6 +31,7 @@ from .webhook import webhook_action
 logger = logging.getLogger("heatsink")
 WORKERS = "workers"
 TIDY_S = 0.25
+LOSSES_S = 2.0
 TARGETS_S = 1.0
 BELL_S = 1.0
 FAREWELL_S = 2.0
@@ -99,6 +100,11 @@ class Consumer:
         return sorted(self._pumps)
 
     @property
+    def lost_items(self) -> int:
+        """Items that batches have lost, if this process is the one that looks."""
+        return self._housekeeping.lost_items
+
+    @property
     def workers(self) -> dict[int, int]:
         """How many run in each of its partitions now."""
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
@@ -108,6 +114,7 @@ class Consumer:
         rounds = (
             (self._balance, self._settings.member_s / 4),
             (self._tidy, TIDY_S),
+            (self._look_for_losses, LOSSES_S),
             (self._follow_targets, TARGETS_S),
             (self._listen, 0.0),
         )
@@ -220,6 +227,13 @@ class Consumer:
     async def _tidy(self) -> None:
         for partition in self.partitions:  # one that is away must not keep the others waiting
             await self._quietly(self._housekeeping.tidy(partition))
+
+    async def _look_for_losses(self) -> None:
+        """The owner of the first partition looks at the batches, everybody at its own parts."""
+        if self.partitions and self.partitions[0] <= 0:
+            await self._quietly(self._housekeeping.look_at_batches())
+        for partition in self.partitions:
+            await self._quietly(self._housekeeping.look_at_parts(partition))
 
     async def _follow_targets(self) -> None:
         self._targets.apply(await self._stores.soft.read())

@@ -255,7 +255,7 @@ class Lanes:
 
     def put(self, held: Held) -> None:
         lane = self._lanes.setdefault(held.slice.lane, Lane())
-        lane.items += [(held, offset) for offset in range(held.slice.count)]
+        lane.items += [(held, offset) for offset in range(len(held.items))]
         self.idle_until_s = 0.0
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from heatsink.bulk.items import unpacked
-from heatsink.bulk.store import BACK, RUNNING, Outcome, Setback, Slice
+from heatsink.bulk.store import BACK, FAILED, RUNNING, Outcome, Setback, Slice
 
-_RUNNING, _BACK = ord(RUNNING), ord(BACK)
+logger = logging.getLogger("heatsink")
+UNREADABLE = "its chunk cannot be read: the queue's data is damaged"
+_RUNNING, _BACK, _FAILED = ord(RUNNING), ord(BACK), ord(FAILED)
 _encoded = msgspec.msgpack.Encoder().encode
 _decoded = msgspec.msgpack.Decoder(Setback).decode
 
@@ -21,16 +24,27 @@ class Held:
     __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "told", "used_s")
 
     def __init__(self, claimed: Slice) -> None:
-        first, items = unpacked(claimed.body)
         self.slice = claimed
-        self.first = first + claimed.start
-        self.items: list[Any] = items[claimed.start : claimed.start + claimed.count]
+        self.first = claimed.start
+        self.items: list[Any] = []
         self.open = claimed.count
         self.lost = False
         self.used_s = 0.0
         self.setbacks: list[Setback] = []
         self.told: Outcome | None = None
         self._marks = bytearray(RUNNING * claimed.count, "ascii")
+
+    def unpack(self) -> None:
+        """Items of a chunk that cannot be read fail: they must not hold up the others."""
+        claimed = self.slice
+        try:
+            first, items = unpacked(claimed.body)
+            self.first = first + claimed.start
+            self.items = items[claimed.start : claimed.start + claimed.count]
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            logger.error("a chunk of batch %r cannot be read: %s", claimed.batch, error)
+        for offset in range(len(self.items), claimed.count):
+            self.mark(offset, _FAILED, 0.0, Setback(offset, UNREADABLE))
 
     def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
         """False if the item had its mark already: what comes late is not counted twice."""
@@ -78,10 +92,19 @@ class Ledger:
     def attempts(self) -> list[str]:
         return list(self._held)
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._changed)
+
     def take(self, slices: Iterable[Slice]) -> list[Held]:
+        """Those with items to run."""
         taken = [Held(claimed) for claimed in slices]
-        self._held.update((held.slice.attempt, held) for held in taken)
-        return taken
+        for held in taken:
+            held.unpack()
+            self._held[held.slice.attempt] = held
+            if held.open < held.slice.count:
+                self.changed(held)
+        return [held for held in taken if held.open]
 
     def changed(self, held: Held) -> None:
         self._changed[held.slice.attempt] = held

@@ -113,7 +113,7 @@ class WorkerPool:
 
     def put(self, held: Held) -> None:
         together = self.together(held.slice.action)
-        places = [(held, offset) for offset in range(held.slice.count)]
+        places = [(held, offset) for offset in range(len(held.items))]
         self._waiting_items += len(places)
         last = self._jobs[-1] if self._jobs else None
         if last is not None and together > 1 and last.may_take(held):

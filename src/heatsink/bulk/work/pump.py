@@ -196,6 +196,8 @@ class Pump:
                 self._lanes.put(held)
             else:
                 self.pool.put(held)
+        if self._ledger.has_news:
+            self._news()
         self._lanes.learn(claimed.lanes)
         if self._stopping:  # while the claim was on its way
             self.pool.give_back_waiting()

@@ -124,6 +124,7 @@ def _open_stores(
         stage=settings.stage,
         durability=settings.durability,
         places=settings.places,
+        replicas=settings.replicas,
     )
     homes = RedisHomes(url, settings.stage, clock, rng)
 

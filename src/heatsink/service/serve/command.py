@@ -147,7 +147,9 @@ def serve_options(command: Any) -> Any:
 
 
 def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
-    queue = {name: options[name] for name in ("stage", "partitions", "legacy", "relaxed")}
+    queue = {
+        name: options[name] for name in ("stage", "partitions", "legacy", "relaxed", "replicas")
+    }
     return ServeSettings(
         data=options["data"],
         store=options["store"],

@@ -7,7 +7,7 @@ from heatsink.clock import Clock
 from heatsink.registry.soft import SoftDecision
 from heatsink.stores.memory.soft import MemorySoft
 
-from .homes import MemoryBatches, MemoryFleet, MemoryLimits
+from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
 from .queue import MemoryBell, MemoryQueue
 
 
@@ -20,6 +20,7 @@ class MemoryQueueServer:
         self.batches = MemoryBatches(clock)
         self.limits = MemoryLimits(clock)
         self.fleet = MemoryFleet(self.queue)
+        self.barrier = MemoryBarrier(self.queue, self.batches)
         self._soft: list[SoftDecision] = []
 
     def stores(self) -> QueueStores:
@@ -27,5 +28,11 @@ class MemoryQueueServer:
         bell = MemoryBell(self._clock)
         self.queue.bells.append(bell)
         return QueueStores(
-            self.queue, self.batches, self.limits, self.fleet, bell, MemorySoft(self._soft)
+            queue=self.queue,
+            batches=self.batches,
+            limits=self.limits,
+            fleet=self.fleet,
+            bell=bell,
+            soft=MemorySoft(self._soft),
+            barrier=self.barrier,
         )

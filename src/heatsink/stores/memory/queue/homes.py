@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -9,9 +10,9 @@ import msgspec
 
 from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.batch import KEEP_MS, Batch, Rate
+from heatsink.bulk.batch import KEEP_MS, Batch, PartPlace, Rate
 from heatsink.bulk.rates import Limit
-from heatsink.bulk.store import ANNOUNCED_MS, Grants, Plan
+from heatsink.bulk.store import ANNOUNCED_MS, Grants, PartCounts, Plan
 from heatsink.clock import Clock
 
 from .queue import MemoryQueue
@@ -35,6 +36,10 @@ class MemoryBatches:
             return None
         return self._keep(msgspec.structs.replace(batch, version=batch.version + 1))
 
+    async def restore(self, batch: Batch) -> Batch:
+        known = self._batches.get(batch.id)
+        return self._keep(batch) if known is None or known.version < batch.version else known
+
     def _keep(self, batch: Batch) -> Batch:
         self._batches[batch.id] = batch
         self._gone_s.pop(batch.id, None)
@@ -47,9 +52,15 @@ class MemoryBatches:
         return self._batches.get(id)
 
     async def list(self, limit: int, tenant: str = "") -> list[Batch]:
+        return self._newest(tenant)[:limit]
+
+    async def browse(self, start: int, limit: int) -> builtins.list[Batch]:
+        return self._newest("")[start : start + limit]
+
+    def _newest(self, tenant: str) -> builtins.list[Batch]:
         self._drop_old()
         found = [b for b in self._batches.values() if tenant in ("", b.tenant)]
-        return sorted(found, key=lambda b: (-b.submitted_ms, b.id))[:limit]
+        return sorted(found, key=lambda b: (-b.submitted_ms, b.id))
 
     async def forget(self, id: str, after_ms: int) -> None:
         self._gone_s[id] = self._clock.now_s() + after_ms / 1000
@@ -83,6 +94,20 @@ class MemoryLimits:
 
     async def rate_of(self, lane: str) -> float | None:
         return rates.rate_of(self._limits[lane], self._now_ms())
+
+
+class MemoryBarrier:
+    """What is in memory is as durable as it gets."""
+
+    def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
+        self._queue = queue
+        self._batches = batches
+
+    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
+        return [await self._queue.part(place.partition, place.id) for place in places]
+
+    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
+        return [await self._batches.get(id) for id in ids]
 
 
 class MemoryFleet:

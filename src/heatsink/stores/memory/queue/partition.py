@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -20,6 +21,7 @@ from heatsink.bulk.store import (
     ClaimRequest,
     FailedItem,
     LaneDepth,
+    LivePart,
     Outcome,
     Part,
     PartCounts,
@@ -77,10 +79,14 @@ class Partition:
             for chunk in chunks:
                 share.add(chunk)
 
-    def steer(self, part: str, verb: Verb, lap: int, since: int, now_ms: float) -> bool:
+    def steer(
+        self, part: str, verb: Verb, lap: int, since: int, record: Batch | None, now_ms: float
+    ) -> bool:
         share = self.shares.get(part)
         if share is None:
             return False
+        if record is not None:
+            share.keep(record)
         if verb == "drop":
             if share.state == "staged" and since in (0, share.stamp):
                 del self.shares[part]
@@ -229,7 +235,10 @@ class Partition:
         return count
 
     def _put_aside(self, share: Share, now_ms: float) -> None:
-        """All that is left are suspects that must wait for others of their kind."""
+        """Its suspects must wait for others of their kind. Without any, its last items are lost."""
+        if not share.suspects:
+            self._put(share, now_ms)
+            return
         self.rotation.remove(share.part)
         self.sleeping[share.part.id] = now_ms + SUSPECT_PAUSE_MS
 
@@ -340,3 +349,16 @@ class Partition:
     def failures(self, part: str, after: str, limit: int) -> list[FailedItem]:
         share = self.shares.get(part)
         return share.failures_after(after, limit) if share else []
+
+    def gaps(self, part: str, chunks: int) -> list[Gap]:
+        share = self.shares.get(part)
+        return share.gaps(chunks) if share else []
+
+    def live_parts(self, after: str, limit: int) -> list[LivePart]:
+        live = [share.part for share in self.shares.values() if share.is_live]
+        names = sorted((part.id, part.batch) for part in live if part.id > after)
+        return [LivePart(*name) for name in names[:limit]]
+
+    def record_of(self, part: str) -> Batch | None:
+        share = self.shares.get(part)
+        return share.record if share else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.items import digest_of, digests_added
+from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
 
 LOSSES_MAX = 3
@@ -34,6 +36,16 @@ class Share:
     tries: dict[Place, int] = field(default_factory=dict)
     losses: dict[Place, int] = field(default_factory=dict)
     failures: dict[Place, str] = field(default_factory=dict)
+    staged: int = 0
+    digest: int = 0
+    lost: int = 0
+    missing: list[Gap] = field(default_factory=list)
+    record: Batch | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it was released and has not ended."""
+        return self.state in ("ready", "paused", "cancelled")
 
     @property
     def waiting(self) -> int:
@@ -41,7 +53,8 @@ class Share:
 
     @property
     def size(self) -> int:
-        return self.waiting + self.done + self.failed + self.cancelled + self.running
+        ended = self.done + self.failed + self.cancelled + self.lost
+        return self.waiting + ended + self.running
 
     @property
     def next_losses(self) -> int:
@@ -52,11 +65,20 @@ class Share:
             self.chunks[chunk.number] = chunk
             self.left[chunk.number] = chunk.count
             self.fresh += chunk.count
+            self.staged += 1
+            self.digest = digests_added(self.digest, digest_of(chunk.body))
+
+    def keep(self, record: Batch) -> None:
+        """The newest record of its batch: with it the batch's home can be restored."""
+        if self.record is None or record.version >= self.record.version:
+            self.record = record
 
     # -- what operators wish ---------------------------------------------------------------
 
     def steer(self, verb: Verb, lap: int, since: int) -> bool:
         """Whether anything changed. A wish that comes too late, after a newer one, does not."""
+        if self.state == "staged" and verb in ("release", "pause", "cancel"):
+            self.lap = lap
         if verb == "release":
             return self._release()
         if since < self.since:
@@ -111,13 +133,36 @@ class Share:
     def take(
         self, most: int, suspects_may: bool, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
-        """(chunk, start, count, suspect): what waited longest first, then what is fresh."""
+        """(chunk, start, count, suspect): what waited longest first, then what is fresh.
+
+        Items whose chunk is gone are counted as lost: they must not hold up the others.
+        """
+        while (found := self._next(most, suspects_may, now_ms)) and found[0] not in self.chunks:
+            chunk, start, count, _ = found
+            self.running -= count
+            self.lost += count
+            self.missing.append((chunk, start, count))
+        return found
+
+    def _next(
+        self, most: int, suspects_may: bool, now_ms: float
+    ) -> tuple[int, int, int, bool] | None:
         due = min(self.delayed, key=lambda place: (self.delayed[place], place), default=None)
         if due is not None and self.delayed[due] <= now_ms:
             return self._take_due(due, most, now_ms)
         if self.suspects and suspects_may:
             return self._run(self.suspects.pop(0), 1, suspect=True)
+        self._skip_gaps()
         return self._take_fresh(most) if self.fresh else None
+
+    def _skip_gaps(self) -> None:
+        while self.fresh and self.next_chunk not in self.chunks:
+            if self.next_chunk >= self.staged:  # what is not in any chunk is nowhere
+                self.lost += self.fresh
+                self.fresh = 0
+                return
+            self.missing.append((self.next_chunk, self.next_offset, -1))
+            self.next_chunk, self.next_offset = self.next_chunk + 1, 0
 
     def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
         """With the neighbours behind it that are due too, as far as they are alike."""
@@ -181,7 +226,7 @@ class Share:
         self.losses.pop(place, None)
         self.left[place[0]] -= 1
         if not self.left[place[0]]:
-            del self.chunks[place[0]]
+            self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
         """Its chunk stays, so that it can be shown and tried again."""
@@ -216,7 +261,7 @@ class Share:
     # -- looking ---------------------------------------------------------------------------
 
     def ends(self) -> bool:
-        return self.state in ("ready", "paused", "cancelled") and not self.waiting + self.running
+        return self.is_live and not self.waiting + self.running
 
     def end(self) -> PartEnd:
         """What was cancelled will not be read again: only chunks with failures stay."""
@@ -235,7 +280,16 @@ class Share:
             self.cancelled,
             self.running,
             len(self.delayed),
+            self.lost,
+            self.lap,
+            self.digest,
+            self.staged,
         )
+
+    def gaps(self, chunks: int) -> list[Gap]:
+        """Where items are missing, if it was staged with so many chunks."""
+        ahead = (n for n in range(self.next_chunk, chunks) if n not in self.chunks)
+        return self.missing + [(n, self.next_offset * (n == self.next_chunk), -1) for n in ahead]
 
     def delayed_after(self, now_ms: float) -> int:
         return sum(due_ms > now_ms for due_ms in self.delayed.values())
@@ -251,7 +305,7 @@ class Share:
                 place[1],
                 self.tries.get(place, 0),
                 self.failures[place],
-                self.chunks[place[0]].body,
+                self.chunks[place[0]].body if place[0] in self.chunks else b"",
             )
             for name, place in later
         ]

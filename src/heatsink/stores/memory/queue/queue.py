@@ -6,13 +6,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     Chores,
     Chunk,
     Claimed,
     ClaimRequest,
     FailedItem,
+    LivePart,
     Outcome,
     Part,
     PartCounts,
@@ -65,9 +67,15 @@ class MemoryQueue:
         return queue.load(self.now_ms())
 
     async def steer(
-        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+        self,
+        partition: int,
+        part: str,
+        verb: Verb,
+        lap: int = 0,
+        since: int = 0,
+        record: Batch | None = None,
     ) -> bool:
-        found = self.partitions[partition].steer(part, verb, lap, since, self.now_ms())
+        found = self.partitions[partition].steer(part, verb, lap, since, record, self.now_ms())
         if verb in ("release", "resume", "retry"):
             for bell in self.bells:
                 bell.ring(partition)
@@ -92,3 +100,12 @@ class MemoryQueue:
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         return self.partitions[partition].failures(part, after, limit)
+
+    async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
+        return self.partitions[partition].gaps(part, chunks)
+
+    async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
+        return self.partitions[partition].live_parts(after, limit)
+
+    async def record_of(self, partition: int, part: str) -> Batch | None:
+        return self.partitions[partition].record_of(part)

@@ -13,7 +13,7 @@ from heatsink.stores.redis.soft import RedisSoft
 
 from .batches import RedisBatches
 from .bell import RedisBell
-from .durability import Durability, Syncer
+from .durability import Durability, RedisBarrier
 from .fleet import RedisFleet
 from .health import Doctor
 from .keys import STAGE, QueueKeys
@@ -36,33 +36,34 @@ def open_queue(
     durability: Durability = "fsync",
     places: Mapping[int, str] | None = None,
     keep_s: float = KEEP_S,
+    replicas: int | None = None,
     now_ms: Now = server_time,
 ) -> QueueStores:
     """The queue at `url`. `places` puts partitions on other Redises: {3: "redis://other"}.
 
-    Ended parts are kept for `keep_s`. `now_ms` is for tests: scripts go by the server's clock.
+    Ended parts are kept for `keep_s`. `replicas` have to acknowledge what is accepted. `now_ms` is
+    for tests: scripts go by the server's clock.
     """
     keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
-    syncer = Syncer(homes, keys, durability)
-    queue = RedisQueue(homes, keys, keep_ms, syncer.touch_partition, now_ms)
+    barrier = RedisBarrier(homes, keys, durability, replicas)
+    queue = RedisQueue(homes, keys, keep_ms, now_ms)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 
     async def close() -> None:
         await bell.close()
-        await syncer.close()
+        await barrier.close()
         await homes.close()
 
     return QueueStores(
         queue=queue,
-        batches=RedisBatches(homes.home, keys, syncer.touch_home),
+        batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, now_ms),
         fleet=RedisFleet(homes.home, keys, queue, now_ms),
         bell=bell,
         soft=RedisSoft(homes.home, Keys(keys.soft)),
-        scattered=len(homes.addresses) > 1,
-        sync=syncer.sync,
+        barrier=barrier,
         health=Doctor(homes, clock).examine,
-        open=syncer.verify,
+        open=barrier.verify,
         close=close,
     )

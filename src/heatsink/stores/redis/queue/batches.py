@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable
 
 import msgspec
 
@@ -24,25 +23,25 @@ _packed = msgspec.msgpack.Encoder().encode
 class RedisBatches:
     """A record comes before its line in the index: `list` may drop lines that lead nowhere."""
 
-    def __init__(
-        self, connection: Connection, keys: QueueKeys, touched: Callable[[str], None]
-    ) -> None:
+    def __init__(self, connection: Connection, keys: QueueKeys) -> None:
         self._connection = connection
         self._keys = keys
-        self._touched = touched
         self._open = Script("homes/batch_open")
         self._update = Script("homes/batch_update")
         self._index = Script("homes/batch_index")
+        self._restore = Script("homes/batch_restore")
 
     async def open(self, batch: Batch) -> Batch:
         key = self._keys.batch(batch.id)
         words = (batch.version, _packed(batch), KEEP_MS)
         kept = await self._open.run(self._connection, key, *words)
-        self._touched(key)
         found = _BATCH.decode(kept)
+        await self._list(found)
+        return found
+
+    async def _list(self, found: Batch) -> None:
         indexes = self._keys.newest(), self._keys.newest(found.tenant)
         await asyncio.gather(*(self._enter(index, found) for index in indexes))
-        return found
 
     async def _enter(self, index: str, batch: Batch) -> None:
         words = (batch.submitted_ms, batch.id, INDEX_MAX, INDEX_KEEP_S)
@@ -54,27 +53,44 @@ class RedisBatches:
         keep_ms = 0 if batch.is_sealed else KEEP_MS
         words = (batch.version, newer.version, _packed(newer), keep_ms)
         replaced = await self._update.run(self._connection, key, *words)
-        self._touched(key)
         return newer if replaced else None
 
+    async def restore(self, batch: Batch) -> Batch:
+        words = (batch.version, _packed(batch))
+        kept = await self._restore.run(self._connection, self._keys.batch(batch.id), *words)
+        found = _BATCH.decode(kept)
+        await self._list(found)
+        return found
+
     async def get(self, id: str) -> Batch | None:
-        record = await self._connection.run("HGET", self._keys.batch(id), "record")
-        return _BATCH.decode(record) if record else None
+        return record_of(await self._connection.run("HGET", self._keys.batch(id), "record"))
 
     async def list(self, limit: int, tenant: str = "") -> builtins.list[Batch]:
-        index, start = self._keys.newest(tenant), 0
         found: builtins.list[Batch] = []
         while len(found) < limit:
-            ids = await self._connection.run("ZRANGE", index, start, start + PAGE - 1, "REV")
-            batches = await asyncio.gather(*(self.get(id.decode()) for id in ids))
-            gone = [id for id, batch in zip(ids, batches, strict=True) if batch is None]
-            if gone:
-                await self._connection.run("ZREM", index, *gone)
-            found += [batch for batch in batches if batch is not None]
-            start += len(ids) - len(gone)
-            if len(ids) < PAGE:
+            page = await self._page(len(found), PAGE, tenant)
+            found += page
+            if len(page) < PAGE:
                 break
         return sorted(found, key=lambda batch: (-batch.submitted_ms, batch.id))[:limit]
 
+    async def browse(self, start: int, limit: int) -> builtins.list[Batch]:
+        return await self._page(start, limit, "")
+
+    async def _page(self, start: int, limit: int, tenant: str) -> builtins.list[Batch]:
+        """Lines of the index that lead nowhere are dropped, and the page is read again."""
+        index = self._keys.newest(tenant)
+        while True:
+            ids = await self._connection.run("ZRANGE", index, start, start + limit - 1, "REV")
+            found = await asyncio.gather(*(self.get(id.decode()) for id in ids))
+            gone = [id for id, batch in zip(ids, found, strict=True) if batch is None]
+            if not gone:
+                return [batch for batch in found if batch is not None]
+            await self._connection.run("ZREM", index, *gone)
+
     async def forget(self, id: str, after_ms: int) -> None:
         await self._connection.run("PEXPIRE", self._keys.batch(id), after_ms)
+
+
+def record_of(word: bytes | None) -> Batch | None:
+    return _BATCH.decode(word) if word else None

@@ -1,37 +1,66 @@
-"""Accepted means safe: what was written is on disk before anybody is told so.
+"""Accepted means safe: what was read is on disk before anybody is told so.
 
-WAITAOF waits for the fsync of all that came before it in the server's log, so one call after one
-tiny write on the same connection covers whatever other connections had written. A server that
-does not know it (before 7.2) must fsync every write itself: `appendfsync always`.
+A barrier is one pipeline on one connection to one server: the reads, a tiny write, WAITAOF and
+WAIT. The server runs them in this order, so the write comes after all that the reads saw, and
+WAITAOF waits until its log is on disk up to that write. A connection ends with its server. So if
+the power failed in between, the barrier fails, and nobody takes what a restarted server confirms
+for a confirmation of what it has lost. A server that does not know WAITAOF (before 7.2) must fsync
+every write itself: `appendfsync always`.
+
+WAIT does the same for replicas. What a fail-over can promise depends on how many of them have to
+acknowledge (`replicas`):
+
+- If every replica that may be promoted has acknowledged, a fail-over loses nothing that was
+  accepted. The others need `replica-priority 0`.
+- If fewer have, the replica that takes over may be one that had not heard of it: Sentinel does not
+  choose by what a replica has, and a replica that still follows the old primary may have been the
+  one that acknowledged. Then what was lost is found, named and can be restored.
+
+By default as many have to acknowledge as are connected: all of them while all is well, and fewer,
+rather than none, while one is down.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from redis import exceptions
 
+from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.store import PartCounts
 from heatsink.checks import shown
 from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.stores.redis.address import Address
-from heatsink.stores.redis.connection import open_driver
+from heatsink.stores.redis.connection import Connection, Word, open_driver
 
+from .batches import record_of
 from .keys import QueueKeys
 from .places import Places
+from .queue import COUNTED, counts_of
 
 Durability = Literal["fsync", "relaxed"]
+Read = tuple[str, tuple[Word, ...]]
+"""What the tiny write is called, in the slot of the key that is read; and the command."""
 FSYNC_MS = 5_000
 PATIENCE_S = 6.0
 MARK_MS = 60_000
+PIPELINES_MAX = 4  # at once, for each server: later reads share the next one
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError)
 CURE = "set appendonly yes (before version 7.2 also appendfsync always), or durability='relaxed'"
 
 
-class Syncer:
-    """Remembers where this process wrote since the last sync; whoever waits shares the next one."""
+class RedisBarrier:
+    """Reads parts and records, and returns when what it read is durable."""
 
-    def __init__(self, places: Places, keys: QueueKeys, durability: Durability) -> None:
+    def __init__(
+        self,
+        places: Places,
+        keys: QueueKeys,
+        durability: Durability = "fsync",
+        replicas: int | None = None,
+    ) -> None:
         if durability not in get_args(Durability):
             raise InvalidSetting(
                 f"durability must be 'fsync' or 'relaxed', not {shown(durability)}"
@@ -39,111 +68,202 @@ class Syncer:
         self._places = places
         self._keys = keys
         self._asks = durability == "fsync"
-        self._touched: set[tuple[Address, str]] = set()
-        self._turn = asyncio.Lock()
-        self._drivers: dict[Address, Any] = {}
-        self._syncs_itself: dict[Address, bool] = {}
+        self._replicas = replicas
+        self._servers: dict[Address, _Server] = {}
 
-    def touch_partition(self, partition: int) -> None:
-        self._touch(self._places.address(partition), self._keys.partition(partition))
+    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
+        reads = []
+        for place in places:
+            mark = f"{self._keys.partition(place.partition)}synced"
+            key = self._keys.part(place.partition, place.id)
+            connection = self._places.connection(place.partition)
+            reads.append((connection, key, (mark, ("HMGET", key, *COUNTED))))
+        return [counts_of(words) for words in await self._read(reads)]
 
-    def touch_home(self, key: str) -> None:
-        self._touch(self._places.home_address, f"{key}/")
+    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
+        keys = [self._keys.batch(id) for id in ids]
+        home = self._places.home
+        reads = [(home, key, (f"{key}/synced", ("HGET", key, "record"))) for key in keys]
+        return [record_of(word) for word in await self._read(reads)]
 
-    def _touch(self, address: Address, key: str) -> None:
-        if self._asks:
-            self._touched.add((address, key))
+    async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
+        """In the order of the reads, whatever servers they are on."""
+        by_node: dict[Address, list[int]] = {}
+        for number, (connection, key, _) in enumerate(reads):
+            (node,) = await connection.nodes(key)
+            by_node.setdefault(node, []).append(number)
+        calls = (
+            self._server(node).read([reads[number][2] for number in numbers])
+            for node, numbers in by_node.items()
+        )
+        answers: dict[int, Any] = {}
+        for numbers, found in zip(by_node.values(), await asyncio.gather(*calls), strict=True):
+            answers.update(zip(numbers, found, strict=True))
+        return [answers[number] for number in range(len(reads))]
+
+    def _server(self, node: Address) -> _Server:
+        if node not in self._servers:
+            self._servers[node] = _Server(node, self._asks, self._replicas)
+        return self._servers[node]
 
     async def verify(self) -> None:
         """Raises `Misconfigured` where nobody could tell whether a write is on disk.
 
-        A partition's own Redis may be down meanwhile: it is asked before its first sync.
+        A partition's own Redis may be down meanwhile: it is asked before its first barrier.
         """
         for connection in self._places.connections:
             try:
                 await connection.run("PING")
                 for node in await connection.nodes() if self._asks else []:
-                    await self._verify(node)
-                    await self._verify_room(node)
+                    await self._server(node).verify()
+                    await self._server(node).verify_room()
             except Unavailable:
                 if connection is self._places.home:
                     raise
 
-    async def _verify_room(self, node: Address) -> None:
+    async def close(self) -> None:
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            await server.close()
+
+
+class _Server:
+    """One server. Reads that come while its pipelines are under way share the next pipeline."""
+
+    def __init__(self, node: Address, asks: bool, replicas: int | None) -> None:
+        self._node = node
+        self._asks = asks
+        self._replicas = replicas
+        self._connected = 0  # replicas, when it was last asked
+        self._driver: Any = open_driver(node.patient(PATIENCE_S))
+        self._syncs_itself: bool | None = None
+        self._waiting: list[tuple[list[Read], asyncio.Future[list[Any]]]] = []
+        self._pipelines: set[asyncio.Task[None]] = set()
+
+    async def read(self, reads: list[Read]) -> list[Any]:
+        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((reads, answer))
+        if len(self._pipelines) < PIPELINES_MAX:
+            task = asyncio.ensure_future(self._serve())
+            self._pipelines.add(task)
+            task.add_done_callback(self._pipelines.discard)
+        return await answer
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            taken, self._waiting = self._waiting, []
+            try:
+                found = await self._confirmed([read for reads, _ in taken for read in reads])
+            except Exception as error:  # whatever it is belongs to those who wait
+                for _, answer in taken:
+                    if not answer.done():
+                        answer.set_exception(error)
+                continue
+            for reads, answer in taken:
+                mine, found = found[: len(reads)], found[len(reads) :]
+                if not answer.done():
+                    answer.set_result(mine)
+
+    async def _confirmed(self, reads: list[Read]) -> list[Any]:
+        if self._asks and self._syncs_itself is None:
+            await self.verify()
+        while True:
+            wanted = self._connected if self._replicas is None else self._replicas
+            found, acknowledged = await self._pipeline(reads, wanted)
+            needed = self._connected if self._replicas is None else self._replicas
+            if acknowledged >= needed or not self._asks:
+                return found
+            if wanted >= needed:
+                raise Unavailable(
+                    f"{acknowledged} of {needed} replicas of Redis at {self._node} acknowledged "
+                    f"within {FSYNC_MS} ms: retry later, or set replicas="
+                )
+
+    async def _pipeline(self, reads: list[Read], wanted: int) -> tuple[list[Any], int]:
+        """What was read, and how many replicas have it."""
+        pipeline = self._driver.pipeline(transaction=False)
+        for _, words in reads:
+            pipeline.execute_command(*words)
+        if self._asks:
+            pipeline.execute_command("SET", reads[0][0], 1, "PX", MARK_MS)
+            if not self._syncs_itself:
+                pipeline.execute_command("WAITAOF", 1, 0, FSYNC_MS)
+            if wanted:
+                pipeline.execute_command("WAIT", wanted, FSYNC_MS)
+            pipeline.execute_command("INFO", "replication")
+        try:
+            answers = await pipeline.execute(raise_on_error=False)
+        except TROUBLE as error:
+            raise _unsure(self._node, error) from None
+        found, rest = answers[: len(reads)], answers[len(reads) :]
+        if not self._asks:
+            self._check(found)
+            return found, 0
+        about = rest.pop()
+        self._check([*found, *rest])
+        if not self._syncs_itself and not rest[1][0]:
+            raise Unavailable(
+                f"Redis at {self._node} took more than {FSYNC_MS} ms to fsync: retry later"
+            )
+        self._note_replicas(about)
+        return found, int(rest[-1]) if wanted else 0
+
+    def _check(self, answers: Sequence[Any]) -> None:
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise _unsure(self._node, answer) from None
+
+    def _note_replicas(self, about: Any) -> None:
+        """A user that may not ask has to say itself how many replicas must acknowledge."""
+        if isinstance(about, Exception):
+            return
+        if about.get("role") != "master":
+            raise Unavailable(f"Redis at {self._node} is not the primary any more: retry later")
+        self._connected = int(about.get("connected_slaves", 0))
+
+    async def verify_room(self) -> None:
         """A server that drops keys when it is full would drop what was accepted."""
         try:
-            about = await self._driver(node).info("memory")
+            about = await self._driver.info("memory")
         except exceptions.ResponseError:
             return  # its user may not ask
         except TROUBLE as error:
-            raise _unsure(node, error) from None
+            raise _unsure(self._node, error) from None
         if about.get("maxmemory") and about.get("maxmemory_policy") != "noeviction":
             raise Misconfigured(
-                f"Redis at {node} may evict what was accepted: set maxmemory-policy noeviction"
+                f"Redis at {self._node} may evict what was accepted: "
+                "set maxmemory-policy noeviction"
             )
 
-    async def _verify(self, node: Address) -> None:
+    async def verify(self) -> None:
         try:
-            await self._driver(node).execute_command("WAITAOF", 1, 0, 1)
-            self._syncs_itself[node] = False
+            await self._driver.execute_command("WAITAOF", 1, 0, 1)
+            self._syncs_itself = False
         except exceptions.ResponseError as error:
             unknown = "unknown command" in str(error).lower()
-            self._syncs_itself[node] = unknown and await self._fsyncs_always(node)
-            if not self._syncs_itself[node]:
+            if not unknown or not await self._fsyncs_always():
                 raise Misconfigured(
-                    f"Redis at {node} cannot say that a write is on disk: {CURE}"
+                    f"Redis at {self._node} cannot say that a write is on disk: {CURE}"
                 ) from None
+            self._syncs_itself = True
         except TROUBLE as error:
-            raise _unsure(node, error) from None
+            raise _unsure(self._node, error) from None
 
-    async def _fsyncs_always(self, node: Address) -> bool:
+    async def _fsyncs_always(self) -> bool:
         try:
-            ask = self._driver(node).config_get
+            ask = self._driver.config_get
             found = {**await ask("appendonly"), **await ask("appendfsync")}
         except exceptions.ResponseError:
             return False
         return found == {"appendonly": "yes", "appendfsync": "always"}
 
-    async def sync(self) -> None:
-        async with self._turn:
-            touched, self._touched = self._touched, set()
-            try:
-                await self._sync(touched)
-            except BaseException:
-                self._touched |= touched
-                raise
-
-    async def _sync(self, touched: set[tuple[Address, str]]) -> None:
-        marks: dict[Address, str] = {}
-        for address, key in touched:
-            for node in await self._places.at(address).nodes(key):
-                marks[node] = f"{key}synced"
-        await asyncio.gather(*(self._wait(node, mark) for node, mark in marks.items()))
-
-    async def _wait(self, node: Address, mark: str) -> None:
-        if node not in self._syncs_itself:
-            await self._verify(node)
-        if self._syncs_itself[node]:
-            return
-        pipeline = self._driver(node).pipeline(transaction=False)
-        pipeline.execute_command("SET", mark, 1, "PX", MARK_MS)
-        pipeline.execute_command("WAITAOF", 1, 0, FSYNC_MS)
-        try:
-            _, (fsynced, _) = await pipeline.execute()
-        except TROUBLE as error:
-            raise _unsure(node, error) from None
-        if not fsynced:
-            raise Unavailable(f"Redis at {node} took more than {FSYNC_MS} ms to fsync: retry later")
-
-    def _driver(self, node: Address) -> Any:
-        if node not in self._drivers:
-            self._drivers[node] = open_driver(node.patient(PATIENCE_S))
-        return self._drivers[node]
-
     async def close(self) -> None:
-        drivers, self._drivers = self._drivers, {}
-        for driver in drivers.values():
-            await driver.aclose()
+        for task in list(self._pipelines):
+            task.cancel()
+        await asyncio.gather(*self._pipelines, return_exceptions=True)
+        for _, answer in self._waiting:
+            answer.cancel()
+        await self._driver.aclose()
 
 
 def _unsure(node: Address, error: Exception) -> HeatsinkError:

@@ -53,6 +53,10 @@ class QueueKeys(msgspec.Struct, frozen=True):
             return f"/{self.stage}/{{queue}}/"
         return f"/{self.stage}/queue/{{partition_{number}}}/"
 
+    def part(self, partition: int, id: str) -> str:
+        """Hash: a part's own numbers. What else it has is behind a `/`: `/chunks`, `/record`, …"""
+        return f"{self.partition(partition)}part/{handle('part', id)}"
+
     @property
     def bell(self) -> str:
         """Channel: the number of a partition that has something new to claim."""

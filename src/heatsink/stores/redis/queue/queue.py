@@ -5,12 +5,13 @@ What a call means is written in `stores/memory/queue`, the reference; the script
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     Chores,
     Chunk,
@@ -18,10 +19,12 @@ from heatsink.bulk.store import (
     ClaimRequest,
     FailedItem,
     LaneDepth,
+    LivePart,
     Outcome,
     Part,
     PartCounts,
     PartitionLoad,
+    PartState,
     Slice,
     Verb,
 )
@@ -33,7 +36,7 @@ from .scripts import Now, Script, server_time
 
 _SHARED = ("clock", "state", "rotation", "items", "load")
 _OPERATIONS = (
-    *("stage", "steer", "claim", "settle", "chores", "load", "part", "failures"),
+    *("stage", "steer", "claim", "settle", "chores", "load", "failures", "gaps", "live_parts"),
     *("own", "disown"),
 )
 _SLICE_WORDS = 5
@@ -41,24 +44,22 @@ _INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
 _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msgpack.Decoder(
     tuple[str, str, int, int, int, int]
 )
+_BATCH = msgspec.msgpack.Decoder(Batch)
+_STATE: msgspec.json.Decoder[PartState] = msgspec.json.Decoder(PartState)
 _packed = msgspec.msgpack.Encoder().encode
+COUNTED = (
+    *("state", "lap", "digest", "staged", "fresh", "delayed", "suspects"),
+    *("running", "done", "failed", "cancelled", "lost"),
+)
 
 
 class RedisQueue:
-    """`touched` hears of every partition that was written to, for whoever makes it durable."""
-
     def __init__(
-        self,
-        places: Places,
-        keys: QueueKeys,
-        keep_ms: int,
-        touched: Callable[[int], None],
-        now_ms: Now = server_time,
+        self, places: Places, keys: QueueKeys, keep_ms: int, now_ms: Now = server_time
     ) -> None:
         self._places = places
         self._keys = keys
         self._keep_ms = keep_ms
-        self._touched = touched
         self._now_ms = now_ms
         self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
 
@@ -71,17 +72,20 @@ class RedisQueue:
         words: list[Word] = [_handle(part.id), _packed(_info(part))]
         for chunk in chunks:
             words += (chunk.number, chunk.count, chunk.body)
-        answer = await self.run("stage", partition, *words)
-        self._touched(partition)
-        return _load(answer)
+        return _load(await self.run("stage", partition, *words))
 
     async def steer(
-        self, partition: int, part: str, verb: Verb, lap: int = 0, since: int = 0
+        self,
+        partition: int,
+        part: str,
+        verb: Verb,
+        lap: int = 0,
+        since: int = 0,
+        record: Batch | None = None,
     ) -> bool:
-        words = (_handle(part), verb, lap, since, self._keys.bell, partition)
-        found = await self.run("steer", partition, *words)
-        self._touched(partition)
-        return bool(found)
+        kept = _packed(record) if record else b""
+        words = (_handle(part), verb, lap, since, self._keys.bell, partition, kept)
+        return bool(await self.run("steer", partition, *words))
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
         grants = _packed([(_lane(lane), allowed) for lane, allowed in request.grants.items()])
@@ -113,8 +117,8 @@ class RedisQueue:
         return _load(await self.run("load", partition))
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        found = await self.run("part", partition, _handle(part))
-        return PartCounts(found[0].decode(), *found[1:]) if found else None
+        connection, key = self._places.connection(partition), self._keys.part(partition, part)
+        return counts_of(await connection.run("HMGET", key, *COUNTED))
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         found = await self.run("failures", partition, _handle(part), after, limit)
@@ -122,6 +126,42 @@ class RedisQueue:
             FailedItem(place.decode(), offset, tries, reason.decode(), body)
             for place, offset, tries, reason, body in found
         ]
+
+    async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
+        found = await self.run("gaps", partition, _handle(part), chunks)
+        return [(chunk, offset, count) for chunk, offset, count in found]
+
+    async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
+        first = _handle(after) if after else ""
+        found = await self.run("live_parts", partition, first, limit)
+        return [LivePart(part.decode(), batch.decode()) for part, batch in found]
+
+    async def record_of(self, partition: int, part: str) -> Batch | None:
+        connection, key = self._places.connection(partition), self._keys.part(partition, part)
+        record = await connection.run("GET", f"{key}/record")
+        return _BATCH.decode(record) if record else None
+
+
+def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
+    """From the fields `COUNTED` of a part; None if there is no such part."""
+    state, *numbers = words
+    if state is None:
+        return None
+    lap, digest, staged, fresh, delayed, suspects, *ended = (int(word or 0) for word in numbers)
+    running, done, failed, cancelled, lost = ended
+    return PartCounts(
+        state=_STATE.decode(b'"%s"' % state),
+        size=fresh + delayed + suspects + sum(ended),
+        done=done,
+        failed=failed,
+        cancelled=cancelled,
+        running=running,
+        delayed=delayed,
+        lost=lost,
+        lap=lap,
+        digest=digest,
+        chunks=staged,
+    )
 
 
 def _handle(part: str) -> str:

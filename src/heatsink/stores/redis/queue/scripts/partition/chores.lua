@@ -28,6 +28,7 @@ local before = '(' .. string.format('%.17g', now - STALE_MS)
 local stale = {}
 for _, handle in ipairs(redis.call('ZRANGEBYSCORE', STAGED, '-inf', before, 'LIMIT', 0, ENDS_MAX)) do
   local p = find_part(handle)
-  stale[#stale + 1] = { p.info[ID], p.info[BATCH], p.stamp }
+  if p then stale[#stale + 1] = { p.info[ID], p.info[BATCH], p.stamp }
+  else redis.call('ZREM', STAGED, handle) end
 end
 return { ends, stale }

@@ -5,6 +5,13 @@ local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonu
 if meta.owner ~= owner or now >= meta.until_ms then return { 0 } end
 
 local infos, info_of, bodies, body_of, slices, count_of = {}, {}, {}, {}, {}, 0
+local texts = {} -- chunks that were read
+
+local function text_of(p, chunk)
+  local name = p.handle .. chunk
+  texts[name] = texts[name] or redis.call('HGET', p.key .. '/chunks', 'b' .. chunk)
+  return texts[name]
+end
 
 local function take_back(name)
   local number = 0
@@ -22,20 +29,25 @@ local function expire()
     local lease = find_lease(name)
     local p, places = find_part(lease.handle), {}
     forget_lease(lease)
-    for i = 1, #lease.marks do
+    for i = 1, p and #lease.marks or 0 do
       if string.sub(lease.marks, i, i) == '.' then
         places[#places + 1] = place_of(lease.chunk, lease.start + i - 1)
       end
     end
     meta.lost = meta.lost + #places
-    lose(p, places, lease.fresh)
-    put(p)
+    if p then
+      lose(p, places, lease.fresh)
+      put(p)
+    end
   end
 end
 
 local function wake()
   local due = redis.call('ZRANGEBYSCORE', SLEEPING, '-inf', now, 'LIMIT', 0, WAKE_MAX)
-  for _, handle in ipairs(due) do put(find_part(handle)) end
+  for _, handle in ipairs(due) do
+    local p = find_part(handle)
+    if p then put(p) else redis.call('ZREM', SLEEPING, handle) end
+  end
 end
 
 local function suspects_may(p)
@@ -105,8 +117,24 @@ local function take_suspect(p)
   return found
 end
 
+-- Chunks that are gone: what was in them is lost, and must not hold up the others.
+local function skip_gaps(p)
+  while p.fresh > 0 do
+    local size = redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk)
+    if size and text_of(p, p.next_chunk) then return tonumber(size) end
+    if p.next_chunk >= p.staged then -- what is not in any chunk is nowhere
+      p.lost, p.fresh = p.lost + p.fresh, 0
+      return nil
+    end
+    local gap = { p.next_chunk, p.next_offset, -1 }
+    redis.call('RPUSH', p.key .. '/missing', cmsgpack.pack(gap))
+    p.next_chunk, p.next_offset = p.next_chunk + 1, 0
+  end
+end
+
 local function take_fresh(p, most)
-  local size = tonumber(redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk))
+  local size = skip_gaps(p)
+  if not size then return nil end
   local count = math.min(most, size - p.next_offset)
   local found = { chunk = p.next_chunk, start = p.next_offset, count = count, suspect = false,
     fresh = true, tries = 0 }
@@ -116,13 +144,24 @@ local function take_fresh(p, most)
 end
 
 -- What waited longest first, then what is fresh.
-local function find_items(p, most)
+local function next_items(p, most)
   if p.delayed > 0 then
     local due = redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')
     if tonumber(due[2]) <= now then return take_due(p, due[1], most) end
   end
   if suspects_may(p) then return take_suspect(p) end
   return p.fresh > 0 and take_fresh(p, most) or nil
+end
+
+local function find_items(p, most)
+  local found = next_items(p, most)
+  while found and not text_of(p, found.chunk) do
+    p.lost = p.lost + found.count
+    local gap = { found.chunk, found.start, found.count }
+    redis.call('RPUSH', p.key .. '/missing', cmsgpack.pack(gap))
+    found = next_items(p, most)
+  end
+  return found
 end
 
 local function hand_out(p, found)
@@ -132,7 +171,7 @@ local function hand_out(p, found)
   end
   local name = p.handle .. found.chunk
   if not body_of[name] then
-    bodies[#bodies + 1] = redis.call('HGET', p.key .. '/chunks', 'b' .. found.chunk)
+    bodies[#bodies + 1] = text_of(p, found.chunk)
     body_of[name] = #bodies - 1
   end
   local words = { info_of[p.handle], body_of[name], found.start, found.count, found.tries }
@@ -143,7 +182,7 @@ end
 local function take(p, most)
   local found = find_items(p, most)
   if not found then
-    sleep_until(p, now + SUSPECT_PAUSE_MS)
+    if p.suspects > 0 then sleep_until(p, now + SUSPECT_PAUSE_MS) else put(p) end
     return 0
   end
   local cost_us = cost_of(p)
@@ -165,7 +204,9 @@ local function serve_lane(line, allowed)
   while allowed > 0 do
     local first = redis.call('ZRANGE', root .. 'line/' .. line, 0, 0)[1]
     if not first then return end
-    allowed = allowed - take(find_part(first), allowed)
+    local p = find_part(first)
+    if p then allowed = allowed - take(p, allowed)
+    else redis.call('ZREM', root .. 'line/' .. line, first) end
   end
 end
 
@@ -174,9 +215,17 @@ local function serve_tenants()
     local purse = redis.call('ZRANGE', TENANTS, 0, 0, 'WITHSCORES')
     if not purse[1] then return end
     meta.virtual = math.max(meta.virtual, tonumber(purse[2]))
-    local p = find_part(redis.call('ZRANGE', root .. 'line/' .. purse[1], 0, 0)[1])
-    local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
-    want = want - take(p, math.min(want, quantum))
+    local first = redis.call('ZRANGE', root .. 'line/' .. purse[1], 0, 0)[1]
+    local p = first and find_part(first)
+    if p then
+      local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
+      want = want - take(p, math.min(want, quantum))
+    else -- a part that is gone, or a tenant without any
+      redis.call('ZREM', root .. 'line/' .. purse[1], first or '')
+      if redis.call('EXISTS', root .. 'line/' .. purse[1]) == 0 then
+        redis.call('ZREM', TENANTS, purse[1])
+      end
+    end
   end
 end
 

@@ -1,4 +1,5 @@
 -- stage: now, handle, packed part, then number, count, body of each chunk
+local DIGESTS = 2 ^ 48
 local handle, packed = ARGV[2], ARGV[3]
 local p = find_part(handle)
 if not p then
@@ -14,7 +15,9 @@ if p.state == 'staged' then
     local number, count, body = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
     if redis.call('HSETNX', chunks, 'b' .. number, body) == 1 then
       redis.call('HSET', chunks, 'c' .. number, count, 'l' .. number, count)
-      p.fresh = p.fresh + count
+      p.fresh, p.staged = p.fresh + count, p.staged + 1
+      local digest = tonumber(string.sub(redis.sha1hex(body), 1, 12), 16)
+      p.digest = (p.digest + digest) % DIGESTS
     end
   end
 end

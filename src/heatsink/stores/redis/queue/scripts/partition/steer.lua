@@ -1,4 +1,4 @@
--- steer: now, handle, verb, lap, since, channel, partition
+-- steer: now, handle, verb, lap, since, channel, partition, record ("" if none)
 local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local p = find_part(ARGV[2])
 if not p then return 0 end
@@ -47,7 +47,16 @@ local function limit()
   p.packed = cmsgpack.pack(p.info)
 end
 
+-- The newest record of its batch: with it the batch's home can be restored.
+if ARGV[8] ~= '' and since >= p.recorded then
+  p.recorded = since
+  redis.call('SET', p.key .. '/record', ARGV[8])
+end
+
 local before = p.state
+if before == 'staged' and (verb == 'release' or verb == 'pause' or verb == 'cancel') then
+  p.lap = lap
+end
 local changed = true
 local is_wish = verb ~= 'drop' and verb ~= 'release' and verb ~= 'limit'
 local is_late = is_wish and since < p.since

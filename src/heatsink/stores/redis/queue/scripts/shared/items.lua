@@ -10,7 +10,7 @@ local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count
   meta.done = meta.done + count
   local chunks, number = p.key .. '/chunks', lease.chunk
-  if redis.call('HINCRBY', chunks, 'l' .. number, -count) == 0 then
+  if redis.call('HINCRBY', chunks, 'l' .. number, -count) <= 0 then
     redis.call('HDEL', chunks, 'l' .. number, 'c' .. number, 'b' .. number)
   end
   if lease.fresh or redis.call('EXISTS', p.key .. '/notes') == 0 then return end
@@ -144,6 +144,10 @@ local function settle(attempt, marks, used_us, setbacks)
   local lease = find_lease(attempt)
   if not lease or #lease.marks ~= #marks then return false end
   local p = find_part(lease.handle)
+  if not p then
+    forget_lease(lease)
+    return false
+  end
   local settled, started
   if not string.find(marks, '[^d]') and not string.find(lease.marks, '[^.]') then
     settled, started = #marks, #marks

@@ -19,10 +19,13 @@ local OUTBOX, ENDS, STAGED = root .. 'outbox', root .. 'ends', root .. 'staged'
 local LANES, SERVICE, DEPTHS = root .. 'lanes', root .. 'service', root .. 'depths'
 local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
+local LIVE = root .. 'live' -- handles of parts that were released and have not ended
 
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
-  'cancelled', 'running', 'delayed', 'suspects' }
-local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons' }
+  'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
+local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
+  '/missing', '/record' }
+local IS_LIVE = { ready = true, paused = true, cancelled = true }
 local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PURSE, LANE_LINE =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
@@ -109,6 +112,8 @@ local function keep_gauges(p)
   meta.waiting = meta.waiting + after - before
   count_in(DEPTHS, p.info[ACTION], after - before)
   if was_ready ~= is_ready then count_in(CENSUS, p.info[PURSE], is_ready and 1 or -1) end
+  if IS_LIVE[p.state] and not IS_LIVE[was.state] then redis.call('ZADD', LIVE, 0, p.handle) end
+  if IS_LIVE[was.state] and not IS_LIVE[p.state] then redis.call('ZREM', LIVE, p.handle) end
   if (before > 0) ~= (after > 0) then
     if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
     else redis.call('ZREM', AGES, p.handle) end

@@ -1,0 +1,228 @@
+"""Keeps the record of a batch and its parts in agreement, whatever a server has lost.
+
+A batch's record is at its home, its parts are in partitions, and each may be on a server of its
+own that loses its newest writes, or comes back with an old file. So
+
+- an end that a part reports is counted only when the part is durable, and the part forgets it only
+  when the record that counts it is durable;
+- a part that should be there and is not has ended: its items are named as missing, the batch
+  reaches a final state, and submitting the same items again restores just those;
+- a part that runs and whose record is gone brings the record back: every part carries a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from heatsink.clock import Clock, now_ms
+from heatsink.errors import HeatsinkError
+
+from . import changes
+from .batch import KEEP_MS, Batch, PartEnd, PartPlace
+from .patience import Patience
+from .spans import Span, chunks_in, total
+from .store import LivePart, PartCounts, QueueStores
+
+logger = logging.getLogger("heatsink")
+Step = Callable[[Batch], Batch]
+
+
+class Reconciler:
+    """`tell_done` submits a batch's completion callback."""
+
+    def __init__(
+        self,
+        stores: QueueStores,
+        patience: Patience,
+        clock: Clock,
+        tell_done: Callable[[Batch], Awaitable[None]],
+    ) -> None:
+        self._stores = stores
+        self._patience = patience
+        self._clock = clock
+        self._tell_done = tell_done
+
+    async def change(self, id: str, step: Step) -> Batch:
+        """Take a batch one step further, whoever else is doing that at the same time."""
+        while True:
+            found = await self._patience.call(self._stores.batches.get, id)
+            batch = changes.check_found(found, id)
+            wanted = step(batch)
+            if wanted == batch:
+                return batch
+            kept = await self._patience.call(self._stores.batches.update, wanted)
+            if kept is not None:
+                return kept
+
+    # -- what has ended --------------------------------------------------------------------
+
+    async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
+        """Count the ends of parts. Returns those that are durable at home, with what follows."""
+        places = [PartPlace(end.part, partition, end.items) for end in ends]
+        found = await self._patience.call(self._stores.barrier.parts, places)
+        sure = [end for end, counts in zip(ends, found, strict=True) if _has_ended(counts, end)]
+        counted = await asyncio.gather(*(self._record_end(partition, end) for end in sure))
+        recorded = [end for end, is_counted in zip(sure, counted, strict=True) if is_counted]
+        known = await self._conclude(sorted({end.batch for end in recorded}))
+        return [end for end in recorded if end.batch in known]
+
+    async def _record_end(self, partition: int, end: PartEnd) -> bool:
+        try:
+            batch = await self._get_or_rebuild(partition, end)
+            if batch is None:
+                return True  # no part knows its record any more: it is long forgotten
+            missing = await self._missing(batch, end)
+            now = now_ms(self._clock)
+            ended = await self.change(batch.id, lambda b: changes.with_end(b, end, now, missing))
+            _log_losses(batch, ended)
+        except HeatsinkError as error:
+            logger.info("the end of a part could not be recorded: %s", error)
+            return False
+        return True
+
+    async def _get_or_rebuild(self, partition: int, end: PartEnd) -> Batch | None:
+        found = await self._patience.call(self._stores.batches.get, end.batch)
+        if found is not None and found.is_sealed:
+            return found
+        await self.adopt(partition, LivePart(end.part, end.batch))
+        return await self._patience.call(self._stores.batches.get, end.batch)
+
+    async def _missing(self, batch: Batch, end: PartEnd) -> Sequence[Span]:
+        place = next((place for place in batch.parts if place.id == end.part), None)
+        return await self._gaps(place) if place and end.items < place.items else ()
+
+    async def _gaps(self, place: PartPlace) -> tuple[Span, ...]:
+        gaps = await self._patience.call(
+            self._stores.queue.gaps, place.partition, place.id, chunks_in(place.runs)
+        )
+        return place.at(gaps)
+
+    async def _conclude(self, ids: Sequence[str]) -> set[str]:
+        """Those whose record is durable. What has ended is told, then kept for a while."""
+        if not ids:
+            return set()
+        found = await self._patience.call(self._stores.barrier.batches, ids)
+        told = await asyncio.gather(*(self._end(batch) for batch in found if batch))
+        gone = {id for id, batch in zip(ids, found, strict=True) if batch is None}
+        return gone | {id for id in told if id}
+
+    async def _end(self, batch: Batch) -> str:
+        try:
+            if batch.is_final:
+                await self._tell_done(batch)
+                await self._patience.call(self._stores.batches.forget, batch.id, KEEP_MS)
+        except HeatsinkError as error:
+            logger.info("the end of batch %r could not be told: %s", batch.id, error)
+            return ""
+        return batch.id
+
+    # -- what is lost ----------------------------------------------------------------------
+
+    async def inspect(self, batch: Batch) -> Batch:
+        """Look for parts that are not as the record says, and correct the record."""
+        found = await asyncio.gather(*map(self._count, batch.parts))
+        if not is_odd(batch, found):
+            return batch
+        parts = zip(batch.parts, found, strict=True)
+        odd = [place for place, counts in parts if _is_odd(batch, place, counts)]
+        sure = await self._patience.call(self._stores.barrier.parts, odd)
+        steps = [
+            await self._step(batch, place, counts) for place, counts in zip(odd, sure, strict=True)
+        ]
+        changed = await self.change(batch.id, lambda known: _all(steps, known))
+        _log_losses(batch, changed)
+        if changed.is_final:
+            await self._conclude([batch.id])
+        return changed
+
+    async def _count(self, place: PartPlace) -> PartCounts | None:
+        return await self._patience.call(self._stores.queue.part, place.partition, place.id)
+
+    async def _step(self, batch: Batch, place: PartPlace, counts: PartCounts | None) -> Step:
+        now = now_ms(self._clock)
+        if counts is None:
+            return lambda known: changes.gone(known, place.id, now)
+        if any(end.part == place.id for end in batch.ends):
+            return lambda known: changes.found_again(known, place.id)
+        missing = await self._gaps(place) if _lacks(place, counts) else place.missing
+        if counts.state != "finished":
+            return lambda known: changes.short(known, place.id, missing)
+        ended = (counts.lap, counts.done, counts.failed, counts.cancelled)
+        end = PartEnd(batch.id, place.id, *ended)
+        return lambda known: changes.with_end(known, end, now, missing)
+
+    # -- what has no record ----------------------------------------------------------------
+
+    async def adopt(self, partition: int, live: LivePart) -> None:
+        """See to it that the record of a released part is there and knows the part."""
+        known = await self._patience.call(self._stores.batches.get, live.batch)
+        if known is not None and known.is_sealed and _has_part(known, live):
+            if known.state == "lost":
+                await self.inspect(known)  # it was taken for lost
+            return
+        carried = await self._carried(partition, live)
+        if carried is None:
+            return
+        if known is None or not known.is_sealed or carried.version > known.version:
+            logger.error(
+                "the queue's server lost the record of batch %r: it is restored from its parts",
+                live.batch,
+            )
+            await self._patience.call(self._stores.batches.restore, changes.rebuilt(carried, known))
+        elif not _has_part(known, live):  # its items were restored in another part meanwhile
+            steer = self._stores.queue.steer
+            await self._patience.call(steer, partition, live.id, "cancel", known.lap, known.version)
+
+    async def _carried(self, partition: int, live: LivePart) -> Batch | None:
+        """The newest record that any of the batch's parts carries."""
+        newest = await self._patience.call(self._stores.queue.record_of, partition, live.id)
+        for place in newest.parts if newest else ():
+            try:
+                other = await self._stores.queue.record_of(place.partition, place.id)
+            except HeatsinkError:
+                continue  # that server is away
+            if newest is not None and other is not None and other.version > newest.version:
+                newest = other
+        return newest
+
+
+def _log_losses(before: Batch, after: Batch) -> None:
+    if after.lost > before.lost:
+        logger.error("batch %r: %s", after.id, changes.reason(after, ()))
+
+
+def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
+    return counts is not None and counts.state == "finished" and counts.lap == end.lap
+
+
+def _has_part(batch: Batch, live: LivePart) -> bool:
+    return any(place.id == live.id for place in batch.parts)
+
+
+def _lacks(place: PartPlace, counts: PartCounts) -> bool:
+    """Whether a part has lost items that are not known to be missing."""
+    return place.items - (counts.size - counts.lost) > total(place.missing)
+
+
+def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
+    """Whether some part is not as the record says: it ended, lost items, is gone, or is back."""
+    if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
+        return False
+    return any(_is_odd(batch, *one) for one in zip(batch.parts, found, strict=True))
+
+
+def _is_odd(batch: Batch, place: PartPlace, counts: PartCounts | None) -> bool:
+    end = next((end for end in batch.ends if end.part == place.id), None)
+    if end is not None:
+        return counts is not None and changes.is_gone(end, place)
+    if counts is None or _lacks(place, counts):
+        return True
+    return counts.state == "finished" and counts.lap == batch.lap
+
+
+def _all(steps: Sequence[Step], batch: Batch) -> Batch:
+    for step in steps:
+        batch = step(batch)
+    return batch

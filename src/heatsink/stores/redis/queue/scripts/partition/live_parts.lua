@@ -1,0 +1,9 @@
+-- live_parts: now, handle of the one before the first ("" if there is none), limit
+local first = ARGV[2] == '' and '-' or '(' .. ARGV[2]
+local found = {}
+for _, handle in ipairs(redis.call('ZRANGEBYLEX', LIVE, first, '+', 'LIMIT', 0, ARGV[3])) do
+  local p = find_part(handle)
+  if p then found[#found + 1] = { p.info[ID], p.info[BATCH] }
+  else redis.call('ZREM', LIVE, handle) end
+end
+return found
