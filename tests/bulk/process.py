@@ -50,7 +50,7 @@ def _owned_task(
 ) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
-    process = context.run(_process.get) if context else _process.get()
+    process = context.run(_process.get) if context is not None else _process.get()
     if process is not None:
         process.tasks[task] = None
         task.add_done_callback(process.tasks.pop)

@@ -161,6 +161,8 @@ class Reconciler:
         if known is not None and known.is_sealed and _has_part(known, live):
             if known.state == "lost":
                 await self.inspect(known)  # it was taken for lost
+            elif known.state == "cancelled":
+                await self._cancel(partition, live, known)  # its server went back in time
             return
         carried = await self._carried(partition, live)
         if carried is None:
@@ -171,9 +173,12 @@ class Reconciler:
                 live.batch,
             )
             await self._patience.call(self._stores.batches.restore, changes.rebuilt(carried, known))
-        elif not _has_part(known, live):  # its items were restored in another part meanwhile
-            steer = self._stores.queue.steer
-            await self._patience.call(steer, partition, live.id, "cancel", known.lap, known.version)
+        else:  # its items were restored in another part meanwhile
+            await self._cancel(partition, live, known)
+
+    async def _cancel(self, partition: int, live: LivePart, known: Batch) -> None:
+        wish = ("cancel", known.lap, known.version)
+        await self._patience.call(self._stores.queue.steer, partition, live.id, *wish)
 
     async def _carried(self, partition: int, live: LivePart) -> Batch | None:
         """The newest record that any of the batch's parts carries."""

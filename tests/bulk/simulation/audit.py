@@ -23,11 +23,18 @@ class Audit:
     def __init__(self, history: History) -> None:
         self.history = history
         self.violation: Violation | None = None
-        self.done: dict[tuple[str, int], str] = {}
-        self.failed: dict[tuple[str, int, int], str] = {}
+        self.done: dict[tuple[str, int], str] = {}  # (part, index): batch
+        self.failed: dict[tuple[str, int, int], str] = {}  # (part, index, lap): batch
         self._holder: dict[Where, str] = {}
-        self._names: set[str] = set()
+        self._names: dict[str, str] = {}
         self._settling = ""
+
+    def forget(self, parts: set[str]) -> None:
+        """The server of these parts goes back in time: what it does again is seen again."""
+        self.done = {at: batch for at, batch in self.done.items() if at[0] not in parts}
+        self.failed = {at: batch for at, batch in self.failed.items() if at[0] not in parts}
+        self._holder = {at: name for at, name in self._holder.items() if at[0] not in parts}
+        self._names = {name: part for name, part in self._names.items() if part not in parts}
 
     def complain(self, text: str) -> None:
         self.violation = self.violation or Violation(text)
@@ -37,7 +44,7 @@ class Audit:
     def handed_out(self, claimed: Slice, lease: Lease) -> None:
         if claimed.attempt in self._names:
             self.complain(f"two leases have the name {claimed.attempt}")
-        self._names.add(claimed.attempt)
+        self._names[claimed.attempt] = claimed.part
         for offset in range(claimed.count):
             where = claimed.part, (lease.chunk, claimed.start + offset)
             if where in self._holder:
@@ -58,15 +65,20 @@ class Audit:
         batch, index = item_at(share, place)
         if not self.history.successes[batch, index]:
             self.complain(f"item {index} of {batch} is done and never ran")
-        if (batch, index) in self.done or (batch, index, share.lap) in self.failed:
-            self.complain(f"item {index} of {batch} has two results")
-        self.done[batch, index] = share.part.id
+        self._check_first(share, batch, index)
+        self.done[share.part.id, index] = batch
 
     def gave_up(self, share: Share, place: Place) -> None:
+        if place[0] not in share.chunks:
+            return  # damaged: which item it was cannot be told
         batch, index = item_at(share, place)
-        if (batch, index) in self.done or (batch, index, share.lap) in self.failed:
+        self._check_first(share, batch, index)
+        self.failed[share.part.id, index, share.lap] = batch
+
+    def _check_first(self, share: Share, batch: str, index: int) -> None:
+        part = share.part.id
+        if (part, index) in self.done or (part, index, share.lap) in self.failed:
             self.complain(f"item {index} of {batch} has two results")
-        self.failed[batch, index, share.lap] = share.part.id
 
     # -- how it listens --------------------------------------------------------------------
 
@@ -103,7 +115,8 @@ class Audit:
 
         def audited_finish(share: Share, place: Place) -> None:
             audit.settles(share, place)
-            audit.finished(share, place)
+            if place[0] in share.chunks:  # else it was damaged meanwhile
+                audit.finished(share, place)
             finish(share, place)
 
         def audited_fail(share: Share, place: Place, reason: str) -> None:

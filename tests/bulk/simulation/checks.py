@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heatsink.bulk.batch import Batch, parse_rate
+from heatsink.bulk.spans import total
 from heatsink.stores.memory.queue import MemoryQueueServer
 
 from .audit import Audit
@@ -35,53 +36,95 @@ def check_all(server: MemoryQueueServer, history: History, audit: Audit) -> None
         if record.state in ("open", "aborted"):
             check_nothing_ran(record, history)
         else:
-            check_ended(record, server, audit)
+            check_ended(record, server, audit, record.id in history.broken)
             check_told(record, history)
     if left := leftovers(server):
         raise Violation(f"left behind: {left[0]}")
-    check_rates(history)
+    if not history.events["lost limits"]:
+        check_rates(history)
 
 
 def check_nothing_ran(record: Batch, history: History) -> None:
     ran = [index for batch, index in history.starts if batch == record.id]
-    if ran:
+    if ran and record.id not in history.broken:
         raise Violation(f"{record.id} is {record.state}, and {len(ran)} of its items ran")
 
 
-def check_ended(record: Batch, server: MemoryQueueServer, audit: Audit) -> None:
-    """Invariant 7: each item in exactly one final state, and the record says the same."""
+def results_of(record: Batch, audit: Audit) -> tuple[list[int], list[int]]:
+    """The items that are done, and those that failed, in the parts that the record names."""
+    parts = {place.id for place in record.parts}
+    done = [index for part, index in audit.done if part in parts]
+    failed = [i for part, i, lap in audit.failed if part in parts and lap == record.lap]
+    return done, failed
+
+
+def check_ended(
+    record: Batch, server: MemoryQueueServer, audit: Audit, is_broken: bool = False
+) -> None:
+    """Invariant 7: each item in exactly one final state, and the record says the same.
+
+    A part that went back in time after its end was recorded may end in another way.
+    """
     if not record.is_final:
         raise Violation(f"{record.id} is still {record.state} though nothing is wrong any more")
-    done = {i for b, i in audit.done if b == record.id}
-    failed = {i for b, i, lap in audit.failed if b == record.id and lap == record.lap}
+    done, failed = results_of(record, audit)
+    if len({*done, *failed}) < len(done) + len(failed):
+        raise Violation(f"an item of {record.id} has results in two parts")
     cancelled = 0
     for place in record.parts:
         share = server.queue.partitions[place.partition].shares.get(place.id)
-        if share is None or share.size != place.items:
+        if share is None and is_broken:
+            continue  # it was lost after its end was recorded
+        if share is None or share.size - share.lost != place.items - total(place.missing):
             raise Violation(f"a part of {record.id} has lost items: {share and share.size}")
         cancelled += share.cancelled
     ends = [(end.done, end.failed, end.cancelled) for end in record.ends]
     recorded = tuple(sum(column) for column in zip(*ends, strict=True)) if ends else (0, 0, 0)
-    if recorded != (len(done), len(failed), cancelled) or sum(recorded) != record.items:
-        raise Violation(
-            f"{record.id} of {record.items} says {recorded}, the items say "
-            f"{(len(done), len(failed), cancelled)}"
-        )
+    found = (len(done), len(failed), cancelled)
+    if sum(recorded) + record.lost != record.items or (recorded != found and not is_broken):
+        raise Violation(f"{record.id} of {record.items} says {recorded}, the items say {found}")
+    if is_broken:
+        return
     final = "cancelled" if cancelled else "failed" if failed else "done"
-    if record.state != final:
+    if record.state not in (final, "lost" if record.lost else final):
         raise Violation(f"{record.id} is {record.state}, its items are {final}")
+
+
+def check_missing(record: Batch, audit: Audit) -> None:
+    """A batch that has lost items says exactly which."""
+    done, failed = results_of(record, audit)
+    missing = {i for first, count in record.missing for i in range(first, first + count)}
+    if missing & {*done, *failed}:
+        raise Violation(f"{record.id} says that it lost items that have a result")
+    recorded = sum(end.items for end in record.ends)
+    if len(missing) + recorded != record.items:
+        raise Violation(
+            f"{record.id} of {record.items} has lost {len(missing)}, {recorded} have a result"
+        )
 
 
 def check_told(record: Batch, history: History) -> None:
     """One callback for each lap, and it ran."""
     batch = history.submitted.get(record.id)
-    if batch is None or not batch.on_done:
+    if batch is None or not batch.on_done or record.id in history.broken:
         return
     if not record.items and not batch.accepted:
         return  # nothing is left to be done by others: the caller was to try again
     told = history.told[record.id]
-    if len(told) != record.lap + 1:
+    if len(told) != record.lap + record.restored + 1:
         raise Violation(f"{record.id} ended {record.lap + 1} times and told it as {dict(told)}")
+
+
+def check_still_ended(server: MemoryQueueServer, history: History) -> None:
+    """What somebody was told to have ended has ended, also after the power has failed."""
+    for id, (state, lap, restored) in history.ended.items():
+        record = server.batches._batches.get(id)
+        if id in history.broken:
+            continue
+        if record is None:
+            raise Violation(f"{id} was {state}, and there is no record of it any more")
+        if (record.lap, record.restored) == (lap, restored) and record.state != state:
+            raise Violation(f"{id} was {state}, and is {record.state} again")
 
 
 def check_rates(history: History) -> None:

@@ -31,3 +31,7 @@ class History:
     told: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     errors: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    ended: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    """Final states that somebody was shown, with the lap and the number of restorations."""
+    broken: set[str] = field(default_factory=set)
+    """Batches of which a server lost what it had confirmed: what they promise is weaker."""

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from heatsink.bulk import Bulk, BulkSettings, items, placement, submit
 from heatsink.bulk.work import consumer as consumers
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.errors import HeatsinkError
-from heatsink.stores.memory.queue import MemoryQueueServer, partition
+from heatsink.stores.memory.queue import partition
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.bulk.process import Process
 
@@ -24,6 +25,7 @@ from . import checks
 from .audit import Audit
 from .handlers import CALM, Handlers
 from .history import History, Submitted, Violation
+from .server import HOME, LossyServer, Machine
 
 TROUBLE_S = 12.0
 PATIENCE_S = 90.0
@@ -89,7 +91,10 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.clock = SkewedClock()
-        self.server = MemoryQueueServer(self.clock)
+        self.server = LossyServer(self.clock, self.rng, machines=2 if seed % 3 == 0 else 1)
+        self.loses_power = seed % 4 != 0
+        self.fails_over = seed % 4 == 3
+        self.is_damaged = seed % 5 == 4
         self.history = History()
         self.audit = Audit(self.history)
         self.weights: Any = None
@@ -97,6 +102,7 @@ class World:
         self.consumers = [Node(f"consumer-{n}", self) for n in range(3)]
         self.nodes = [*self.producers, *self.consumers]
         self.acts: dict[asyncio.Task[None], None] = {}
+        self.context = copy_context()
 
     async def run(self) -> History:
         for node in self.nodes:
@@ -117,6 +123,8 @@ class World:
             self._forever(self._operate, 0.3),
             self._forever(self._repartition, 6.0),
             self._forever(self._make_trouble, 0.6),
+            self._forever(self._lose_power, 4.0 if self.loses_power else 1e9),
+            self._forever(self._damage, 5.0 if self.is_damaged else 1e9),
         ]
 
     async def _forever(self, act: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -193,6 +201,8 @@ class World:
             and isinstance(bulk._clock, SkewedClock)
         ):
             bulk._clock.stall(STALE_S + 3.0)  # between the last item and the seal
+        if self.loses_power and self.weights is None and self.rng.random() < 0.06:
+            self._lose_power_soon()
 
     async def _operate(self) -> None:
         node, verb = self._up(self.producers), self.rng.choice(list(VERBS))
@@ -203,7 +213,8 @@ class World:
         if node is None or not known:
             return
         id = self.rng.choice(known)
-        result = await self._on(node, lambda bulk: verb(bulk, id))
+        act = self._status if verb is _look else verb
+        result = await self._on(node, partial(act, id=id))
         if not isinstance(result, BaseException):
             self.history.events[verb.__name__] += 1
 
@@ -256,6 +267,61 @@ class World:
         faults.late = self.rng.uniform(0, 0.1)
         faults.latency_s = (0.001, self.rng.choice((0.005, 0.02, 0.3)))
 
+    def _lose_power_soon(self) -> None:
+        """In a task that is not one of the process that acts just now."""
+        loop = asyncio.get_running_loop()
+        self.acts[loop.create_task(self._lose_power(), context=self.context)] = None
+
+    async def _lose_power(self) -> None:
+        """A server is gone for a moment, and its newest writes for ever."""
+        machine = self.rng.choice(self.server.machines)
+        await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+        if machine.is_down:
+            return
+        self.server.stop(machine)
+        await asyncio.sleep(self.rng.uniform(0.3, 1.5))
+        self._come_back(machine, self._kept(machine))
+
+    def _kept(self, machine: Machine) -> int:
+        written, durable = len(machine.log), machine.durable
+        if self.fails_over and self.rng.random() < 0.4:  # to a replica that lags behind
+            durable = max(durable - self.rng.randrange(1, 400), 0)
+        return durable if self.rng.random() < 0.5 else self.rng.randint(durable, written)
+
+    def _come_back(self, machine: Machine, kept: int) -> None:
+        history, records = self.history, self.server.batches._batches
+        unsealed = {id for id, batch in records.items() if not batch.is_sealed}
+        parts = self.server.parts_on(machine)
+        if kept < machine.durable:
+            history.broken |= {*history.submitted, *records}
+        if kept < len(machine.log):
+            self.audit.forget(parts)
+        loss = self.server.start(machine, kept)
+        history.events["losses"] += bool(loss.calls)
+        history.events["fail-overs that lost"] += bool(loss.was_durable)
+        history.events["lost between stage and seal"] += bool(loss.stages() & unsealed)
+        history.events["lost limits"] += loss.has("limits")
+        if machine.number == HOME and self.audit.violation is None:
+            try:
+                checks.check_still_ended(self.server, history)
+            except Violation as violation:
+                self.audit.violation = violation
+
+    async def _damage(self) -> None:
+        """A chunk that nobody has begun is gone."""
+        found = [
+            (number, share.part, chunk)
+            for number, queue in self.server.queue.partitions.items()
+            for share in queue.shares.values()
+            for chunk in share.chunks
+            if share.state != "finished" and chunk > share.next_chunk
+        ]
+        if found:
+            number, part, chunk = self.rng.choice(found)
+            self.history.broken.add(part.batch)
+            self.history.events["damages"] += 1
+            self.server.damage(number, part.id, chunk)
+
     # -- and then it is quiet --------------------------------------------------------------
 
     async def _calm_down(self) -> None:
@@ -266,6 +332,7 @@ class World:
                 node.start()
             node.process.faults.heal()
             node.process.faults.latency_s = LATENCY_S
+        self.loses_power = self.is_damaged = False
         for node in self.consumers:
             node.handlers.weights = CALM
         await asyncio.gather(*self.acts, return_exceptions=False)
@@ -275,17 +342,62 @@ class World:
                 break
 
     async def _finish(self) -> None:
-        """An operator resumes what is paused, and looks at everything until all has ended."""
-        node, give_up_s = self.producers[0], self.clock.monotonic_s() + PATIENCE_S
+        """An operator resumes what is paused, looks at everything, and restores what is lost."""
+        give_up_s = self.clock.monotonic_s() + PATIENCE_S
         while self.audit.violation is None and self.clock.monotonic_s() < give_up_s:
             records = list(self.server.batches._batches.values())
             left = [b for b in records if not b.is_final and b.state != "open"]
-            if not left and not checks.leftovers(self.server):
+            lost = [batch for batch in self.history.submitted.values() if self._is_lost(batch)]
+            if not left and not lost and not checks.leftovers(self.server):
                 return
             for batch in left:
-                verb = _resume if batch.state == "paused" else _status
-                await self._on(node, partial(verb, id=batch.id))
+                verb = _resume if batch.state == "paused" else self._status
+                await self._on(self.producers[0], partial(verb, id=batch.id))
+            for batch in lost:
+                await self._restore(batch)
             await asyncio.sleep(2.0)
+
+    def _is_lost(self, batch: Submitted) -> bool:
+        record = self.server.batches._batches.get(batch.id)
+        if record is None or not record.is_sealed:
+            return batch.accepted and batch.id in self.history.broken
+        return record.state == "lost"
+
+    async def _restore(self, batch: Submitted) -> None:
+        """Submitting the same items again runs just those that were lost."""
+        record = self.server.batches._batches.get(batch.id)
+        if record is not None and record.is_sealed:
+            if batch.id not in self.history.broken:
+                raise Violation(f"{batch.id} has lost items that its servers had confirmed")
+            checks.check_missing(record, self.audit)
+            self.history.events["named"] += 1
+        before = {at: n for at, n in self.history.starts.items() if at[0] == batch.id}
+        result = await self._on(self.producers[0], lambda bulk: self._submit_once(bulk, batch))
+        if isinstance(result, BaseException) or record is None or not record.is_sealed:
+            return
+        give_up_s = self.clock.monotonic_s() + PATIENCE_S
+        while not self.server.batches._batches[batch.id].is_final:
+            if self.clock.monotonic_s() > give_up_s:
+                raise Violation(f"{batch.id} was restored and does not end")
+            await asyncio.sleep(0.5)
+        self.history.events["restored"] += 1
+        missing = {i for first, count in record.missing for i in range(first, first + count)}
+        for index in range(batch.size):
+            again = self.history.starts[batch.id, index] > before.get((batch.id, index), 0)
+            if again != (index in missing):
+                raise Violation(f"item {index} of {batch.id} ran again: {again}")
+
+    async def _status(self, bulk: Bulk, id: str) -> None:
+        progress = await bulk.status(id)
+        parts = (progress.done, progress.failed, progress.cancelled, progress.lost)
+        total = sum(parts) + progress.running
+        if total > progress.accepted or min(*parts, progress.running) < 0:
+            raise Violation(f"{id} shows {total} of {progress.accepted} items: {progress}")
+        record = self.server.batches._batches.get(id)
+        if progress.is_final and record and record.is_final and record.state == progress.state:
+            self.history.ended[id] = (record.state, record.lap, record.restored)
+            if self.loses_power and self.rng.random() < 0.3:
+                self._lose_power_soon()
 
 
 async def _noticed(work: Awaitable[Any]) -> Any:
@@ -308,11 +420,8 @@ async def _retry_failed(bulk: Bulk, id: str) -> None:
     await bulk.retry_failed(id)
 
 
-async def _status(bulk: Bulk, id: str) -> None:
-    progress = await bulk.status(id)
-    total = progress.done + progress.failed + progress.cancelled + progress.running
-    if total > progress.accepted:
-        raise Violation(f"{id} shows {total} of {progress.accepted} items")
+async def _look(bulk: Bulk, id: str) -> None:
+    """`World._status` takes its place."""
 
 
 VERBS = {
@@ -320,7 +429,7 @@ VERBS = {
     _resume: ("paused",),
     _cancel: ("running", "paused"),
     _retry_failed: ("failed",),
-    _status: ("running",),
+    _look: ("running", "done", "failed"),
 }
 
 
@@ -335,6 +444,9 @@ def _small(seed: int) -> Iterator[None]:
             (placement, "HAND_SHARE", 2),
             (partition, "STALE_MS", STALE_S * 1000),
             (consumers, "TIDY_S", 0.5),
+            (consumers, "LOSSES_S", 0.7),
+            (submit, "RUN_SHARE", 2),
+            (submit, "WINDOW_BYTES", 100 if seed % 2 else 1 << 20),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

@@ -1,0 +1,236 @@
+"""A queue on one or two servers that lose the newest part of their writes.
+
+Each server keeps a log of the calls that changed it, and knows how much of it is on disk. When its
+power fails, it comes back with what was on disk and perhaps some of the rest. When a replica that
+lags behind takes over, even what was on disk may be gone. The stores are the production code in
+memory; going back is running the log again from its beginning, as far as it was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.store import PartCounts, QueueStores
+from heatsink.clock import Clock
+from heatsink.errors import Unavailable
+from heatsink.stores.memory.queue import MemoryQueueServer
+
+FSYNC_S = (0.0, 0.3)
+HOME = 0
+CHANGES = {
+    "queue": {"stage", "steer", "claim", "settle", "chores"},
+    "batches": {"open", "update", "restore", "forget"},
+    "limits": {"declare", "reserve", "refused"},
+    "fleet": {"join", "leave", "own", "disown", "plan", "change"},
+}
+
+
+class Call(NamedTuple):
+    store: str
+    method: str
+    arguments: tuple[Any, ...]
+    time_s: float
+
+
+@dataclass
+class Machine:
+    """One server. `durable` calls of its `log` are on disk; each start has a `run` of its own."""
+
+    number: int
+    log: list[Call] = field(default_factory=list)
+    durable: int = 0
+    run: int = 0
+    is_down: bool = False
+
+
+@dataclass
+class Loss:
+    """What a server had written and has no more."""
+
+    machine: int
+    calls: list[Call]
+    was_durable: int
+
+    def stages(self) -> set[str]:
+        """The batches of which it lost chunks that were staged."""
+        return {
+            call.arguments[1].batch
+            for call in self.calls
+            if call.method == "stage" and call.arguments[2]
+        }
+
+    def has(self, store: str) -> bool:
+        return any(call.store == store for call in self.calls)
+
+
+class _ServerClock(Clock):
+    """The servers' own time; while a log is run again, that of the call."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.then_s: float | None = None
+
+    def now_s(self) -> float:
+        return self._clock.now_s() if self.then_s is None else self.then_s
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
+class LossyServer(MemoryQueueServer):
+    """`machines` share the partitions; the first is also the home of batches, limits and fleet."""
+
+    def __init__(self, clock: Clock, rng: Random, machines: int = 1) -> None:
+        self._server_clock = _ServerClock(clock)
+        super().__init__(self._server_clock)
+        self._rng = rng
+        self.machines = [Machine(number) for number in range(machines)]
+
+    def stores(self) -> QueueStores:
+        plain = super().stores()
+        return QueueStores(
+            queue=self._routed("queue"),
+            batches=self._routed("batches"),
+            limits=self._routed("limits"),
+            fleet=self._routed("fleet"),
+            bell=plain.bell,
+            soft=plain.soft,
+            barrier=LossyBarrier(self, self._rng),
+        )
+
+    def _routed(self, store: str) -> Any:
+        return _Routed(self, store)
+
+    def machine_of(self, partition: int) -> Machine:
+        return self.machines[partition % len(self.machines)]
+
+    def machine_for(self, store: str, method: str, arguments: tuple[Any, ...]) -> Machine:
+        is_partition = store == "queue" or method in ("own", "disown")
+        return self.machine_of(arguments[0]) if is_partition else self.machines[HOME]
+
+    async def call(self, store: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        machine = self.machine_for(store, method, arguments)
+        check_up(machine)
+        if method in CHANGES[store]:
+            machine.log.append(Call(store, method, arguments, self._server_clock.now_s()))
+        return await getattr(getattr(self, store), method)(*arguments)
+
+    # -- losing writes ---------------------------------------------------------------------
+
+    def stop(self, machine: Machine) -> None:
+        machine.is_down = True
+        machine.run += 1
+
+    def parts_on(self, machine: Machine) -> set[str]:
+        """All that were ever staged there."""
+        return {call.arguments[1].id for call in machine.log if call.method == "stage"}
+
+    def damage(self, partition: int, part: str, chunk: int) -> None:
+        """Lose a chunk, as no server should."""
+        log = self.machine_of(partition).log
+        call = Call("server", "lose_chunk", (partition, part, chunk), self._server_clock.now_s())
+        log.append(call)
+        _finished(self.lose_chunk(*call.arguments))
+
+    async def lose_chunk(self, partition: int, part: str, chunk: int) -> None:
+        if share := self.queue.partitions[partition].shares.get(part):
+            share.chunks.pop(chunk, None)
+
+    def start(self, machine: Machine, kept: int) -> Loss:
+        """Come back with the first `kept` calls of the log."""
+        loss = Loss(machine.number, machine.log[kept:], max(machine.durable - kept, 0))
+        del machine.log[kept:]
+        machine.durable = min(machine.durable, kept)
+        if loss.calls:
+            self._forget_all(machine)
+            self._run_again(machine)
+        machine.is_down = False
+        return loss
+
+    def _forget_all(self, machine: Machine) -> None:
+        partitions = self.queue.partitions
+        for number in [n for n in partitions if self.machine_of(n) is machine]:
+            del partitions[number]
+        if machine.number == HOME:
+            self.batches._batches.clear()
+            self.batches._gone_s.clear()
+            self.limits._limits.clear()
+            self.fleet._members.clear()
+            self.fleet._offered_ms.clear()
+            self.fleet._plan = None
+
+    def _run_again(self, machine: Machine) -> None:
+        bells, self.queue.bells = self.queue.bells, []
+        for call in machine.log:
+            self._server_clock.then_s = call.time_s
+            store = self if call.store == "server" else getattr(self, call.store)
+            _finished(getattr(store, call.method)(*call.arguments))
+        self._server_clock.then_s = None
+        self.queue.bells = bells
+
+
+class LossyBarrier:
+    """Reads, then waits for the disk. A server that was restarted meanwhile confirms nothing."""
+
+    def __init__(self, server: LossyServer, rng: Random) -> None:
+        self._server = server
+        self._rng = rng
+
+    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
+        machines = {place.partition: self._server.machine_of(place.partition) for place in places}
+        sync = self._begin(list(machines.values()))
+        found = [await self._server.queue.part(place.partition, place.id) for place in places]
+        await sync()
+        return found
+
+    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
+        sync = self._begin([self._server.machines[HOME]])
+        found = [await self._server.batches.get(id) for id in ids]
+        await sync()
+        return found
+
+    def _begin(self, machines: list[Machine]) -> Callable[[], Coroutine[Any, Any, None]]:
+        for machine in machines:
+            check_up(machine)
+        began = [(machine, machine.run, len(machine.log)) for machine in machines]
+
+        async def sync() -> None:
+            await asyncio.sleep(self._rng.uniform(*FSYNC_S))
+            for machine, run, written in began:
+                check_up(machine)
+                if machine.run != run:
+                    raise Unavailable("the connection was lost")
+                machine.durable = max(machine.durable, written)
+
+        return sync
+
+
+class _Routed:
+    def __init__(self, server: LossyServer, store: str) -> None:
+        self._server = server
+        self._store = store
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *arguments: self._server.call(self._store, method, arguments)
+
+
+def check_up(machine: Machine) -> None:
+    if machine.is_down:
+        raise Unavailable(f"server {machine.number} is down")
+
+
+def _finished(work: Coroutine[Any, Any, Any]) -> None:
+    """Calls of the stores in memory never wait."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a store in memory waited")
