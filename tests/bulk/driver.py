@@ -20,6 +20,8 @@ from heatsink.bulk.store import (
     Slice,
     Verb,
 )
+from heatsink.stores.memory.queue.queue import MemoryQueue
+from heatsink.stores.redis.queue.queue import RedisQueue
 from heatsink.testing import ManualClock
 from heatsink.testing.clocks import BEGINNING_S
 
@@ -122,3 +124,32 @@ async def ring_until_heard(driver: Driver, waiting: asyncio.Task[set[int]]) -> s
 
 def places(slices: Sequence[Slice]) -> list[tuple[str, int, int]]:
     return [(item.body.decode(), item.start, item.count) for item in slices]
+
+
+async def lose_chunk(stores: QueueStores, part: str, chunk: int) -> None:
+    """Damage a part, as an operator or a server that evicts could."""
+    queue = stores.queue
+    if isinstance(queue, MemoryQueue):
+        if share := queue.partitions[PARTITION].shares.get(part):
+            share.chunks.pop(chunk, None)
+        return
+    assert isinstance(queue, RedisQueue)
+    key = f"{queue._keys.part(PARTITION, part)}/chunks"
+    await queue._places.connection(PARTITION).run("HDEL", key, f"b{chunk}", f"c{chunk}")
+
+
+async def lose_part(stores: QueueStores, partition: int, part: str) -> None:
+    """All of it, as a server does that comes back with an old file."""
+    queue = stores.queue
+    if isinstance(queue, MemoryQueue):
+        held = queue.partitions[partition]
+        if share := held.shares.pop(part, None):
+            held.rotation.remove(share.part)
+            held.sleeping.pop(part, None)
+            held.outbox.pop(part, None)
+            held.leases = {n: lease for n, lease in held.leases.items() if lease.share is not share}
+        return
+    assert isinstance(queue, RedisQueue)
+    key = queue._keys.part(partition, part)
+    for suffix in ("", "/chunks", "/delayed", "/suspects", "/notes", "/missing", "/record"):
+        await queue._places.connection(partition).run("DEL", key + suffix)

@@ -15,6 +15,7 @@ from heatsink.bulk.store import (
     Chunk,
     Claimed,
     ClaimRequest,
+    LivePart,
     Outcome,
     Part,
     PartitionLoad,
@@ -29,6 +30,7 @@ from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisServer
 
 from .conftest import redis_queue
+from .driver import lose_chunk
 
 Answer = TypeVar("Answer")
 PARTITION = 3
@@ -86,6 +88,7 @@ class Walk:
     async def step(self) -> None:
         kinds = [self.stage, self.steer, self.claim, self.claim, self.settle, self.settle]
         kinds += [self.settle, self.wait, self.chores, self.look, self.look_at_failures]
+        kinds += [self.damage] if self.rng.random() < 0.3 else []
         await self.rng.choice(kinds)()
 
     async def stage(self) -> None:
@@ -165,9 +168,18 @@ class Walk:
         )
         self.ends = chores.ends
 
+    async def damage(self) -> None:
+        """A chunk is gone, as no server should lose one."""
+        part, chunk = self.rng.choice([*self.parts, "nobody"]), self.rng.randint(0, 3)
+        await lose_chunk(self.reference, part, chunk)
+        await lose_chunk(self.tested, part, chunk)
+
     async def look(self) -> None:
         for part in [*self.parts, "nobody"]:
             await self.both(lambda s, part=part: s.queue.part(PARTITION, part))  # type: ignore[misc]
+            await self.both(lambda s, part=part: s.queue.gaps(PARTITION, part, 4))  # type: ignore[misc]
+        live = await self.both(lambda s: s.queue.live_parts(PARTITION, "", 100), _sorted_parts)
+        assert {part.id for part in live} <= set(self.parts)
         await self.both_loads(lambda s: s.queue.load(PARTITION))
 
     async def look_at_failures(self) -> None:
@@ -176,6 +188,10 @@ class Walk:
             await self.both(
                 lambda s, part=part, after=after: s.queue.failures(PARTITION, part, after, 5)  # type: ignore[misc]
             )
+
+
+def _sorted_parts(live: list[LivePart]) -> list[LivePart]:
+    return sorted(live, key=repr)
 
 
 def _sorted_lanes(claimed: Claimed) -> Claimed:

@@ -350,9 +350,9 @@ class World:
             lost = [batch for batch in self.history.submitted.values() if self._is_lost(batch)]
             if not left and not lost and not checks.leftovers(self.server):
                 return
-            for batch in left:
-                verb = _resume if batch.state == "paused" else self._status
-                await self._on(self.producers[0], partial(verb, id=batch.id))
+            for record in left:
+                verb = _resume if record.state == "paused" else self._status
+                await self._on(self.producers[0], partial(verb, id=record.id))
             for batch in lost:
                 await self._restore(batch)
             await asyncio.sleep(2.0)

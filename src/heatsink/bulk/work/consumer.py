@@ -159,8 +159,9 @@ class Consumer:
         partitions = await self._all_partitions()
         await self._renew(ttl_ms)
         most = quota(self.name, members, len(partitions))
-        for partition in self.partitions[most:]:
-            await self._hand_off(partition)
+        mine = [partition for partition in self.partitions if partition in partitions]
+        for partition in sorted({*self.partitions} - {*mine[:most]}):
+            await self._hand_off(partition)  # also those that a lost plan had, and this one has not
         for partition in wanted_first(self.name, members, partitions):
             if len(self._pumps) >= most:
                 break

@@ -123,7 +123,7 @@ class RedisQueue:
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         found = await self.run("failures", partition, _handle(part), after, limit)
         return [
-            FailedItem(place.decode(), offset, tries, reason.decode(), body)
+            FailedItem(place.decode(), offset, tries, reason.decode(), body or b"")
             for place, offset, tries, reason, body in found
         ]
 
