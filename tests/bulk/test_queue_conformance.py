@@ -207,7 +207,7 @@ async def test_a_lease_that_ran_out_is_lost_and_its_worker_changes_nothing(
     assert not await driver.settle(late, "d")
     assert await driver.beat(late.attempt) == [late.attempt]
     counts, load = await driver.counts("a"), await stores.queue.load(PARTITION)
-    assert (counts.done, counts.running, load.fenced, load.lost) == (0, 1, 1, 1)
+    assert (counts.done, counts.running, load.fenced, load.expired) == (0, 1, 1, 1)
     assert await driver.settle(found, "d")
 
 
@@ -262,9 +262,9 @@ async def test_a_claim_takes_back_a_bounded_number_of_leases_and_says_that_there
     await driver.submit("a", [1] * 60)
     assert len(await driver.lose(60)) == 60
     first = await driver.claim(0)
-    assert ((await stores.queue.load(PARTITION)).lost, first.wake_ms) == (50, 0)
+    assert ((await stores.queue.load(PARTITION)).expired, first.wake_ms) == (50, 0)
     await driver.claim(0)
-    assert (await stores.queue.load(PARTITION)).lost == 60
+    assert (await stores.queue.load(PARTITION)).expired == 60
 
 
 async def test_fresh_items_pass_suspects_that_must_wait(driver: Driver) -> None:

@@ -189,7 +189,7 @@ class PartitionLoad(msgspec.Struct, frozen=True):
     failed: int = 0
     retried: int = 0
     fenced: int = 0
-    lost: int = 0
+    expired: int = 0
     workers: int = 0
     used_us: int = 0
 

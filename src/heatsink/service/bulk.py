@@ -117,7 +117,7 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
     clock, shown = SystemClock(), None
     while not (progress := await bulk.status(id)).is_final:
         shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
-        ended = progress.done + progress.failed + progress.cancelled
+        ended = progress.done + progress.failed + progress.cancelled + progress.lost
         bar.update(shown, completed=ended, description=progress.reason or progress.state)
         await clock.sleep(LOOK_S)
     shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
@@ -128,7 +128,10 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
 def _conclude(progress: BatchProgress) -> None:
     parts = [f"{progress.done:,} done", f"{progress.failed:,} failed"]
     parts += [f"{progress.cancelled:,} cancelled"] if progress.cancelled else []
+    parts += [f"{progress.lost:,} lost"] if progress.lost else []
     click.echo(f"{progress.state}: {', '.join(parts)} of {progress.accepted:,}", err=True)
+    if progress.lost:
+        click.echo(progress.reason, err=True)
     if progress.failed:
         click.echo(f"see: heatsink bulk failures {progress.id} --csv", err=True)
     if progress.state != "done":
@@ -148,7 +151,7 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
         return
     for name in progress.__struct_fields__:
         value = getattr(progress, name)
-        if value not in ("", None):
+        if value not in ("", None, ()):
             text = f"{value:,}" if isinstance(value, int) else _plain(str(value))
             click.echo(f"{name:<10} {text}")
 

@@ -28,7 +28,7 @@ COUNTERS = {
     "failed": "Items failed for good",
     "retried": "Attempts that are made again",
     "fenced": "Outcomes refused because the lease was lost",
-    "lost": "Items whose lease ran out",
+    "expired": "Items whose lease ran out",
 }
 ITEMS = ("claimed", "done", "failed", "retried", "given_back")
 
@@ -91,4 +91,9 @@ class WorkCollector(Collector):
             workers.add_metric([str(partition)], count)
         yield from (items, busy, waited, workers)
         yield CounterMetricFamily("heatsink_worker_claims", "Claims made", value=meter.claims)
+        yield GaugeMetricFamily(
+            "heatsink_worker_lost_items",
+            "Items that the queue's servers lost; the owner of the first partition tells it",
+            value=self._consumer.lost_items,
+        )
         yield CounterMetricFamily("heatsink_worker_fenced", "Leases lost", value=meter.fenced)

@@ -179,7 +179,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class BatchLine(msgspec.Struct, frozen=True):
-    """`done`, `failed` and `cancelled` count the parts that have ended: all, once it has."""
+    """`done`, `failed`, `cancelled` and `lost` count parts that have ended: all, once it has."""
 
     id: str
     action: str
@@ -194,6 +194,7 @@ class BatchLine(msgspec.Struct, frozen=True):
     done: int = 0
     failed: int = 0
     cancelled: int = 0
+    lost: int = 0
 
 
 class ReadActivity(msgspec.Struct, frozen=True):

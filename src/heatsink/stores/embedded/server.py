@@ -1,7 +1,7 @@
 """A Valkey of one's own in a folder: a queue without an operator, for one machine.
 
 The first process that joins a folder starts its server, in the background; others that join find it
-there. It writes its log to disk every second, lives as long as any process uses it, is started
+there. It writes its log to disk with every call, lives as long as any process uses it, is started
 again if it crashes, and ends by itself a second after its last user is gone, however that was. It
 listens on the loopback interface only and asks for a password that is kept in the folder.
 """
@@ -160,7 +160,7 @@ def _configuration(folder: Path, door: Door) -> bytes:
         "requirepass": door.password,
         "dir": folder,
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": "always",
         "save": "",
         "maxmemory-policy": "noeviction",
     }

@@ -116,6 +116,7 @@ def line_of(batch: Batch) -> BatchLine:
         done=sum(end.done for end in batch.ends),
         failed=sum(end.failed for end in batch.ends),
         cancelled=sum(end.cancelled for end in batch.ends),
+        lost=batch.lost,
     )
 
 

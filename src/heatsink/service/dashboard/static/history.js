@@ -134,7 +134,7 @@ export function batches() {
   const underway = new Map((latest.progress?.progress ?? []).map((one) => [one.id, one]));
   return (latest.batches?.batches ?? []).map((line) => {
     const now = underway.get(line.id);
-    const left = line.ended ? 0 : line.items - line.done - line.failed - line.cancelled;
+    const left = line.ended ? 0 : line.items - line.done - line.failed - line.cancelled - line.lost;
     return { ...line, running: 0, waiting: left, eta_s: null, ...now, reason: line.reason };
   });
 }

@@ -42,7 +42,7 @@ SERVICE_WEIGHT = 0.1
 QUANTUM_US = 20_000.0
 EXPIRE_MAX = 50  # leases that one claim takes back; `wake_ms` is 0 if more have run out
 WAKE_MAX = 500  # parts, likewise
-TALLY = ("claimed", "done", "failed", "retried", "fenced", "lost", "used_us")
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Partition:
         share = lease.share
         for offset, mark in enumerate(lease.marks):
             if mark == RUNNING:
-                self.tally["lost"] += 1
+                self.tally["expired"] += 1
                 self.tally["failed"] += share.lose((lease.chunk, lease.start + offset))
         self._put(share, now_ms)
 

@@ -57,6 +57,7 @@ function batchTable(app, showFailures) {
     { name: "progress", make: bar, update: showProgress },
     { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
     { ...count("failed"), bad: isBad("failed") },
+    { ...count("lost"), bad: isBad("lost") },
     { name: "time left", number: true, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },
     { name: "submitted", text: (one) => moment(one.submitted), tight: true },
     { name: "", make: (id) => batchButtons(app, id, showFailures), update: allow },

@@ -7,7 +7,7 @@ import { hotNow, keyName, moment, number, seconds, subject, target } from "/stat
 
 const SHOWN = 6;
 const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the partitions of the store that a key is spread over.";
-const FINAL = ["done", "failed", "cancelled", "aborted"];
+const FINAL = ["done", "failed", "lost", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
 const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
 

@@ -34,7 +34,7 @@ local function expire()
         places[#places + 1] = place_of(lease.chunk, lease.start + i - 1)
       end
     end
-    meta.lost = meta.lost + #places
+    meta.expired = meta.expired + #places
     if p then
       lose(p, places, lease.fresh)
       put(p)

@@ -27,6 +27,6 @@ local function load()
     redis.call('HLEN', CENSUS),
     string.format('%.17g', meta.waiting > 0 and cost_us / meta.waiting or 0),
     oldest and math.max(math.floor(now - oldest), 0) or 0,
-    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.lost, meta.workers,
+    meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.expired, meta.workers,
     meta.used_us }
 end

@@ -33,7 +33,7 @@ local ID, BATCH, TENANT, ACTION, SUBMITTED, LANE, LIMITED, WEIGHT, PRIORITY, PUR
 
 local meta, meta_was = {}, {}
 for _, name in ipairs({ 'until_ms', 'virtual', 'suspects', 'in_flight', 'waiting', 'limited',
-  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'lost',
+  'delayed', 'delayed_limited', 'claimed', 'done', 'failed', 'retried', 'fenced', 'expired',
   'workers', 'used_us' }) do
   meta[name] = 0
 end
