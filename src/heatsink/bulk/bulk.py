@@ -409,11 +409,18 @@ class Bulk:
         if batch.is_final:
             await self.tell_done(batch)  # before that end is history
         batch = await self.change(id, changes.tried_again)
-        await self._tell_parts(batch, "retry")
+        await self._tell_durably(batch, "retry")
 
     async def _steer(self, id: str, wish: State) -> None:
         batch = await self.change(id, lambda batch: changes.steered(batch, wish))
-        await self._tell_parts(batch, VERBS[wish])
+        await self._tell_durably(batch, VERBS[wish])
+
+    async def _tell_durably(self, batch: Batch, verb: Verb) -> None:
+        """Parts carry the record, too: whichever is lost, the other one has the wish."""
+        confirmation = self._patience.call(self._stores.barrier.batches, [batch.id])
+        (found,), _ = await asyncio.gather(confirmation, self._tell_parts(batch, verb))
+        if found is None or found.version < batch.version:
+            raise Overloaded(f"the queue lost the record of batch {batch.id!r}: try again")
 
     async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
         """False if a part is not there."""

@@ -128,6 +128,10 @@ class Reconciler:
         parts = zip(batch.parts, found, strict=True)
         odd = [place for place, counts in parts if _is_odd(batch, place, counts)]
         sure = await self._patience.call(self._stores.barrier.parts, odd)
+        for place, counts in zip(odd, sure, strict=True):
+            if counts is not None and counts.recorded > batch.version:
+                live = LivePart(place.id, batch.id)
+                return await self._rebuild(place.partition, live, batch) or batch
         steps = [
             await self._step(batch, place, counts) for place, counts in zip(odd, sure, strict=True)
         ]
@@ -158,23 +162,31 @@ class Reconciler:
     async def adopt(self, partition: int, live: LivePart) -> None:
         """See to it that the record of a released part is there and knows the part."""
         known = await self._patience.call(self._stores.batches.get, live.batch)
-        if known is not None and known.is_sealed and _has_part(known, live):
-            if known.state == "lost":
+        if known is None or not known.is_sealed:
+            await self._rebuild(partition, live, known)
+        elif not known.is_final and _has_part(known, live):
+            return  # as it should be
+        else:
+            known = await self._rebuild(partition, live, known) or known
+            if known.state == "lost" and _has_part(known, live):
                 await self.inspect(known)  # it was taken for lost
-            elif known.state == "cancelled":
-                await self._cancel(partition, live, known)  # its server went back in time
-            return
+            elif known.state == "cancelled" or not _has_part(known, live):
+                # its server went back in time, or its items are in another part now
+                await self._cancel(partition, live, known)
+
+    async def _rebuild(self, partition: int, live: LivePart, known: Batch | None) -> Batch | None:
+        """The record as it should be: parts may have seen a newer one than its home has."""
         carried = await self._carried(partition, live)
         if carried is None:
-            return
-        if known is None or not known.is_sealed or carried.version > known.version:
-            logger.error(
-                "the queue's server lost the record of batch %r: it is restored from its parts",
-                live.batch,
-            )
-            await self._patience.call(self._stores.batches.restore, changes.rebuilt(carried, known))
-        else:  # its items were restored in another part meanwhile
-            await self._cancel(partition, live, known)
+            return known
+        if known is not None and known.is_sealed and carried.version <= known.version:
+            return known
+        logger.error(
+            "the queue's server lost the record of batch %r: it is restored from its parts",
+            live.batch,
+        )
+        rebuilt = changes.rebuilt(carried, known)
+        return await self._patience.call(self._stores.batches.restore, rebuilt)
 
     async def _cancel(self, partition: int, live: LivePart, known: Batch) -> None:
         wish = ("cancel", known.lap, known.version)
@@ -222,7 +234,7 @@ def _is_odd(batch: Batch, place: PartPlace, counts: PartCounts | None) -> bool:
     end = next((end for end in batch.ends if end.part == place.id), None)
     if end is not None:
         return counts is not None and changes.is_gone(end, place)
-    if counts is None or _lacks(place, counts):
+    if counts is None or _lacks(place, counts) or counts.recorded > batch.version:
         return True
     return counts.state == "finished" and counts.lap == batch.lap
 

@@ -125,7 +125,8 @@ class Outcome(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """A part as its partition has it. `lost` are items whose chunk was gone when they were due.
 
-    `digest` adds up the checksums of the `chunks` that were staged.
+    `digest` adds up the checksums of the `chunks` that were staged. `recorded` is the version of the
+    batch's record that it carries.
     """
 
     state: PartState
@@ -139,6 +140,7 @@ class PartCounts(msgspec.Struct, frozen=True):
     lap: int = 0
     digest: int = 0
     chunks: int = 0
+    recorded: int = 0
 
     @property
     def waiting(self) -> int:

@@ -284,6 +284,7 @@ class Share:
             self.lap,
             self.digest,
             self.staged,
+            self.record.version if self.record else 0,
         )
 
     def gaps(self, chunks: int) -> list[Gap]:

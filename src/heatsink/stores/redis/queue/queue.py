@@ -48,7 +48,7 @@ _BATCH = msgspec.msgpack.Decoder(Batch)
 _STATE: msgspec.json.Decoder[PartState] = msgspec.json.Decoder(PartState)
 _packed = msgspec.msgpack.Encoder().encode
 COUNTED = (
-    *("state", "lap", "digest", "staged", "fresh", "delayed", "suspects"),
+    *("state", "lap", "digest", "staged", "recorded", "fresh", "delayed", "suspects"),
     *("running", "done", "failed", "cancelled", "lost"),
 )
 
@@ -147,7 +147,8 @@ def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
     state, *numbers = words
     if state is None:
         return None
-    lap, digest, staged, fresh, delayed, suspects, *ended = (int(word or 0) for word in numbers)
+    lap, digest, staged, recorded, *rest = (int(word or 0) for word in numbers)
+    fresh, delayed, suspects, *ended = rest
     running, done, failed, cancelled, lost = ended
     return PartCounts(
         state=_STATE.decode(b'"%s"' % state),
@@ -161,6 +162,7 @@ def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
         lap=lap,
         digest=digest,
         chunks=staged,
+        recorded=recorded,
     )
 
 
