@@ -24,7 +24,7 @@ from .patience import Opening, Patience
 from .placement import hand
 from .reconcile import Reconciler, is_odd
 from .spans import span_of_gap, total
-from .store import LEGACY, FailedItem, PartCounts, Plan, QueueStores, Verb
+from .store import LEGACY, FailedItem, PartCounts, PartState, Plan, QueueStores, Verb
 from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
 
 PARTITIONS = 16
@@ -282,8 +282,9 @@ class Bulk:
             found = await asyncio.gather(*map(self._count, batch.parts))
         batch = await self._surely_ended(batch)
         parts = zip(batch.parts, found, strict=True)
-        for verb in changes.unheard(batch, {part.id: c.state for part, c in parts if c}):
-            await self._tell_parts(batch, verb)
+        states = {part.id: count.state for part, count in parts if count}
+        if changes.unheard(batch, states):
+            batch = await self._tell_again(batch, states)
         ends = {end.part: end for end in batch.ends}
         known = [c or ends.get(p.id) for p, c in zip(batch.parts, found, strict=True)]
         done, failed, cancelled = (
@@ -312,9 +313,17 @@ class Bulk:
             missing=batch.missing,
         )
 
+    async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:
+        """Nothing runs before the seal is durable, and no wish is told that may be lost."""
+        (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
+        batch = changes.check_found(found, batch.id)
+        for verb in changes.unheard(batch, states):
+            await self._tell_parts(batch, verb)
+        return batch
+
     async def _surely_ended(self, batch: Batch) -> Batch:
         """An end is durable before anybody hears of it: what follows from it cannot be undone."""
-        if not batch.is_final or not batch.is_sealed or (batch.id, batch.version) in self._ended:
+        if not batch.is_final or (batch.id, batch.version) in self._ended:
             return batch
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
         batch = changes.check_found(found, batch.id)

@@ -179,6 +179,7 @@ class Reconciler:
         carried = await self._carried(partition, live)
         if carried is None:
             return known
+        known = await self._patience.call(self._stores.batches.get, live.batch)  # after the copy
         if known is not None and known.is_sealed and carried.version <= known.version:
             return known
         logger.error(
