@@ -276,22 +276,21 @@ class Bulk:
         noticed here at the latest.
         """
         batch = await self._look(id)
-        found = await asyncio.gather(*map(self._count, batch.parts))
-        if is_odd(batch, found):
+        counts = await self._counts(batch)
+        if is_odd(batch, list(counts.values())):
             batch = await self.reconciler.inspect(batch)
-            found = await asyncio.gather(*map(self._count, batch.parts))
+            counts = await self._counts(batch)
         batch = await self._surely_ended(batch)
-        parts = zip(batch.parts, found, strict=True)
-        states = {part.id: count.state for part, count in parts if count}
+        states = {part: count.state for part, count in counts.items() if count}
         if changes.unheard(batch, states):
             batch = await self._tell_again(batch, states)
         ends = {end.part: end for end in batch.ends}
-        known = [c or ends.get(p.id) for p, c in zip(batch.parts, found, strict=True)]
+        known = [counts.get(part.id) or ends.get(part.id) for part in batch.parts]
         done, failed, cancelled = (
             sum(getattr(each, name) for each in known if each)
             for name in ("done", "failed", "cancelled")
         )
-        running = sum(count.running for count in found if count)
+        running = sum(count.running for count in counts.values() if count)
         lost = total(batch.missing)
         waiting = max(batch.items - done - failed - cancelled - lost - running, 0)
         left = waiting + running
@@ -336,8 +335,14 @@ class Bulk:
             return changes.reason(batch, [batch.action])
         return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
 
-    async def _count(self, part: PartPlace) -> PartCounts | None:
-        return await self._patience.call(self._stores.queue.part, part.partition, part.id)
+    async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
+        """Of its parts, by their ids."""
+        calls = (
+            self._patience.call(self._stores.queue.part, part.partition, part.id)
+            for part in batch.parts
+        )
+        ids = (part.id for part in batch.parts)
+        return dict(zip(ids, await asyncio.gather(*calls), strict=True))
 
     async def _eta_s(self, batch: Batch, done: int, left: int) -> float | None:
         if batch.is_final or not left:
