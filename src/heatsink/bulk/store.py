@@ -125,8 +125,8 @@ class Outcome(msgspec.Struct, frozen=True):
 class PartCounts(msgspec.Struct, frozen=True):
     """A part as its partition has it. `lost` are items whose chunk was gone when they were due.
 
-    `digest` adds up the checksums of the `chunks` that were staged. `recorded` is the version of the
-    batch's record that it carries.
+    `digest` adds up the checksums of the `chunks` that were staged. `recorded` is the version of
+    the batch's record that it carries.
     """
 
     state: PartState
