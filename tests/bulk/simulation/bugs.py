@@ -356,3 +356,16 @@ def a_restoration_that_doubles_items() -> Iterator[None]:
     """All items are staged again, not only those that were lost."""
     with patch.object(submit, "Cursor", lambda _: Cursor([(0, 1 << 60)])):
         yield
+
+
+@bug
+def a_look_that_releases_before_the_seal_is_durable() -> Iterator[None]:
+    """Whoever looks finds staged parts of a sealed batch, and the power fails right after."""
+
+    async def at_once(self: Bulk, batch: Batch, states: Any) -> Batch:
+        for verb in changes.unheard(batch, states):
+            await self._tell_parts(batch, verb)
+        return batch
+
+    with patch.object(Bulk, "_tell_again", at_once):
+        yield
