@@ -187,3 +187,78 @@ async def test_every_master_of_a_cluster_is_asked() -> None:
         with pytest.raises(InvalidSetting):
             async with opened(cluster.url):
                 pass
+
+
+async def test_everysec_is_waited_for_whatever_waitaof_says() -> None:
+    """Many versions confirm at once what they have not synced yet: redis#13793."""
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            await stage(stores)
+            slept: list[float] = []
+            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+
+            async def noted(seconds: float) -> None:
+                slept.append(seconds)
+                await sleep(seconds)
+
+            stores.barrier._clock.sleep = noted  # type: ignore[attr-defined]
+            await confirm(stores)
+            assert slept[0] > 1.0
+            server.command("CONFIG", "SET", "appendfsync", "always")
+            count = len(slept)
+            await confirm(stores)
+            assert len(slept) == count
+
+
+async def test_a_server_that_is_restarted_while_an_fsync_is_waited_for_confirms_nothing() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            await stage(stores)
+            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+
+            async def restart(_: float) -> None:
+                stores.barrier._clock.sleep = sleep  # type: ignore[attr-defined]
+                server.kill()
+                server.start()
+
+            stores.barrier._clock.sleep = restart  # type: ignore[attr-defined]
+            with pytest.raises(Unavailable, match=r"restarted|cannot be reached"):
+                await confirm(stores)
+
+
+async def test_a_rewrite_of_the_log_is_waited_for() -> None:
+    with real(lambda: RedisServer(append_only=True)) as server:
+        async with opened(server.url) as stores:
+            await stage(stores)
+            slept: list[float] = []
+            sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
+
+            async def rewrite(seconds: float) -> None:
+                if not slept:
+                    server.command("BGREWRITEAOF")
+                slept.append(seconds)
+                await sleep(seconds)
+
+            stores.barrier._clock.sleep = rewrite  # type: ignore[attr-defined]
+            await confirm(stores)
+            assert sum(seconds > 1.0 for seconds in slept) >= 2
+
+
+async def test_replicas_that_are_connected_have_to_acknowledge() -> None:
+    with (
+        real(lambda: RedisServer(options=ALWAYS)) as primary,
+        real(lambda: RedisServer(options={"replicaof": f"127.0.0.1 {primary.port}"})) as replica,
+    ):
+        while "slave0" not in primary.command("INFO", "replication"):
+            await asyncio.sleep(0.05)
+        async with opened(primary.url) as stores:
+            await stage(stores)
+            await confirm(stores)
+            assert "cmdstat_wait:" in primary.command("INFO", "commandstats")
+            assert replica.command("DBSIZE") != "0"
+        demanding = open_queue(primary.url, SystemClock(), Random(1), replicas=2)
+        await demanding.open()
+        await stage(demanding)
+        with pytest.raises(Unavailable, match=r"1 of 2 replicas .* acknowledged"):
+            await confirm(demanding)
+        await demanding.close()

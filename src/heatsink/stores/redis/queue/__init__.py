@@ -46,7 +46,7 @@ def open_queue(
     """
     keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
-    barrier = RedisBarrier(homes, keys, durability, replicas)
+    barrier = RedisBarrier(homes, keys, clock, durability, replicas)
     queue = RedisQueue(homes, keys, keep_ms, now_ms)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 

@@ -1,11 +1,17 @@
 """Accepted means safe: what was read is on disk before anybody is told so.
 
-A barrier is one pipeline on one connection to one server: the reads, a tiny write, WAITAOF and
-WAIT. The server runs them in this order, so the write comes after all that the reads saw, and
-WAITAOF waits until its log is on disk up to that write. A connection ends with its server. So if
-the power failed in between, the barrier fails, and nobody takes what a restarted server confirms
-for a confirmation of what it has lost. A server that does not know WAITAOF (before 7.2) must fsync
-every write itself: `appendfsync always`.
+A barrier is one pipeline on one connection to one server: the reads, a tiny write, WAITAOF, WAIT
+and a look at the server itself. The server runs them in this order, so the write comes after all
+that the reads saw. A connection ends with its server. So if the power failed in between, the
+barrier fails, and nobody takes what a restarted server confirms for a confirmation of what it has
+lost.
+
+With `appendfsync always` a write is on disk when it is answered. With `everysec` WAITAOF ought to
+wait for the next fsync, but many versions answer at once (Redis 7.4 to 8, Valkey 8 to 9; see
+redis#13793). So the barrier waits for the fsync itself: the server begins one within a second of
+the write, and then says how many are not finished. It looks twice, since between two fsyncs there
+is a moment with none, and begins again if the log was being rewritten meanwhile: then the file
+changed. A server that does not know WAITAOF (before 7.2) must have `appendfsync always`.
 
 WAIT does the same for replicas. What a fail-over can promise depends on how many of them have to
 acknowledge (`replicas`):
@@ -23,7 +29,7 @@ rather than none, while one is down.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from redis import exceptions
@@ -31,6 +37,7 @@ from redis import exceptions
 from heatsink.bulk.batch import Batch, PartPlace
 from heatsink.bulk.store import PartCounts
 from heatsink.checks import shown
+from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
 from heatsink.stores.redis.address import Address
 from heatsink.stores.redis.connection import Connection, Word, open_driver
@@ -44,11 +51,16 @@ Durability = Literal["fsync", "relaxed"]
 Read = tuple[str, tuple[Word, ...]]
 """What the tiny write is called, in the slot of the key that is read; and the command."""
 FSYNC_MS = 5_000
+EVERYSEC_S = 1.25  # within which a server begins the next fsync, and a tenth of a second more
+LOOK_S = 0.05
+LOOKS_MAX = 100
 PATIENCE_S = 6.0
 MARK_MS = 60_000
 PIPELINES_MAX = 4  # at once, for each server: later reads share the next one
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError)
 CURE = "set appendonly yes (before version 7.2 also appendfsync always), or durability='relaxed'"
+ABOUT = ("INFO", "server", "persistence", "replication")
+REWRITE = ("aof_rewrites", "aof_rewrite_in_progress", "aof_base_size")  # they change with the file
 
 
 class RedisBarrier:
@@ -58,6 +70,7 @@ class RedisBarrier:
         self,
         places: Places,
         keys: QueueKeys,
+        clock: Clock,
         durability: Durability = "fsync",
         replicas: int | None = None,
     ) -> None:
@@ -67,6 +80,7 @@ class RedisBarrier:
             )
         self._places = places
         self._keys = keys
+        self._clock = clock
         self._asks = durability == "fsync"
         self._replicas = replicas
         self._servers: dict[Address, _Server] = {}
@@ -103,7 +117,7 @@ class RedisBarrier:
 
     def _server(self, node: Address) -> _Server:
         if node not in self._servers:
-            self._servers[node] = _Server(node, self._asks, self._replicas)
+            self._servers[node] = _Server(node, self._clock, self._asks, self._replicas)
         return self._servers[node]
 
     async def verify(self) -> None:
@@ -130,8 +144,9 @@ class RedisBarrier:
 class _Server:
     """One server. Reads that come while its pipelines are under way share the next pipeline."""
 
-    def __init__(self, node: Address, asks: bool, replicas: int | None) -> None:
+    def __init__(self, node: Address, clock: Clock, asks: bool, replicas: int | None) -> None:
         self._node = node
+        self._clock = clock
         self._asks = asks
         self._replicas = replicas
         self._connected = 0  # replicas, when it was last asked
@@ -190,7 +205,8 @@ class _Server:
                 pipeline.execute_command("WAITAOF", 1, 0, FSYNC_MS)
             if wanted:
                 pipeline.execute_command("WAIT", wanted, FSYNC_MS)
-            pipeline.execute_command("INFO", "replication")
+            pipeline.execute_command("CONFIG", "GET", "appendfsync")
+            pipeline.execute_command(*ABOUT)
         try:
             answers = await pipeline.execute(raise_on_error=False)
         except TROUBLE as error:
@@ -199,13 +215,13 @@ class _Server:
         if not self._asks:
             self._check(found)
             return found, 0
-        about = rest.pop()
-        self._check([*found, *rest])
+        about, mode = rest.pop(), rest.pop()
+        self._check([*found, *rest, about])
         if not self._syncs_itself and not rest[1][0]:
-            raise Unavailable(
-                f"Redis at {self._node} took more than {FSYNC_MS} ms to fsync: retry later"
-            )
+            raise self._slow()
         self._note_replicas(about)
+        if not _is_always(mode):
+            await self._outwait(about)
         return found, int(rest[-1]) if wanted else 0
 
     def _check(self, answers: Sequence[Any]) -> None:
@@ -213,13 +229,41 @@ class _Server:
             if isinstance(answer, Exception):
                 raise _unsure(self._node, answer) from None
 
-    def _note_replicas(self, about: Any) -> None:
-        """A user that may not ask has to say itself how many replicas must acknowledge."""
-        if isinstance(about, Exception):
-            return
-        if about.get("role") != "master":
+    def _note_replicas(self, about: Mapping[str, Any]) -> None:
+        if about["role"] != "master":
             raise Unavailable(f"Redis at {self._node} is not the primary any more: retry later")
-        self._connected = int(about.get("connected_slaves", 0))
+        self._connected = int(about["connected_slaves"])
+
+    async def _outwait(self, about: Mapping[str, Any]) -> None:
+        """Until an fsync that began after `about` has ended, on the same server."""
+        began = about
+        await self._clock.sleep(EVERYSEC_S)
+        for _ in range(LOOKS_MAX):
+            looks = [await self._about(), await self._about()]
+            if any(look["run_id"] != began["run_id"] for look in looks):
+                raise Unavailable(f"Redis at {self._node} was restarted meanwhile: retry later")
+            if not all(look["aof_enabled"] and _is_ok(look) for look in looks):
+                raise self._slow()
+            if any(look[name] != began[name] for look in looks for name in REWRITE):
+                began = looks[-1]
+                await self._clock.sleep(EVERYSEC_S)
+            elif not any(look["aof_pending_bio_fsync"] for look in looks):
+                return
+            else:
+                await self._clock.sleep(LOOK_S)
+        raise self._slow()
+
+    async def _about(self) -> Mapping[str, Any]:
+        try:
+            about: Mapping[str, Any] = await self._driver.execute_command(*ABOUT)
+        except TROUBLE as error:
+            raise _unsure(self._node, error) from None
+        return about
+
+    def _slow(self) -> Unavailable:
+        return Unavailable(
+            f"Redis at {self._node} took more than {FSYNC_MS} ms to fsync: retry later"
+        )
 
     async def verify_room(self) -> None:
         """A server that drops keys when it is full would drop what was accepted."""
@@ -264,6 +308,15 @@ class _Server:
         for _, answer in self._waiting:
             answer.cancel()
         await self._driver.aclose()
+
+
+def _is_always(mode: Any) -> bool:
+    """A user that may not ask is served as if it were `everysec`."""
+    return isinstance(mode, list) and b"always" in mode
+
+
+def _is_ok(about: Mapping[str, Any]) -> bool:
+    return bool(about["aof_last_write_status"] == "ok")
 
 
 def _unsure(node: Address, error: Exception) -> HeatsinkError:
