@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,7 @@ PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minut
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
 KEEP_MS = 7 * 86_400_000  # a batch that has ended, or never got in
 RATE_MAX = 10_000_000
+_encoded = msgspec.msgpack.Encoder().encode
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -96,7 +98,8 @@ class Batch(msgspec.Struct, frozen=True):
     `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
     Whoever submits it renews it until it is sealed. `trace` is the one that it was submitted in.
     `fingerprint` is of its items, if its id was the caller's choice. `restored` counts how often
-    items that a server had lost were submitted again.
+    items that a server had lost were submitted again. `tag` is a digest of the record: a server
+    that has lost its newest writes gives a version out a second time.
     """
 
     id: str
@@ -120,6 +123,16 @@ class Batch(msgspec.Struct, frozen=True):
     trace: str = ""
     fingerprint: str = ""
     restored: int = 0
+    tag: str = ""
+
+    def next(self) -> Batch:
+        """The same as it is kept, one version on."""
+        newer = msgspec.structs.replace(self, version=self.version + 1, tag="")
+        return newer.tagged()
+
+    def tagged(self) -> Batch:
+        digest = blake2b(_encoded(msgspec.structs.replace(self, tag="")), digest_size=8)
+        return msgspec.structs.replace(self, tag=digest.hexdigest())
 
     @property
     def missing(self) -> tuple[Span, ...]:

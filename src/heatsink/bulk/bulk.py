@@ -162,7 +162,8 @@ class Bulk:
                 return await self._accepted_before(known, wanted, items, fingerprint)
             batch = known
         else:
-            batch = replace(wanted, submitted_ms=known.submitted_ms, version=known.version)
+            at = {"submitted_ms": known.submitted_ms, "version": known.version, "tag": known.tag}
+            batch = replace(wanted, **at)
             if wanted.rate is not None:
                 await self._declare(wanted, wanted.rate)
         partitions = await self._hand(batch.id, spread)

@@ -165,7 +165,7 @@ def rebuilt(carried: Batch, known: Batch | None) -> Batch:
     what they have heard.
     """
     version = max(carried.version, known.version if known else 0) + VERSIONS_APART
-    return replace(carried, version=version, ends=(), ended_ms=0)
+    return replace(carried, version=version, ends=(), ended_ms=0).tagged()
 
 
 def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:

@@ -257,7 +257,7 @@ class BatchStore(Protocol):
         """
 
     async def update(self, batch: Batch) -> Batch | None:
-        """Replace the record of the same `version`, raising it by one; None if that is gone.
+        """Replace the record of the same `version` and `tag` by the next; None if that is gone.
 
         What was to be forgotten stays.
         """

@@ -126,7 +126,9 @@ def a_seal_that_ignores_the_version() -> Iterator[None]:
 
     async def blind(self: MemoryBatches, batch: Batch) -> Batch | None:
         known = self._batches.get(batch.id)
-        return await update(self, replace(batch, version=known.version) if known else batch)
+        return await update(
+            self, replace(batch, version=known.version, tag=known.tag) if known else batch
+        )
 
     with patch.object(MemoryBatches, "update", blind):
         yield
@@ -368,4 +370,17 @@ def a_look_that_releases_before_the_seal_is_durable() -> Iterator[None]:
         return batch
 
     with patch.object(Bulk, "_tell_again", at_once):
+        yield
+
+
+@bug
+def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
+    """A server that went back gives a version out again: an old change replaces a newer one."""
+    update = MemoryBatches.update
+
+    async def trusting(self: MemoryBatches, batch: Batch) -> Batch | None:
+        known = self._batches.get(batch.id)
+        return await update(self, replace(batch, tag=known.tag) if known else batch)
+
+    with patch.object(MemoryBatches, "update", trusting):
         yield

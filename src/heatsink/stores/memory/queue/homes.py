@@ -6,8 +6,6 @@ import builtins
 from collections import defaultdict
 from collections.abc import Sequence
 
-import msgspec
-
 from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, PartPlace, Rate
@@ -32,9 +30,9 @@ class MemoryBatches:
 
     async def update(self, batch: Batch) -> Batch | None:
         known = self._batches.get(batch.id)
-        if known is None or known.version != batch.version:
+        if known is None or (known.version, known.tag) != (batch.version, batch.tag):
             return None
-        return self._keep(msgspec.structs.replace(batch, version=batch.version + 1))
+        return self._keep(batch.next())
 
     async def restore(self, batch: Batch) -> Batch:
         known = self._batches.get(batch.id)

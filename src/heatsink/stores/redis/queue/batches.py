@@ -33,7 +33,7 @@ class RedisBatches:
 
     async def open(self, batch: Batch) -> Batch:
         key = self._keys.batch(batch.id)
-        words = (batch.version, _packed(batch), KEEP_MS)
+        words = (batch.version, batch.tag, _packed(batch), KEEP_MS)
         kept = await self._open.run(self._connection, key, *words)
         found = _BATCH.decode(kept)
         await self._list(found)
@@ -49,14 +49,14 @@ class RedisBatches:
 
     async def update(self, batch: Batch) -> Batch | None:
         key = self._keys.batch(batch.id)
-        newer = msgspec.structs.replace(batch, version=batch.version + 1)
+        newer = batch.next()
         keep_ms = 0 if batch.is_sealed else KEEP_MS
-        words = (batch.version, newer.version, _packed(newer), keep_ms)
+        words = (batch.version, batch.tag, newer.version, newer.tag, _packed(newer), keep_ms)
         replaced = await self._update.run(self._connection, key, *words)
         return newer if replaced else None
 
     async def restore(self, batch: Batch) -> Batch:
-        words = (batch.version, _packed(batch))
+        words = (batch.version, batch.tag, _packed(batch))
         kept = await self._restore.run(self._connection, self._keys.batch(batch.id), *words)
         found = _BATCH.decode(kept)
         await self._list(found)

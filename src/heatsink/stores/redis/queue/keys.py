@@ -63,7 +63,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return f"/{self.stage}/queue/bell"
 
     def batch(self, id: str) -> str:
-        """Hash: `version` and `record` of a batch."""
+        """Hash: `version`, `tag` and `record` of a batch."""
         return f"/{self.stage}/batches/{{batch_{_home(id)}}}/{handle('batch', id)}"
 
     def newest(self, tenant: str = "") -> str:

@@ -1,8 +1,8 @@
--- batch_restore: version, record. Keeps it unless that version or a newer one is there; answers the
--- record that is there then.
+-- batch_restore: version, tag, record. Keeps it unless that version or a newer one is there;
+-- answers the record that is there then.
 local known = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
 if known < tonumber(ARGV[1]) then
-  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'record', ARGV[2])
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'tag', ARGV[2], 'record', ARGV[3])
   redis.call('PERSIST', KEYS[1])
 end
 return redis.call('HGET', KEYS[1], 'record')
