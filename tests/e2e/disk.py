@@ -22,7 +22,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -33,6 +33,7 @@ from heatsink.testing.servers import RedisServer
 
 SOURCE = Path(__file__).with_name("disk.c")
 FOLDER = "appendonlydir"
+LOG = ".incr.aof"  # what was written since the latest snapshot, ".base.rdb"
 OPTIONS = {"appendfsync": "everysec", "auto-aof-rewrite-percentage": "0", "rdbcompression": "no"}
 MARK = re.compile(rb"~([\w-]+)~(\d+)~")
 GONE_S = 10.0
@@ -84,9 +85,9 @@ def after_power_failure(durable: Durable, present: Mapping[int, int]) -> dict[st
     }
 
 
-def marks(data: bytes) -> set[tuple[str, int]]:
+def marks(data: bytes) -> frozenset[tuple[str, int]]:
     """The items in these bytes: batch and index, as `mark` wrote them into their bodies."""
-    return {(batch.decode(), int(index)) for batch, index in MARK.findall(data)}
+    return frozenset((batch.decode(), int(index)) for batch, index in MARK.findall(data))
 
 
 def mark(batch: str, index: int) -> str:
@@ -98,9 +99,9 @@ class Cut(msgspec.Struct, frozen=True):
     """What a power failure took."""
 
     size: int
-    """Bytes at the ends of files."""
+    """Bytes of logs."""
     items: frozenset[tuple[str, int]]
-    """Batch and index of the items that the server held before and does not hold any more."""
+    """Batch and index of the items in these bytes."""
     is_rewriting: bool = False
     """Whether the log was being rewritten."""
     is_undone: bool = False
@@ -200,20 +201,21 @@ class ObservedServer(MortalServer):
         return ["/usr/bin/env", *settings, *super()._command(config)]
 
     def fail_power(self) -> Cut:
-        children = self.kill_all()
+        is_rewriting = bool(self.kill_all() or list(self.path.glob("temp-*")))
         durable = what_is_durable(self._before, self._record.read_text().splitlines())
         found = _found(self.files)
         places = {int(path.name): path for path in self._saved.iterdir()}
         places |= {file.inode: self.files / name for name, file in found.items()}
         present = {inode: path.stat().st_size for inode, path in places.items()}
         left = after_power_failure(durable, present)
-        held = set().union(*(marks((self.files / name).read_bytes()) for name in found))
+        kept = {file.inode: file.size for file in left.values()}
+        logs = {file.inode for name, file in found.items() if name.endswith(LOG)}
+        taken = b"".join(_tail(places[inode], kept.get(inode, 0)) for inode in logs)
         self._rebuild(left, places)
-        kept = set().union(*(marks((self.files / name).read_bytes()) for name in left))
         return Cut(
-            size=sum(present[file.inode] - file.size for file in left.values()),
-            items=frozenset(held - kept),
-            is_rewriting=bool(children),
+            size=len(taken),
+            items=marks(taken),
+            is_rewriting=is_rewriting or len(logs) > 1,
             is_undone={(name, file.inode) for name, file in found.items()}
             != {(name, file.inode) for name, file in left.items()},
         )
@@ -249,7 +251,16 @@ class MarkedServer(MortalServer):
             tail = _tail(self.files / name, file.size)
             size, taken = size + len(tail), taken + tail
             os.truncate(self.files / name, file.size)
-        return Cut(size, frozenset(marks(taken)))
+        return Cut(size, marks(taken))
+
+
+def best_observer(folder: Path) -> Callable[[], MortalServer]:
+    """Makes servers that are observed as well as this machine can."""
+    try:
+        library = compiled(folder)
+    except NoCompiler:
+        return MarkedServer
+    return lambda: ObservedServer(library)
 
 
 def _is_alive(pid: int) -> bool:

@@ -9,25 +9,28 @@ on. In the end every acknowledged batch must have a result for each item or name
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 
-from heatsink.bulk import BulkSettings
+from msgspec.structs import replace
 
 from .disk import MortalServer, NoCompiler, ObservedServer, compiled
-from .losses import DEADLINE_S, PATIENCE_S, Counts, Hit, Round, opened, report
+from .soak_losses import PARTITIONS, Counts, Hit, Plan, Round, main, play
 
-ROUNDS = 50
 BLOCK = 5
-PARTITIONS = 8
 AWAY_S = (0.05, 0.6)
-STAGED_LOSS_SHARE = 0.3  # of the rounds, at least: else the soak aims badly
+REWRITE_S = 1.0
+MOMENTS = {  # µs that each key takes longer, and the files that show how far a rewrite is
+    "begins": (1_000, "*.incr.aof"),
+    "runs": (3_000, "*.incr.aof"),
+    "ends": (0, "*.base.rdb"),
+}
 
 
 async def power_failure(one: Round, servers: Sequence[MortalServer], rewrites: bool) -> Hit:
@@ -38,10 +41,9 @@ async def power_failure(one: Round, servers: Sequence[MortalServer], rewrites: b
     for server in victims:
         await asyncio.to_thread(server.mark)
     if rewrites and rng.random() < 0.6:
-        delay_us = rng.choice((0, 50, 500))
-        for server in victims:
-            await asyncio.to_thread(_rewrite, server, delay_us)
-        await asyncio.sleep(rng.uniform(0.0, 0.25))
+        moment = rng.choice(("begins", "runs", "ends"))
+        await asyncio.gather(*(asyncio.to_thread(_rewrite, server, moment) for server in victims))
+        await asyncio.sleep(rng.uniform(0.0, 0.2 if moment == "runs" else 0.02))
     else:
         await one.aim(0.1, more=1_000)
     one.strike()
@@ -49,7 +51,7 @@ async def power_failure(one: Round, servers: Sequence[MortalServer], rewrites: b
     await asyncio.sleep(rng.uniform(*AWAY_S))
     for server in victims:
         if isinstance(server, ObservedServer):
-            server.slow_ms = rng.choice((0, 0, 5, 40))
+            server.slow_ms = rng.choice((0, 5, 40))
         await asyncio.to_thread(server.start)
     return Hit(
         items=frozenset().union(*(cut.items for cut in cuts)),
@@ -58,79 +60,46 @@ async def power_failure(one: Round, servers: Sequence[MortalServer], rewrites: b
     )
 
 
-def _rewrite(server: MortalServer, delay_us: int) -> None:
-    """A rewrite that takes so much longer for each key."""
+def _rewrite(server: MortalServer, moment: str) -> None:
+    """Until a rewrite of the log begins (a new log), runs, or ends (a new snapshot)."""
+    delay_us, sign = MOMENTS[moment]
+    before = set(server.files.glob(sign))
     server.command("CONFIG", "SET", "rdb-key-save-delay", str(delay_us))
     server.command("BGREWRITEAOF")
+    give_up_s = monotonic() + REWRITE_S
+    while set(server.files.glob(sign)) <= before and monotonic() < give_up_s:
+        sleep(0.001)
 
 
-async def play(
-    servers: Sequence[MortalServer],
-    numbers: Sequence[int],
-    seed: int,
-    counts: Counts,
-    patience_s: float = PATIENCE_S,
-    rewrites: bool = True,
-) -> None:
-    """Rounds on these servers, the first of which is the home."""
-    places = {p: servers[1].url for p in range(1, PARTITIONS, 2)} if len(servers) > 1 else {}
-    settings = BulkSettings(partitions=PARTITIONS, places=places, deadline_s=DEADLINE_S)
-    async with opened(servers[0].url, settings, patience_s) as world:
-        for number in numbers:
-            one = Round(world, number, Random(f"{seed}/{number}"))
-            await world.play(one, lambda one: power_failure(one, servers, rewrites), counts)
-            report("power", seed, one)
-
-
-def blocks(first: int, rounds: int) -> list[tuple[int, list[int]]]:
-    """How many servers, and the numbers of the rounds that are played on them."""
-    numbers = range(first, first + rounds)
-    found = sorted({number // BLOCK for number in numbers})
-    return [(1 + block % 2, [n for n in numbers if n // BLOCK == block]) for block in found]
-
-
-def main(rounds: int, seed: int, first: int, patience_s: float) -> int:
-    counts = Counts()
-    with TemporaryDirectory(prefix="heatsink-disk-") as folder:
-        try:
-            library = compiled(Path(folder))
-        except NoCompiler as error:
-            print(f"./dev soak --power needs to observe fsync: {error}", file=sys.stderr)
-            return 2
-        print(f"seed {seed}", flush=True)
-        for servers, numbers in blocks(first, rounds):
-            run_block(lambda: ObservedServer(library), servers, numbers, seed, counts, patience_s)
-    print(counts)
-    if counts.rounds_with_staged_loss < STAGED_LOSS_SHARE * rounds:
-        print(f"too few rounds lost staged items: {STAGED_LOSS_SHARE:.0%} are needed")
-        return 1
-    return 1 if counts.violations else 0
-
-
-def run_block(
-    make: Callable[[], MortalServer],
-    servers: int,
-    numbers: Sequence[int],
-    seed: int,
-    counts: Counts,
-    patience_s: float = PATIENCE_S,
-) -> None:
+def run_on(make: Callable[[], MortalServer], servers: int, plan: Plan, rewrites: bool) -> Counts:
+    """Rounds on so many servers. The first one is home to all batches."""
     with ExitStack() as stack:
         started = [make() for _ in range(servers)]
         for server in started:
             stack.enter_context(server)
-        asyncio.run(play(started, numbers, seed, counts, patience_s))
+        places = dict.fromkeys(range(1, PARTITIONS, 2), started[-1].url)
+        fault = partial(power_failure, servers=started, rewrites=rewrites)
+        return asyncio.run(play(plan, started[0].url, places if servers > 1 else {}, fault))
+
+
+def blocks(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """How many servers, and the numbers of the rounds that are played on them."""
+    found = sorted({number // BLOCK for number in numbers})
+    return [(1 + block % 2, [n for n in numbers if n // BLOCK == block]) for block in found]
+
+
+def run(plan: Plan) -> Counts:
+    counts = Counts()
+    with TemporaryDirectory(prefix="heatsink-disk-") as folder:
+        library = compiled(Path(folder))
+        for servers, numbers in blocks(plan.numbers):
+            part = replace(plan, numbers=numbers)
+            counts.add(run_on(lambda: ObservedServer(library), servers, part, rewrites=True))
+    return counts
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="./dev soak --power", description=__doc__)
-    parser.add_argument("rounds", type=int, nargs="?", default=ROUNDS)
-    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000))
-    parser.add_argument("--first", type=int, default=0, metavar="R", help="the first round")
-    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S",
-                        help="how long nothing may change before a batch is said to hang")
-    chosen = parser.parse_args()
     try:
-        sys.exit(main(chosen.rounds, chosen.seed, chosen.first, chosen.patience))
-    except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(main("power", __doc__, run))
+    except NoCompiler as error:
+        sys.exit(f"./dev soak --power cannot observe what is durable: {error}")

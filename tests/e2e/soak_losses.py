@@ -8,15 +8,19 @@ acknowledged, and each call of a handler.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
+import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from random import Random
+from random import Random, SystemRandom
 from time import monotonic
 from typing import Any
+
+import msgspec
 
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.client.queue import Queue, connect_queue
@@ -27,11 +31,15 @@ from .audit import Seen
 from .disk import mark
 
 LEASE_S = 2.0
-DEADLINE_S = 3.0  # of one call; a submitter repeats it
+DEADLINE_S = 20.0  # of one call: longer than a server is away, so that a submission goes on
 PATIENCE_S = 15.0  # without any change in any batch
 AUDIT_S = 90.0  # at most, for all batches of a round
 AIM_S = 10.0
-SUBMIT_S = 40.0
+ROUNDS = 50
+PARTITIONS = 8
+STAGED_LOSS_SHARE = 0.3
+PATIENCE = "how long nothing may change before a batch is said to hang"
+SUBMIT_S = 60.0
 LOOK_S = 0.05
 STREAM_ITEMS = 500  # of a paced batch come at once
 CUT_SHORT = frozenset(("slow",))  # actions whose batches are cancelled in the end
@@ -45,7 +53,7 @@ class Order:
     action: str
     items: int
     pace_s: float = 0.0
-    """How long its items take to come; 0 is as fast as they are taken."""
+    """How long its items take to come at the first attempt; 0 is as fast as they are taken."""
     padding: int = 0
     drawn: int = 0
     """How many items of the latest attempt were taken."""
@@ -69,8 +77,9 @@ class Order:
     async def submit(self, queue: Queue) -> None:
         self.attempts += 1
         self.drawn = 0
-        items: Any = self.streamed() if self.pace_s else self.all_items()
-        await queue.bulk.submit(self.action, items, id=self.id)
+        is_paced = self.pace_s and self.attempts == 1
+        items: Any = self.streamed() if is_paced else self.all_items()
+        await queue.bulk.submit(self.action, items, id=self.id, tenant=self.action)
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,10 @@ class Counts:
     items_run_again: int = 0
     violations: list[str] = field(default_factory=list)
 
+    def add(self, more: Counts) -> None:
+        for name, value in vars(more).items():
+            setattr(self, name, getattr(self, name) + value)
+
     def __str__(self) -> str:
         numbers = {name: value for name, value in vars(self).items() if name != "violations"}
         lines = [f"{name.replace('_', ' '):32}{value:>10,}" for name, value in numbers.items()]
@@ -117,15 +130,15 @@ class Ledger:
         actions = Actions()
 
         @actions.action("note", together=100)
-        async def note(items: list[Any], contexts: list[Any]) -> None:
+        async def note(_: list[Any], contexts: list[Any]) -> None:
             for context in contexts:
                 self.runs[context.batch].append(context.index)
             await asyncio.sleep(0.001)
 
         @actions.action("slow")
-        async def slow(item: Any, context: Any) -> None:
+        async def slow(_: Any, context: Any) -> None:
             self.runs[context.batch].append(context.index)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.04)
 
         return actions
 
@@ -157,9 +170,7 @@ class Submitter:
             await asyncio.sleep(LOOK_S)
 
 
-async def submit_until_accepted(
-    queue: Queue, order: Order, violate: Callable[[str], None]
-) -> bool:
+async def submit_until_accepted(queue: Queue, order: Order, violate: Callable[[str], None]) -> bool:
     give_up_s = monotonic() + SUBMIT_S
     said = "it was not answered"
     while monotonic() < give_up_s:
@@ -182,19 +193,19 @@ async def submit_until_accepted(
 class Round:
     """One round's submitters, and the violations that they and the audit find."""
 
-    def __init__(self, world: World, number: int, rng: Random) -> None:
+    def __init__(self, world: World, number: int, seed: int) -> None:
         self.number = number
-        self.rng = rng
+        self.rng = Random(f"{seed}/{number}")
         self.violations: list[str] = []
         self.seconds: dict[str, float] = {}
         self.staged_at_strike: set[str] = set()
         self.accepted_at_strike: set[str] = set()
-        prefix = f"r{number}"
+        self.prefix = f"r{number}"
         makers = {"stream": self._stream, "burst": self._burst, "small": self._small}
         if number % 2:
             makers["slow"] = self._slow
         self.submitters = [
-            Submitter(world.front, f"{prefix}-{name}", make, self.violations.append)
+            Submitter(world.front, f"{self.prefix}-{name}", make, self.violations.append)
             for name, make in makers.items()
         ]
 
@@ -210,7 +221,7 @@ class Round:
         return Order(id, "note", self.rng.randint(1, 300), padding=self.rng.choice((0, 500)))
 
     def _slow(self, id: str) -> Order:
-        return Order(id, "slow", 300, pace_s=0.2)
+        return Order(id, "slow", 400)
 
     @property
     def orders(self) -> list[Order]:
@@ -228,15 +239,15 @@ class Round:
         }
 
     async def aim(self, least: float, more: int = 0) -> None:
-        """Until a paced batch is staged by that share, or by so many items more than now."""
+        """Until a paced batch is staged by that share, and by so many items more than now."""
         before = self._paced()
         start = before.drawn if before else 0
         give_up_s = monotonic() + AIM_S
         while monotonic() < give_up_s:
             order = self._paced()
-            if order is not None and least * order.items <= order.drawn < 0.97 * order.items:
-                if not more or order is not before or order.drawn >= start + more:
-                    return
+            least_drawn = start + more if order is before else 0
+            if order is not None and order.drawn >= max(least * order.items, least_drawn):
+                return
             await asyncio.sleep(0.005)
 
     def _paced(self) -> Order | None:
@@ -319,9 +330,8 @@ class Auditor:
             if order.action in CUT_SHORT:
                 await self._cancel(order)
         ends = await self._follow(orders)
-        for order in orders:
-            if self._check(order, ends[order.id]):
-                await self._restore(order, ends[order.id])
+        lost = [order for order in orders if self._check(order, ends[order.id])]
+        await asyncio.gather(*(self._restore(order, ends[order.id]) for order in lost))
 
     def _violate(self, order: Order, said: str) -> None:
         self._round.violations.append(f"batch {order.id} ({order.items:,} items): {said}")
@@ -386,19 +396,20 @@ class Auditor:
             self._world.front, again, lambda said: self._violate(order, said)
         ):
             return
-        if order.action in CUT_SHORT:
-            return  # it would take too long to run
-        restored = (await self._follow([again]))[order.id]
-        faults = audit.wrong_restoration(order.items, lost, runs[before:], restored)
+        if is_cut_short := order.action in CUT_SHORT:
+            await self._cancel(order)
+        found = (await self._follow([again]))[order.id]
+        if is_cut_short:
+            faults = audit.wrong_end(order.items, found, runs, order.id in self._cancelled)
+        else:
+            faults = audit.wrong_restoration(order.items, lost, runs[before:], found)
         for fault in faults:
             self._violate(order, fault)
         self._counts.batches_restored += not faults
 
 
 @asynccontextmanager
-async def opened(
-    url: str, settings: BulkSettings, patience_s: float = PATIENCE_S
-) -> AsyncIterator[World]:
+async def opened(url: str, settings: BulkSettings, patience_s: float) -> AsyncIterator[World]:
     logging.getLogger("heatsink").setLevel(logging.CRITICAL)
     async with connect_queue(url, settings) as front, connect_queue(url, settings) as back:
         world = World(front, back, patience_s)
@@ -409,12 +420,63 @@ async def opened(
             await world.stop()
 
 
-def report(kind: str, seed: int, one: Round) -> None:
+class Plan(msgspec.Struct, frozen=True):
+    """Which rounds are played. `kind` is what `./dev soak --KIND` calls them."""
+
+    kind: str
+    numbers: Sequence[int]
+    seed: int
+    patience_s: float = PATIENCE_S
+
+
+async def play(plan: Plan, url: str, places: Mapping[int, str], fault: Fault) -> Counts:
+    """Workers live on from round to round; after a violation all begin anew on other keys."""
+    counts, numbers = Counts(), list(plan.numbers)
+    while numbers:
+        settings = BulkSettings(
+            partitions=PARTITIONS,
+            places=places,
+            deadline_s=DEADLINE_S,
+            stage=f"round-{numbers[0]}",
+        )
+        async with opened(url, settings, plan.patience_s) as world:
+            while numbers:
+                one = Round(world, numbers.pop(0), plan.seed)
+                await world.play(one, fault, counts)
+                print(told(plan, one), flush=True)
+                if one.violations:
+                    break
+    return counts
+
+
+def told(plan: Plan, one: Round) -> str:
     """One line a round, and how to play it again if something is wrong."""
     took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in one.seconds.items())
-    bad = f": {len(one.violations)} VIOLATIONS" if one.violations else ""
-    print(f"round {one.number}: {len(one.accepted)} batches, {took}{bad}", flush=True)
-    for said in one.violations:
-        print(f"  {said}", flush=True)
-    if one.violations:
-        print(f"  replay: ./dev soak --{kind} 1 --seed {seed} --first {one.number}", flush=True)
+    line = f"round {one.number}: {len(one.accepted)} batches, {took}"
+    if not one.violations:
+        return line
+    replay = f"replay: ./dev soak --{plan.kind} 1 --seed {plan.seed} --first {one.number}"
+    lines = [f"{line}: {len(one.violations)} VIOLATIONS", *one.violations, replay]
+    return "\n  ".join(lines)
+
+
+def main(kind: str, about: str | None, run: Callable[[Plan], Counts]) -> int:
+    """A soak's command line. 1 if something was violated, or if the faults missed."""
+    parser = argparse.ArgumentParser(prog=f"./dev soak --{kind}", description=about)
+    parser.add_argument("rounds", type=int, nargs="?", default=ROUNDS)
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000))
+    parser.add_argument("--first", type=int, default=0, metavar="R", help="the first round")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S", help=PATIENCE)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    print(f"seed {asked.seed}", flush=True)
+    numbers = range(asked.first, asked.first + asked.rounds)
+    try:
+        counts = run(Plan(kind, numbers, asked.seed, asked.patience))
+    except KeyboardInterrupt:
+        return 130
+    print(counts)
+    if counts.rounds_with_staged_loss < STAGED_LOSS_SHARE * counts.rounds:
+        print(f"the faults missed: {STAGED_LOSS_SHARE:.0%} of the rounds must lose staged items")
+        return 1
+    return 1 if counts.violations else 0
