@@ -184,6 +184,9 @@ async def submit_until_accepted(queue: Queue, order: Order, violate: Callable[[s
             said = f"{type(error).__name__}: {error}"
             await asyncio.sleep(LOOK_S)
             continue
+        except Exception as error:
+            said = f"submit raised what is no HeatsinkError: {error!r}"
+            break
         order.is_accepted = True
         return True
     violate(f"batch {order.id}: {order.items:,} items were never accepted: {said}")
@@ -369,7 +372,7 @@ class Auditor:
             found = audit.seen(await self._bulk.status(order.id))
         except NotFound:
             return Seen("gone")
-        except HeatsinkError as error:
+        except Exception as error:
             return Seen("unknown", order.items, reason=f"{type(error).__name__}: {error}")
         faults = audit.wrong_counts(order.items, found)
         if faults and not found.is_final and order.id not in self._miscounted:
@@ -468,6 +471,7 @@ def main(kind: str, about: str | None, run: Callable[[Plan], Counts]) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="R", help="the first round")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S", help=PATIENCE)
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell ignores it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     print(f"seed {asked.seed}", flush=True)
     numbers = range(asked.first, asked.first + asked.rounds)
