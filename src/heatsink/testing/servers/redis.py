@@ -93,13 +93,15 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it and wait until it answers. After `kill`, with what it had on disk."""
-        binary = find_server()
         self.kill()
         config = self.path / "server.conf"
         config.write_text(self._configuration())
-        command: list[str | Path] = [binary, config, *self._mode]
-        self._process = start_tied(command, self.path, self.path / "log")
+        self._process = start_tied(self._command(config), self.path, self.path / "log")
         self._wait_for_answer()
+
+    def _command(self, config: Path) -> list[str | Path]:
+        """Tests override it to start the server under an observer."""
+        return [find_server(), config, *self._mode]
 
     def _configuration(self) -> str:
         lines = {"bind": HOST, "port": str(self.port), "dir": str(self.path), **self._options}

@@ -1,0 +1,51 @@
+"""The short forms of `./dev soak --power` and `./dev soak --failover`.
+
+No item is lost in silence when the queue's servers lose data: each acknowledged batch has a result
+for every item, or names those that are lost, and then they can be submitted again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heatsink.testing.servers import RedisServer
+from tests.servers import real
+
+from . import soak_failover
+from .disk import MarkedServer, best_observer
+from .soak_losses import Counts, Plan
+from .soak_power import run_on
+
+pytestmark = pytest.mark.timeout(240)
+SEED = 7
+
+
+@pytest.fixture(autouse=True)
+def _there_is_a_server() -> None:
+    with real(RedisServer):
+        pass
+
+
+def check(counts: Counts) -> None:
+    assert counts.batches_acknowledged
+    assert counts.rounds_with_staged_loss, "the fault came at the wrong moment"
+    assert not counts.violations, "\n".join(counts.violations)
+
+
+def test_a_power_failure_in_a_rewrite_loses_no_item_in_silence(tmp_path: Path) -> None:
+    make = best_observer(tmp_path)
+    check(run_on(make, 1, Plan("power", [0], SEED), rewrites=make is not MarkedServer))
+
+
+def test_a_power_failure_loses_no_item_in_silence() -> None:
+    check(run_on(MarkedServer, 1, Plan("power", [1], SEED), rewrites=False))
+
+
+def test_a_power_failure_of_one_of_two_servers_loses_no_item_in_silence() -> None:
+    check(run_on(MarkedServer, 2, Plan("power", [2], SEED), rewrites=False))
+
+
+def test_a_fail_over_to_a_lagging_replica_loses_no_item_in_silence() -> None:
+    check(soak_failover.run(Plan("failover", [0, 1], SEED)))
