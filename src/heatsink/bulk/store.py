@@ -129,6 +129,9 @@ class PartCounts(msgspec.Struct, frozen=True):
     cancelled: int
     running: int
     delayed: int
+    backing_off: int = 0
+    """Those of the delayed that are not due yet; the last of them is in `backoff_ms`."""
+    backoff_ms: int = 0
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from heatsink.bulk.store import QueueStores
 from heatsink.errors import Unavailable
+from heatsink.stores.memory.queue.queue import Timed
 from heatsink.stores.stores import Stores
 
 from .clocks import SkewedClock
@@ -98,8 +99,11 @@ class _Linked:
         self._store = store
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._store, name)
-        return lambda *arguments: self._link.call(method, *arguments)
+        def call(*arguments: Any) -> Awaitable[Any]:
+            store = self._store.as_of_now() if isinstance(self._store, Timed) else self._store
+            return self._link.call(getattr(store, name), *arguments)
+
+        return call
 
 
 def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stores:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import PartEnd
+from heatsink.bulk.slot_time import SlotTime
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -56,6 +57,7 @@ class Lease:
 
 @dataclass
 class Partition:
+    time: SlotTime | None = None
     owner: str = ""
     owned_until_ms: float = 0.0
     workers: int = 0
@@ -315,7 +317,7 @@ class Partition:
 
     def load(self, now_ms: float) -> PartitionLoad:
         ready = [share for share in self.shares.values() if share.state == "ready"]
-        oldest_ms = min((share.part.submitted_ms for share in ready if share.waiting), default=0)
+        oldest_ms = min((share.stamp for share in ready if share.waiting), default=0)
         weights = [(share.waiting, self._cost_us(share)) for share in ready]
         waiting = sum(count for count, _ in weights)
         cost_us = sum(count * cost for count, cost in weights)
@@ -333,9 +335,9 @@ class Partition:
             **self.tally,
         )
 
-    def part(self, part: str) -> PartCounts | None:
+    def part(self, part: str, now_ms: float) -> PartCounts | None:
         share = self.shares.get(part)
-        return share.counts() if share else None
+        return share.counts(now_ms) if share else None
 
     def failures(self, part: str, after: str, limit: int) -> list[FailedItem]:
         share = self.shares.get(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
 from heatsink.bulk.batch import PartEnd
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
@@ -226,7 +226,7 @@ class Share:
             self.chunks = {n: chunk for n, chunk in self.chunks.items() if n in kept}
         return PartEnd(part.batch, part.id, self.lap, self.done, self.failed, self.cancelled)
 
-    def counts(self) -> PartCounts:
+    def counts(self, now_ms: float) -> PartCounts:
         return PartCounts(
             self.state,
             self.size,
@@ -235,6 +235,8 @@ class Share:
             self.cancelled,
             self.running,
             len(self.delayed),
+            self.delayed_after(now_ms),
+            max(ceil(max(self.delayed.values(), default=now_ms) - now_ms), 0),
         )
 
     def delayed_after(self, now_ms: float) -> int:

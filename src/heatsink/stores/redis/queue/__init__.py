@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from heatsink.bulk.slot_time import Witness
 from heatsink.bulk.store import QueueStores
 from heatsink.checks import check_number
 from heatsink.clock import Clock
@@ -20,7 +21,7 @@ from .keys import STAGE, QueueKeys
 from .limits import RedisLimits
 from .places import Places
 from .queue import RedisQueue
-from .scripts import Now, server_time
+from .scripts import Now, SlotClock, server_time
 
 KEEP_S = 7 * 24 * 3600.0
 
@@ -40,12 +41,12 @@ def open_queue(
 ) -> QueueStores:
     """The queue at `url`. `places` puts partitions on other Redises: {3: "redis://other"}.
 
-    Ended parts are kept for `keep_s`. `now_ms` is for tests: scripts go by the server's clock.
+    Ended parts are kept for `keep_s`. `now_ms` is for tests: the clock of the server.
     """
     keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
-    syncer = Syncer(homes, keys, durability)
-    queue = RedisQueue(homes, keys, keep_ms, syncer.touch_partition, now_ms)
+    syncer, time = Syncer(homes, keys, durability), SlotClock(Witness(clock), now_ms)
+    queue = RedisQueue(homes, keys, keep_ms, syncer.touch_partition, time)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 
     async def close() -> None:
@@ -56,8 +57,8 @@ def open_queue(
     return QueueStores(
         queue=queue,
         batches=RedisBatches(homes.home, keys, syncer.touch_home),
-        limits=RedisLimits(homes.home, keys, now_ms),
-        fleet=RedisFleet(homes.home, keys, queue, now_ms),
+        limits=RedisLimits(homes.home, keys, time),
+        fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
         soft=RedisSoft(homes.home, Keys(keys.soft)),
         scattered=len(homes.addresses) > 1,

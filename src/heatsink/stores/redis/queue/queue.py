@@ -29,7 +29,7 @@ from heatsink.stores.redis.connection import Word
 
 from .keys import QueueKeys, handle
 from .places import Places
-from .scripts import Now, Script, server_time
+from .scripts import Script, SlotClock
 
 _SHARED = ("clock", "state", "rotation", "items", "load")
 _OPERATIONS = (
@@ -37,6 +37,7 @@ _OPERATIONS = (
     *("own", "disown"),
 )
 _SLICE_WORDS = 5
+NOT_OWNED = Claimed(False, [], [], False, None)
 _INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
 _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msgpack.Decoder(
     tuple[str, str, int, int, int, int]
@@ -53,19 +54,24 @@ class RedisQueue:
         keys: QueueKeys,
         keep_ms: int,
         touched: Callable[[int], None],
-        now_ms: Now = server_time,
+        time: SlotClock,
     ) -> None:
         self._places = places
         self._keys = keys
         self._keep_ms = keep_ms
         self._touched = touched
-        self._now_ms = now_ms
+        self._time = time
         self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
 
     async def run(self, operation: str, partition: int, *words: Word) -> Any:
         connection, key = self._places.connection(partition), self._keys.partition(partition)
-        now = repr(self._now_ms())
-        return await self._scripts[operation].run(connection, key, now, *words)
+        now = self._time.words(key)
+        script, time_key = self._scripts[operation], f"{key}meta"
+        return await script.run(connection, key, now, *words, time_key=time_key)
+
+    def heard(self, partition: int, told: bytes) -> None:
+        """What time it is in a partition."""
+        self._time.heard(self._keys.partition(partition), told)
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
         words: list[Word] = [_handle(part.id), _packed(_info(part))]
@@ -90,7 +96,9 @@ class RedisQueue:
             *(request.owner, request.attempt, request.want, request.lease_ms),
             *(grants, unanswered),
         )
-        return _claimed(await self.run("claim", partition, *words), request.attempt)
+        owned, told, *rest = await self.run("claim", partition, *words)
+        self.heard(partition, told)
+        return _claimed(rest, request.attempt) if owned else NOT_OWNED
 
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
@@ -149,9 +157,7 @@ def _load(answer: Sequence[Any]) -> PartitionLoad:
 
 
 def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
-    if not answer[0]:
-        return Claimed(False, [], [], False, None)
-    _, more, wake_ms, lanes, infos, bodies, slices = answer
+    more, wake_ms, lanes, infos, bodies, slices = answer
     depths = zip(lanes[::2], lanes[1::2], strict=True)
     parts = [_INFO.decode(info) for info in infos]
     return Claimed(

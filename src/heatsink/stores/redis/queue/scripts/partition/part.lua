@@ -2,4 +2,11 @@
 local p = find_part(ARGV[2])
 if not p then return nil end
 local size = waiting(p) + p.done + p.failed + p.cancelled + p.running
-return { p.state, size, p.done, p.failed, p.cancelled, p.running, p.delayed }
+local later, last_ms = 0, 0
+if p.delayed > 0 then
+  local key = p.key .. '/delayed'
+  later = redis.call('ZCOUNT', key, '(' .. exactly(now), '+inf')
+  last_ms = tonumber(redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')[2]) - now
+end
+return { p.state, size, p.done, p.failed, p.cancelled, p.running, p.delayed, later,
+  math.max(math.ceil(last_ms), 0) }

@@ -110,7 +110,7 @@ local function keep_gauges(p)
   count_in(DEPTHS, p.info[ACTION], after - before)
   if was_ready ~= is_ready then count_in(CENSUS, p.info[PURSE], is_ready and 1 or -1) end
   if (before > 0) ~= (after > 0) then
-    if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
+    if after > 0 then redis.call('ZADD', AGES, p.stamp, p.handle)
     else redis.call('ZREM', AGES, p.handle) end
   end
   local late_before, late_after = was_ready and was.delayed or 0, is_ready and p.delayed or 0

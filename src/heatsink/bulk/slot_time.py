@@ -1,0 +1,151 @@
+"""The time of a slot: its own, since the clock of its server may step.
+
+A slot is what a queue keeps in one place: a partition, a rate limit's home, the fleet. All times in
+it (leases, owners, delays, booked starts) are by a clock that is data of the slot. So it moves with
+the slot to another server, into the AOF and to a replica. It goes by the *differences* of the
+server's clock, and each is held against what else is known:
+
+    difference     what the slot's time does
+    below 0        stands still for this call and goes on with the next
+    up to STEP_MS  goes on by as much
+    more           a *gap*: the server was idle, or its clock was set. It goes on by as much if the
+                   caller agrees, else it stands still and doubts the gap
+
+Who may agree? A caller that heard the slot's time before knows it now: what it heard, and the time
+since by its own monotonic clock, which no one sets. That is at most the true time, since the answer
+was on its way. If that does not leave room for the gap, the gap is refused for good, and the slot's
+time goes to where the caller has it. A caller that never heard from the slot brings its wall clock:
+it agrees if the last caller's and its own are apart by as much as the gap. If it runs for less time
+than that, its clock may have been set with the server's, and somebody who knows better gets
+`STEP_MS` to say so. A gap is doubted until somebody agrees or knows better, the server's clock steps
+back, or `BELIEVE_MS` have passed. While a slot doubts, callers are not told its time, so all who
+remember one knew it before the gap.
+
+Why it is right:
+- Time never runs backwards: nothing here is ever subtracted from it.
+- It never goes further than the server's clock says. So no caller can push it, whatever its clock.
+- A step back costs the time between two calls. A step forward costs nothing where somebody heard
+  from the slot before it, as workers have that hold its leases and its booked starts: they refuse
+  it. Elsewhere nobody holds anything, and what is waited for is at most `BELIEVE_MS` late.
+- True time is never gained by a step of more than `STEP_MS` unless it was believed without a cause.
+  A step up to that, or one that was believed, lets a lane start what was booked already (no more
+  than `rates.BOOKED_MS_MAX` ahead), and then go on at once: in any window of true time at most a
+  second's starts and one grant more than its rate.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from math import floor
+
+import msgspec
+
+from heatsink.clock import Clock, now_ms
+from heatsink.registry.timekeeper import SteadyTime
+
+STEP_MS = 2_000.0  # no lease or owner is lost by so little: they are renewed well before
+AGREE_MS = 5_000.0  # two wall clocks may differ by so much
+BELIEVE_MS = 10_000.0
+SLOTS_MAX = 10_000  # that a process remembers
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a caller knows: its wall clock, how long it runs, and the slot's time as it has it.
+
+    `due_ms` is 0 if it never heard of it.
+    """
+
+    wall_ms: float
+    up_ms: float
+    due_ms: float = 0.0
+
+
+class SlotTime(msgspec.Struct, frozen=True):
+    """A slot's time at its last call. There is a doubt while `gap_ms` is not 0.
+
+    `server_ms` and `wall_ms` are the clocks of the server and of the caller then, `before_ms` is
+    the wall clock of the last caller before the gap, `waited_ms` how long the gap is doubted.
+    """
+
+    server_ms: float
+    own_ms: float
+    wall_ms: float
+    gap_ms: float = 0.0
+    waited_ms: float = 0.0
+    before_ms: float = 0.0
+
+    @property
+    def told_ms(self) -> float:
+        """What callers may remember: 0 if nothing."""
+        return 0.0 if self.gap_ms else self.own_ms
+
+    def passed(self, server_ms: float, evidence: Evidence) -> SlotTime:
+        """The time at the next call."""
+        step_ms = server_ms - self.server_ms
+        is_small = 0 <= step_ms <= STEP_MS
+        own_ms = self.own_ms + (step_ms if is_small else 0.0)
+        gap_ms = self.gap_ms + (0.0 if is_small else step_ms)
+        wall_ms = evidence.wall_ms
+        if gap_ms <= STEP_MS:  # none, or the clock went back where it was
+            return SlotTime(server_ms, own_ms, wall_ms)
+        waited_ms, before_ms = 0.0, self.wall_ms
+        if self.gap_ms:
+            waited_ms = self.waited_ms + min(max(step_ms, 0.0), STEP_MS)
+            before_ms = self.before_ms
+        if evidence.due_ms:
+            is_true = own_ms + gap_ms <= evidence.due_ms + STEP_MS
+            if not is_true:
+                return SlotTime(server_ms, max(own_ms, evidence.due_ms), wall_ms)
+        else:
+            apart_ms = wall_ms - before_ms - gap_ms - waited_ms
+            knows = evidence.up_ms >= gap_ms or waited_ms >= STEP_MS
+            is_true = (knows and abs(apart_ms) <= AGREE_MS) or waited_ms >= BELIEVE_MS
+        if is_true:
+            return SlotTime(server_ms, own_ms + gap_ms, wall_ms)
+        return SlotTime(server_ms, own_ms, wall_ms, gap_ms, waited_ms, before_ms)
+
+
+def time_after(known: SlotTime | None, server_ms: float, evidence: Evidence) -> SlotTime:
+    """A new slot begins with the time of its server."""
+    if known is None:
+        return SlotTime(server_ms, server_ms, evidence.wall_ms)
+    return known.passed(server_ms, evidence)
+
+
+class Witness:
+    """What one process knows of the time in slots."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._wall = SteadyTime()
+        self._heard: dict[str, tuple[float, float]] = {}
+        self._asked: tuple[float, float] | None = None
+
+    def evidence(self, slot: str) -> Evidence:
+        """For a call that is about to be sent."""
+        wall_ms, now_s = self._asked or self._now()
+        up_ms, due_ms = (now_s - self._began_s) * 1000, 0.0
+        if slot in self._heard:
+            own_ms, heard_s = self._heard[slot]
+            due_ms = float(floor(own_ms + max(now_s - heard_s, 0.0) * 1000))
+        return Evidence(wall_ms, up_ms, due_ms)
+
+    def heard(self, slot: str, own_ms: float) -> None:
+        """A slot's time, as an answer has it that came just now; 0 if it did not say."""
+        if not own_ms:
+            return
+        self._heard.pop(slot, None)
+        self._heard[slot] = own_ms, self._clock.monotonic_s()
+        if len(self._heard) > SLOTS_MAX:
+            del self._heard[next(iter(self._heard))]
+
+    def as_of_now(self) -> Witness:
+        """The same, for one call that may land later."""
+        asked = copy(self)
+        asked._asked = self._now()
+        return asked
+
+    def _now(self) -> tuple[float, float]:
+        now_s = self._clock.monotonic_s()
+        return float(self._wall.read(now_ms(self._clock), now_s)), now_s
