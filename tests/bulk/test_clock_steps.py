@@ -151,8 +151,8 @@ async def test_no_lease_is_lost_while_its_worker_keeps_it(
     for seconds in steps:
         stepped.step(seconds)
         for _ in range(20):
-            assert await driver.beat(found.attempt) == []
             assert await driver.slices() == []
+            assert await driver.beat(found.attempt) == []
             await driver.wait(1_000)
     assert await driver.settle(found, "d")
 
