@@ -64,7 +64,8 @@ class SlotTime(msgspec.Struct, frozen=True):
     """A slot's time at its last call. There is a doubt while `gap_ms` is not 0.
 
     `server_ms` and `wall_ms` are the clocks of the server and of the caller then, `before_ms` is
-    the wall clock of the last caller before the gap, `waited_ms` how long the gap is doubted.
+    the wall clock of the last caller before the gap, `waited_ms` how long the gap is doubted. A gap
+    that is believed after a doubt is `late_ms`: what was promised meanwhile has to move along.
     """
 
     server_ms: float
@@ -73,6 +74,7 @@ class SlotTime(msgspec.Struct, frozen=True):
     gap_ms: float = 0.0
     waited_ms: float = 0.0
     before_ms: float = 0.0
+    late_ms: float = 0.0
 
     @property
     def told_ms(self) -> float:
@@ -95,13 +97,14 @@ class SlotTime(msgspec.Struct, frozen=True):
         if evidence.due_ms:
             is_true = own_ms + gap_ms <= evidence.due_ms + STEP_MS
             if not is_true:
-                return SlotTime(server_ms, max(own_ms, evidence.due_ms), wall_ms)
+                return SlotTime(server_ms, own_ms, wall_ms)
         else:
             apart_ms = wall_ms - before_ms - gap_ms - waited_ms
             knows = evidence.up_ms >= gap_ms or waited_ms >= STEP_MS
             is_true = (knows and abs(apart_ms) <= AGREE_MS) or waited_ms >= BELIEVE_MS
         if is_true:
-            return SlotTime(server_ms, own_ms + gap_ms, wall_ms)
+            late_ms = min(self.gap_ms, gap_ms)
+            return SlotTime(server_ms, own_ms + gap_ms, wall_ms, late_ms=late_ms)
         return SlotTime(server_ms, own_ms, wall_ms, gap_ms, waited_ms, before_ms)
 
 
@@ -110,6 +113,11 @@ def time_after(known: SlotTime | None, server_ms: float, evidence: Evidence) -> 
     if known is None:
         return SlotTime(server_ms, server_ms, evidence.wall_ms)
     return known.passed(server_ms, evidence)
+
+
+def moved_along(due_ms: float, time: SlotTime) -> float:
+    """When something is due that was promised before the time went on by a gap believed late."""
+    return due_ms + time.late_ms if due_ms > time.own_ms - time.late_ms else due_ms
 
 
 class Witness:

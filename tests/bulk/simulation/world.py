@@ -30,6 +30,8 @@ PATIENCE_S = 90.0
 STALE_S = 5.0
 LATE_S = (0.5, 8.0)
 LATENCY_S = (0.0005, 0.003)
+LEASE_S = 1.2
+STEP_S = 3600.0
 PARTITIONS = 4
 ACTIONS = ("work", "limited", "limited", "together")
 TENANTS = ("ann", "bob", "cleo")
@@ -63,7 +65,7 @@ class Node:
         self.handlers = Handlers(process, self.world.server, self.world.audit, self.rng)
         self.handlers.weights = self.world.weights or self.handlers.weights
         settings = ConsumerSettings(
-            workers=self.rng.choice((1, 2, 5)), lease_s=1.2, member_s=1.0, grace_s=1.0
+            workers=self.rng.choice((1, 2, 5)), lease_s=LEASE_S, member_s=1.0, grace_s=1.0
         )
         self.consumer = Consumer(
             process.stores(self.world.server),
@@ -89,9 +91,10 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.clock = SkewedClock()
-        self.server = MemoryQueueServer(self.clock)
+        self.server_clock = SkewedClock()
+        self.server = MemoryQueueServer(self.server_clock)
         self.history = History()
-        self.audit = Audit(self.history)
+        self.audit = Audit(self.history, LEASE_S)
         self.weights: Any = None
         self.producers = [Node(f"producer-{n}", self) for n in range(2)]
         self.consumers = [Node(f"consumer-{n}", self) for n in range(3)]
@@ -117,6 +120,7 @@ class World:
             self._forever(self._operate, 0.3),
             self._forever(self._repartition, 6.0),
             self._forever(self._make_trouble, 0.6),
+            self._forever(self._step_server, 4.0),
         ]
 
     async def _forever(self, act: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -237,6 +241,15 @@ class World:
 
     async def _jump(self, node: Node) -> None:
         node.process.clock.offset_s += self.rng.uniform(-4.0, 4.0)
+
+    async def _step_server(self) -> None:
+        """Its clock is set an hour back or ahead, sometimes only for a moment."""
+        step_s = self.rng.choice((-STEP_S, STEP_S))
+        self.server_clock.offset_s += step_s
+        self.history.events["stepped back" if step_s < 0 else "stepped ahead"] += 1
+        if self.rng.random() < 0.4:
+            await asyncio.sleep(self.rng.uniform(0.0, 5.0))
+            self.server_clock.offset_s -= step_s
 
     async def _cut(self, node: Node) -> None:
         faults = node.process.faults

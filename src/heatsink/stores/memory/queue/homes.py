@@ -12,7 +12,7 @@ from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, Rate
 from heatsink.bulk.rates import Limit
-from heatsink.bulk.slot_time import SlotTime, Witness
+from heatsink.bulk.slot_time import SlotTime, Witness, moved_along
 from heatsink.bulk.store import ANNOUNCED_MS, Grants, Plan
 from heatsink.clock import Clock
 
@@ -72,7 +72,10 @@ class MemoryLimits(Timed):
         self._times: dict[str, SlotTime] = {}
 
     def _read(self, lane: str) -> tuple[Limit, SlotTime]:
-        return self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
+        limit, time = self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
+        if time.late_ms:
+            limit = rates.moved_along(limit, time.own_ms, time.late_ms)
+        return limit, time
 
     def _keep(self, lane: str, limit: Limit, time: SlotTime) -> None:
         self._limits[lane], self._times[lane] = limit, time
@@ -121,8 +124,11 @@ class MemoryFleet(Timed):
         return view
 
     def _now_ms(self) -> float:
-        self._fleet.time = self._time("fleet", self._fleet.time)
-        return self._fleet.time.own_ms
+        fleet = self._fleet
+        time = fleet.time = self._time("fleet", fleet.time)
+        for dues in (fleet.members, fleet.offered_ms):
+            dues |= {name: moved_along(until_ms, time) for name, until_ms in dues.items()}
+        return time.own_ms
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
         fleet, now_ms = self._fleet, self._now_ms()

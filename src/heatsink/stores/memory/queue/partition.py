@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import PartEnd
-from heatsink.bulk.slot_time import SlotTime
+from heatsink.bulk.slot_time import SlotTime, moved_along
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -70,12 +70,23 @@ class Partition:
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
     suspects_running: int = 0
 
+    def pass_time(self, time: SlotTime) -> None:
+        """Who holds something loses nothing by a gap that is believed late."""
+        self.time = time
+        if not time.late_ms:
+            return
+        self.owned_until_ms = moved_along(self.owned_until_ms, time)
+        for lease in self.leases.values():
+            lease.until_ms = moved_along(lease.until_ms, time)
+        for share in self.shares.values():
+            share.staged_ms += time.late_ms
+
     # -- parts come and go -----------------------------------------------------------------
 
     def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
         share = self.shares.setdefault(part.id, Share(part))
         if share.state == "staged":
-            share.stamp = int(now_ms)
+            share.stamp = share.staged_ms = int(now_ms)
             for chunk in chunks:
                 share.add(chunk)
 
@@ -311,7 +322,7 @@ class Partition:
         stale = [
             (share.part.id, share.part.batch, share.stamp)
             for share in self.shares.values()
-            if share.state == "staged" and now_ms - share.stamp > STALE_MS
+            if share.state == "staged" and now_ms - share.staged_ms > STALE_MS
         ]
         return Chores(list(self.outbox.values()), stale)
 

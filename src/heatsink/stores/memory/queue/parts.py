@@ -20,6 +20,7 @@ class Share:
     lap: int = 0
     since: int = 0
     stamp: int = 0
+    staged_ms: float = 0.0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     next_chunk: int = 0

@@ -86,8 +86,8 @@ class MemoryQueue(Timed):
 
     def now_ms(self, partition: int) -> float:
         queue = self.partitions[partition]
-        queue.time = self._time(str(partition), queue.time)
-        return queue.time.own_ms
+        queue.pass_time(self._time(str(partition), queue.time))
+        return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
         """Likewise, and whoever asked remembers it."""

@@ -39,7 +39,7 @@ class RedisFleet:
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
         await self._offers(0, ttl_ms, actions)
-        told, members = await self._timed(self._join, "members", consumer, ttl_ms)
+        told, members = await self._timed(self._join, "members", "offers", consumer, ttl_ms)
         self._time.heard(self._time_key, told)
         return sorted(member.decode() for member in members)
 
@@ -56,12 +56,13 @@ class RedisFleet:
 
     async def _offers(self, age_ms: int, ttl_ms: int = 0, actions: Sequence[str] = ()) -> list[str]:
         words: list[Word] = [age_ms, ANNOUNCED_MS, ttl_ms, *actions]
-        names = await self._timed(self._offer, "offers", *words)
+        names = await self._timed(self._offer, "offers", "members", *words)
         return sorted(name.decode() for name in names)
 
-    async def _timed(self, script: Script, name: str, *words: Word) -> Any:
-        key, now = self._keys.fleet(name), self._time.words(self._time_key)
-        return await script.run(self._connection, key, now, *words, time_key=self._time_key)
+    async def _timed(self, script: Script, name: str, other: str, *words: Word) -> Any:
+        now, others = self._time.words(self._time_key), [self._time_key, self._keys.fleet(other)]
+        key = self._keys.fleet(name)
+        return await script.run(self._connection, key, now, *words, others=others)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
         owned, told = await self._queue.run("own", partition, consumer, ttl_ms, workers)

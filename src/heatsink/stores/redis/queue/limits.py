@@ -26,7 +26,7 @@ class RedisLimits:
     async def _run(self, operation: str, lane: str, *words: Word) -> Any:
         key = self._keys.limit(lane)
         script, now = self._scripts[operation], self._time.words(key)
-        return await script.run(self._connection, key, now, *words, time_key=key)
+        return await script.run(self._connection, key, now, *words, others=[key])
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
         words = (rate.count, repr(rate.period_s)) if rate else ("", "")

@@ -66,8 +66,9 @@ class RedisQueue:
     async def run(self, operation: str, partition: int, *words: Word) -> Any:
         connection, key = self._places.connection(partition), self._keys.partition(partition)
         now = self._time.words(key)
-        script, time_key = self._scripts[operation], f"{key}meta"
-        return await script.run(connection, key, now, *words, time_key=time_key)
+        return await self._scripts[operation].run(
+            connection, key, now, *words, others=[f"{key}meta"]
+        )
 
     def heard(self, partition: int, told: bytes) -> None:
         """What time it is in a partition."""

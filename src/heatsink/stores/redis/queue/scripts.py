@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -44,9 +44,11 @@ class Script:
         self._text = "\n".join(texts)
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, connection: Connection, key: str, *words: Word, time_key: str = "") -> Any:
-        """`time_key` is the hash that keeps the slot's time."""
-        keys = (2, key, time_key) if time_key else (1, key)
+    async def run(
+        self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
+    ) -> Any:
+        """The first of the other keys is the hash that keeps the slot's time."""
+        keys: list[Word] = [1 + len(others), key, *others]
         try:
             return await connection.run("EVALSHA", self._digest, *keys, *words)
         except Refused as refused:

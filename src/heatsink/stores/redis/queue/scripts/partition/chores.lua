@@ -1,5 +1,5 @@
 -- chores: now, keep_ms, then handle and packed end of each reported part
-keep_time()
+begin()
 local ENDS_MAX = 1000
 
 local function same(one, other)

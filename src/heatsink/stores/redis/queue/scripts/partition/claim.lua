@@ -1,7 +1,7 @@
 -- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed unanswered
 -- Answers {owned, time, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent
 -- once.
-keep_time()
+begin()
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if meta.owner ~= owner or now >= meta.until_ms then

@@ -1,5 +1,5 @@
 -- disown: now, consumer
-keep_time()
+begin()
 if meta.owner == ARGV[2] then
   meta.owner, meta.workers = '', 0
   save()

@@ -1,5 +1,5 @@
 -- own: now, consumer, ttl_ms, workers. Answers whether it owns, and the time.
-keep_time()
+begin()
 local owner = meta.owner or ''
 if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then
   return { 0, exactly(told) }

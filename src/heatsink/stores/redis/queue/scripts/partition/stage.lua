@@ -1,5 +1,5 @@
 -- stage: now, handle, packed part, then number, count, body of each chunk
-keep_time()
+begin()
 local handle, packed = ARGV[2], ARGV[3]
 local p = find_part(handle)
 if not p then

@@ -7,6 +7,7 @@ local STEP_MS, AGREE_MS, BELIEVE_MS = 2000, 5000, 10000
 local function exactly(number) return string.format('%.17g', number) end
 
 local now, told, time
+local late = 0 -- a gap that is believed only now, after a doubt
 do
   local words = {}
   for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
@@ -32,13 +33,13 @@ do
       local is_true
       if due ~= 0 then
         is_true = own + gap <= due + STEP_MS
-        if not is_true then own, gap = math.max(own, due), 0 end
+        if not is_true then gap = 0 end
       else
         local knows = up >= gap or waited >= STEP_MS
         is_true = knows and math.abs(wall - before - gap - waited) <= AGREE_MS
           or waited >= BELIEVE_MS
       end
-      if is_true then own, gap = own + gap, 0 end
+      if is_true then own, gap, late = own + gap, 0, math.min(gap_was, gap) end
     end
     if gap == 0 then waited, before = 0, 0 end
   end
@@ -48,3 +49,13 @@ end
 
 -- Scripts that only look do not keep it.
 local function keep_time() redis.call('HSET', KEYS[2], 'time', time) end
+
+-- The times of a sorted set move along with a gap that is believed late: so nobody who was promised
+-- something meanwhile loses it.
+local function move_along(key, from)
+  if late == 0 then return end
+  local found = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES')
+  for i = 1, #found, 2 do redis.call('ZADD', key, found[i + 1] + late, found[i]) end
+end
+
+local function still_due() return '(' .. exactly(now - late) end

@@ -42,6 +42,18 @@ do
   for name, value in pairs(meta) do meta_was[name] = value end
 end
 
+-- What every script does first that changes something.
+local function begin()
+  keep_time()
+  move_along(EXPIRY, still_due())
+  move_along(STAGED, '-inf')
+  if late > 0 and meta.until_ms > now - late then
+    meta.until_ms = meta.until_ms + late
+    meta_was.until_ms = meta.until_ms
+    redis.call('HSET', META, 'until_ms', meta.until_ms)
+  end
+end
+
 local costs = {}
 local function cost_of(p)
   local action = p.info[ACTION]
