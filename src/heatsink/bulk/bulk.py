@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -247,7 +247,7 @@ class Bulk:
         )
         waiting = max(batch.items - done - failed - cancelled - running, 0)
         left = waiting + running
-        reason = await self._reason(batch, left)
+        eta_s, reason = await self._outlook(batch, counts, done, waiting, running)
         return Progress(
             id=batch.id,
             action=batch.action,
@@ -259,25 +259,38 @@ class Bulk:
             cancelled=cancelled,
             running=running,
             waiting=waiting,
-            eta_s=None if left and reason else await self._eta_s(batch, done, left),
+            eta_s=eta_s,
             reason=reason,
         )
 
-    async def _reason(self, batch: Batch, left: int) -> str:
-        if not left or batch.state != "running":
-            return batch.reason
-        return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
+    async def _outlook(
+        self, batch: Batch, counts: Sequence[PartCounts], done: int, waiting: int, running: int
+    ) -> tuple[float | None, str]:
+        """When it may end, and why it does not get on."""
+        if batch.is_final or not waiting + running:
+            return 0.0, batch.reason
+        if batch.state == "paused":
+            return None, batch.reason
+        offered = await self._patience.call(self._stores.fleet.offered)
+        if reason := changes.reason(batch, offered):
+            return None, reason
+        lane, limits = lane_of(batch), self._stores.limits
+        rate, start_ms = await self._patience.call(limits.rate_of, lane), 0.0
+        if rate is not None:
+            start_ms = (await self._patience.call(limits.reserve, lane, 0, 0)).then_ms
+        ahead = changes.Ahead(
+            waiting=waiting,
+            running=running,
+            backing_off=sum(count.backing_off for count in counts),
+            backoff_s=max((count.backoff_ms for count in counts), default=0) / 1000,
+            per_s=rate,
+            start_s=start_ms / 1000,
+        )
+        eta_s = changes.eta_s(batch, done, ahead, now_ms(self._clock))
+        return eta_s, changes.waits_for(ahead)
 
     async def _count(self, part: PartPlace) -> PartCounts | None:
         return await self._patience.call(self._stores.queue.part, part.partition, part.id)
-
-    async def _eta_s(self, batch: Batch, done: int, left: int) -> float | None:
-        if batch.is_final or not left:
-            return 0.0
-        if batch.state == "paused":
-            return None
-        rate = await self._patience.call(self._stores.limits.rate_of, lane_of(batch))
-        return changes.eta_s(batch, done, left, rate, now_ms(self._clock))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """The newest batches first."""
