@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from random import Random
 from uuid import uuid4
 
@@ -17,13 +18,14 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.keys import QueueKeys
-from heatsink.testing import ManualClock
+from heatsink.testing import ManualClock, run_on_virtual_time
 from heatsink.testing.servers import RedisServer
 from tests.servers import patient, patient_url, real
 
 from .conftest import redis_queue
 from .driver import LEASE_MS, PARTITION, Driver
 from .stepped import HOUR_S, ServerClock, Stepped
+from .world import World
 
 LANE = "mail/ada"
 STEPS = {
@@ -186,7 +188,7 @@ async def test_no_start_is_booked_twice_by_a_clock_that_is_set(stepped: Stepped)
         now_ms = stepped.driver.clock.monotonic_s() * 1000
         starts_ms += [now_ms + wait_ms for wait_ms in grants.wait_ms]
         await stepped.driver.wait(300)
-    gaps_ms = [late - early for early, late in zip(starts_ms, starts_ms[1:], strict=False)]
+    gaps_ms = [late - early for early, late in pairwise(starts_ms)]
     assert len(starts_ms) > 20
     assert min(gaps_ms) >= 101.0
 
@@ -244,6 +246,26 @@ async def test_a_step_while_nobody_called_costs_no_more_than_that_time(stepped: 
     await driver.wait(60_000)
     await driver.claim(0)
     assert (await driver.counts("a")).backoff_ms == 300_000
+
+
+# -- whole workers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_a_rated_batch_ends_in_time_and_no_faster(steps: tuple[float, ...]) -> None:
+    async def run() -> list[float]:
+        world = World(2)
+        async with world.consumer("one"), world.consumer("two"):
+            batch = await world.bulk.submit("note", range(60), rate="10/s")
+            for seconds in steps:
+                await world.clock.sleep(1.5)
+                world.clock.offset_s += seconds
+            assert (await world.bulk.wait(batch.id, 10.0)).done == 60
+        return world.starts_s
+
+    starts_s = run_on_virtual_time(run())
+    assert len(starts_s) == 60
+    assert all(late - early >= 1.0 for early, late in zip(starts_s, starts_s[10:], strict=False))
 
 
 # -- on a real server --------------------------------------------------------------------------

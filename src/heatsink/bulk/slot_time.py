@@ -1,36 +1,41 @@
 """The time of a slot: its own, since the clock of its server may step.
 
-A slot is what a queue keeps in one place: a partition, a rate limit's home, the fleet. All times in
-it (leases, owners, delays, booked starts) are by a clock that is data of the slot. So it moves with
-the slot to another server, into the AOF and to a replica. It goes by the *differences* of the
-server's clock, and each is held against what else is known:
+A slot is what a queue keeps in one place: a partition, the home of a rate limit, the fleet. All
+times in a slot (leases, owners, delays, booked starts) are on a clock that is data of the slot, so
+it moves with the slot to another server, into the AOF and to a replica. Each call advances it by
+the *difference* of the server's clock since the last call, and doubts differences that are odd:
 
-    difference     what the slot's time does
+    difference     the slot's time
     below 0        stands still for this call and goes on with the next
-    up to STEP_MS  goes on by as much
-    more           a *gap*: the server was idle, or its clock was set. It goes on by as much if the
-                   caller agrees, else it stands still and doubts the gap
+    up to STEP_MS  advances by as much
+    more           a *gap*: nobody called for a while, or the server's clock was set. It advances by
+                   as much if the caller agrees. Else it stands still, and the gap is refused or
+                   doubted
 
-Who may agree? A caller that heard the slot's time before knows it now: what it heard, and the time
-since by its own monotonic clock, which no one sets. That is at most the true time, since the answer
-was on its way. If that does not leave room for the gap, the gap is refused for good, and the slot's
-time goes to where the caller has it. A caller that never heard from the slot brings its wall clock:
-it agrees if the last caller's and its own are apart by as much as the gap. If it runs for less time
-than that, its clock may have been set with the server's, and somebody who knows better gets
-`STEP_MS` to say so. A gap is doubted until somebody agrees or knows better, the server's clock steps
-back, or `BELIEVE_MS` have passed. While a slot doubts, callers are not told its time, so all who
-remember one knew it before the gap.
+Who agrees? A caller that was told the slot's time before knows what it is now: what it was told,
+plus the time since then by its own monotonic clock, which nobody sets. If that leaves no room for
+the gap, the gap is refused for good. A caller that was never told brings its wall clock: it agrees
+if its clock and the last caller's are apart by as much as the gap. If the caller has run for less
+time than that, its clock may have been set together with the server's, so those who know better
+get `STEP_MS` to refuse first. A gap is doubted until somebody agrees or refuses, the server's clock
+steps back, or `BELIEVE_MS` have passed. While a slot doubts, nobody is told its time: so whoever
+remembers one was told before the gap. A gap that is believed after a doubt is *late*: what was
+promised meanwhile (leases, owners, members, booked starts) moves along with it.
 
-Why it is right:
-- Time never runs backwards: nothing here is ever subtracted from it.
-- It never goes further than the server's clock says. So no caller can push it, whatever its clock.
-- A step back costs the time between two calls. A step forward costs nothing where somebody heard
-  from the slot before it, as workers have that hold its leases and its booked starts: they refuse
-  it. Elsewhere nobody holds anything, and what is waited for is at most `BELIEVE_MS` late.
-- True time is never gained by a step of more than `STEP_MS` unless it was believed without a cause.
-  A step up to that, or one that was believed, lets a lane start what was booked already (no more
-  than `rates.BOOKED_MS_MAX` ahead), and then go on at once: in any window of true time at most a
-  second's starts and one grant more than its rate.
+Why this is right:
+- Time never runs backwards, and never further than the server's clock says: no caller can push it.
+- A step costs the time since the slot's last call, in either direction. Workers call the slots that
+  they hold something in several times a second, and they were told its time, so they refuse a step
+  forward at once. A slot that nobody was told of has no live holder: there a gap costs `BELIEVE_MS`
+  at most, for what was waiting before it.
+- A call that lands late brings an old memory, so the time since the last call may be refused
+  wrongly: what waits then waits that much longer. Time in which the server stood still does not
+  count either, and no lease is lost by it.
+- Windows of slot time never hold more starts than the rate (`rates.py`). Slot time gains on true
+  time only by a step up to `STEP_MS`, or by a gap that was believed and was none. At that moment
+  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside those that
+  are booked next: so any window of true time holds at most one second's starts and one grant more
+  than the rate for each such step. After a doubt it is one grant, since what is booked moves along.
 """
 
 from __future__ import annotations
