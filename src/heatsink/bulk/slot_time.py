@@ -33,8 +33,8 @@ Why this is right:
   count either, and no lease is lost by it.
 - Windows of slot time never hold more starts than the rate (`rates.py`). Slot time gains on true
   time only by a step up to `STEP_MS`, or by a gap that was believed and was none. At that moment
-  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside those that
-  are booked next: so any window of true time holds at most one second's starts and one grant more
+  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside what is
+  booked next: so any window of true time holds at most one second's starts and one grant more
   than the rate for each such step. After a doubt it is one grant, since what is booked moves along.
 """
 
