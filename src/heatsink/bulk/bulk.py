@@ -33,8 +33,6 @@ LIST_MAX = 1_000
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
-
-
 Durability = Literal["fsync", "relaxed"]
 
 
@@ -247,7 +245,7 @@ class Bulk:
         )
         waiting = max(batch.items - done - failed - cancelled - running, 0)
         left = waiting + running
-        eta_s, reason = await self._outlook(batch, counts, done, waiting, running)
+        eta_s, reason = await self._outlook(batch, counts, left)
         return Progress(
             id=batch.id,
             action=batch.action,
@@ -264,30 +262,18 @@ class Bulk:
         )
 
     async def _outlook(
-        self, batch: Batch, counts: Sequence[PartCounts], done: int, waiting: int, running: int
+        self, batch: Batch, counts: Sequence[PartCounts], left: int
     ) -> tuple[float | None, str]:
         """When it may end, and why it does not get on."""
-        if batch.is_final or not waiting + running:
-            return 0.0, batch.reason
-        if batch.state == "paused":
-            return None, batch.reason
-        offered = await self._patience.call(self._stores.fleet.offered)
-        if reason := changes.reason(batch, offered):
+        if batch.is_final or not left or batch.state == "paused":
+            return None if left and batch.state == "paused" else 0.0, batch.reason
+        call, limits, lane = self._patience.call, self._stores.limits, lane_of(batch)
+        if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
             return None, reason
-        lane, limits = lane_of(batch), self._stores.limits
-        rate, start_ms = await self._patience.call(limits.rate_of, lane), 0.0
-        if rate is not None:
-            start_ms = (await self._patience.call(limits.reserve, lane, 0, 0)).then_ms
-        ahead = changes.Ahead(
-            waiting=waiting,
-            running=running,
-            backing_off=sum(count.backing_off for count in counts),
-            backoff_s=max((count.backoff_ms for count in counts), default=0) / 1000,
-            per_s=rate,
-            start_s=start_ms / 1000,
-        )
-        eta_s = changes.eta_s(batch, done, ahead, now_ms(self._clock))
-        return eta_s, changes.waits_for(ahead)
+        rate = await call(limits.rate_of, lane)
+        start_ms = 0.0 if rate is None else (await call(limits.reserve, lane, 0, 0)).then_ms
+        ahead = changes.ahead_of(counts, left, rate, start_ms)
+        return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
 
     async def _count(self, part: PartPlace) -> PartCounts | None:
         return await self._patience.call(self._stores.queue.part, part.partition, part.id)

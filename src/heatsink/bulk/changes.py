@@ -12,7 +12,7 @@ from heatsink.errors import Conflict, IdReused, NotFound
 from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, State
 from .rates import BOOKED_MS_MAX
-from .store import PartState, Verb
+from .store import PartCounts, PartState, Verb
 
 CALLBACK = ":done:"  # in the ids of completion callbacks
 
@@ -107,13 +107,14 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """What lies before a batch's last items: so many wait, of which some are in back-off.
+    """What lies before a batch: so many items wait, of which some are in back-off.
 
     The next start that its lane has not given to anybody is in `start_s`.
     """
 
     waiting: int
     running: int
+    done: int = 0
     backing_off: int = 0
     backoff_s: float = 0.0
     per_s: float | None = None
@@ -122,6 +123,21 @@ class Ahead(msgspec.Struct, frozen=True):
     @property
     def left(self) -> int:
         return self.waiting + self.running
+
+
+def ahead_of(
+    counts: Sequence[PartCounts], left: int, per_s: float | None, start_ms: float
+) -> Ahead:
+    running = sum(count.running for count in counts)
+    return Ahead(
+        waiting=left - running,
+        running=running,
+        done=sum(count.done for count in counts),
+        backing_off=sum(count.backing_off for count in counts),
+        backoff_s=max((count.backoff_ms for count in counts), default=0) / 1000,
+        per_s=per_s,
+        start_s=start_ms / 1000,
+    )
 
 
 def waits_for(ahead: Ahead) -> str:
@@ -138,14 +154,14 @@ def waits_for(ahead: Ahead) -> str:
     return f"waiting: {' and '.join(reasons)}"
 
 
-def eta_s(batch: Batch, done: int, ahead: Ahead, now_ms: int) -> float | None:
+def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
     """By the pace so far, and not before the rate limit and the back-off allow."""
     elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
     by_rate_s = None
     if ahead.per_s:
         booked_s = ahead.start_s - BOOKED_MS_MAX / 1000  # some starts until then are its own
         by_rate_s = max(left / ahead.per_s, booked_s + (left - 1) / ahead.per_s)
-    by_pace_s = left * elapsed_s / done if done else by_rate_s
+    by_pace_s = left * elapsed_s / ahead.done if ahead.done else by_rate_s
     if by_pace_s is None:
         return None
     return max(by_pace_s, by_rate_s or 0.0, ahead.backoff_s)
