@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from heatsink.bulk.store import QueueStores
+from heatsink.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
@@ -32,15 +33,17 @@ def cluster() -> Iterator[RedisCluster]:
 
 
 @asynccontextmanager
-async def redis_queue(url: str, clock: ManualClock) -> AsyncIterator[QueueStores]:
-    """Scripts go by the test's clock."""
+async def redis_queue(
+    url: str, clock: ManualClock, of_server: Clock | None = None, stage: str = ""
+) -> AsyncIterator[QueueStores]:
+    """Scripts take the test's clock, or one that it sets, for the server's."""
     stores = open_queue(
         patient_url(url),
         clock,
         Random(1),
-        stage=f"test-{uuid4().hex}",
+        stage=stage or f"test-{uuid4().hex}",
         durability="relaxed",
-        now_ms=lambda: clock.now_s() * 1000,
+        now_ms=lambda: (of_server or clock).now_s() * 1000,
     )
     try:
         yield stores

@@ -28,7 +28,7 @@ class Process:
         self.tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a seed replays
 
     def stores(self, server: MemoryQueueServer) -> QueueStores:
-        return linked_queue(server.stores(), self.link)
+        return linked_queue(server.stores(self.clock), self.link)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         asyncio.get_running_loop().set_task_factory(_owned_task)  # type: ignore[arg-type]

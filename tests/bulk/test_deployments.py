@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heatsink.bulk import Actions, Context
+from heatsink.bulk import Actions, Context, Retry
 from heatsink.errors import IdReused, InvalidSetting
 
 from .world import World, on_virtual_time
@@ -109,3 +109,49 @@ async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
         reasons = {failure.reason async for failure in world.bulk.failures(batch.id)}
     assert progress.failed == 3
     assert all("no action 'gone' in this worker" in reason for reason in reasons)
+
+
+@on_virtual_time
+async def test_a_batch_says_that_its_last_items_are_in_back_off() -> None:
+    world = World(2)
+
+    @world.action(max_attempts=3)
+    async def picky(item: int, context: Context) -> None:
+        if item >= 98 and context.attempt == 1:
+            raise Retry(60.0)
+
+    batch = await world.bulk.submit("picky", range(100))
+    async with world.consumer():
+        await asyncio.sleep(5.0)
+        progress = await world.bulk.status(batch.id)
+        assert (progress.done, progress.waiting, progress.running) == (98, 2, 0)
+        assert progress.reason.startswith("waiting: back-off, up to 5")
+        assert progress.eta_s is not None
+        assert 50 < progress.eta_s <= 60
+        assert (await world.bulk.wait(batch.id, 70.0)).reason == ""
+
+
+@on_virtual_time
+async def test_a_batch_says_that_it_waits_for_its_rate_limit() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("note", range(3), rate="60/h")
+    async with world.consumer():
+        await asyncio.sleep(5.0)
+        progress = await world.bulk.status(batch.id)
+        assert (progress.done, progress.waiting) == (1, 2)
+        assert progress.reason == "waiting: its rate limit of 0.0167/s"
+        assert progress.eta_s == pytest.approx(120, abs=10)
+
+
+@on_virtual_time
+async def test_a_batch_whose_downstream_wants_no_more_for_an_hour_ends_no_sooner() -> None:
+    world = World(1)
+    batch = await world.bulk.submit("note", range(20), rate="20/s")
+    await world.server.limits.refused("note/default", 20.0, 3_600_000)
+    async with world.consumer():
+        await asyncio.sleep(5.0)
+        progress = await world.bulk.status(batch.id)
+        assert progress.waiting == 20
+        assert progress.reason.startswith("waiting: its rate limit of ")
+        assert progress.eta_s is not None
+        assert progress.eta_s > 3_500

@@ -257,10 +257,8 @@ async def test_a_part_that_comes_back_is_not_lost_any_more() -> None:
     async with world.consumer():
         assert (await world.bulk.wait("x", 60.0)).state == "lost"
         shares[place.id] = share
-        world.server.queue.partitions[place.partition].steer(
-            place.id, "resume", 0, 0, None, world.server.queue.now_ms()
-        )
-        world.server.queue.partitions[place.partition]._put(share, world.server.queue.now_ms())
+        queue = world.server.queue
+        queue.partitions[place.partition]._put(share, queue.now_ms(place.partition))
         await asyncio.sleep(LATER_S)
         progress = await world.bulk.status("x")
     assert (progress.state, progress.done, progress.lost) == ("done", 2_000, 0)
@@ -307,7 +305,7 @@ async def test_partitions_beyond_a_plan_that_is_lost_are_drained() -> None:
     world = World(2)
     await world.bulk.repartition(12)
     batch = await submitted(world)
-    world.server.fleet._plan = None
+    world.server.fleet._fleet.plan = None
     async with world.consumer():
         assert (await world.bulk.wait(batch.id, 60.0)).done == 2_000
 

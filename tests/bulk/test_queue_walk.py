@@ -31,6 +31,7 @@ from heatsink.testing.servers import RedisServer
 
 from .conftest import redis_queue
 from .driver import lose_chunk
+from .stepped import HOUR_S, ServerClock
 
 Answer = TypeVar("Answer")
 PARTITION = 3
@@ -64,6 +65,7 @@ class Walk:
     reference: QueueStores
     tested: QueueStores
     clock: ManualClock
+    of_server: ServerClock
     rng: Random
     parts: dict[str, Part] = field(default_factory=dict)
     held: list[Slice] = field(default_factory=list)
@@ -158,6 +160,8 @@ class Walk:
 
     async def wait(self) -> None:
         await self.clock.advance(self.rng.choice([0.001, 0.01, 0.05, 0.6, 6.0, 61.0]))
+        if self.rng.random() < 0.2:
+            self.of_server.offset_s += self.rng.choice([-HOUR_S, -3.0, -0.1, 0.1, 3.0, HOUR_S])
         await self.both(lambda s: s.fleet.own(PARTITION, "me", 30_000))
 
     async def chores(self) -> None:
@@ -203,9 +207,10 @@ def _sorted_lanes(claimed: Claimed) -> Claimed:
 async def test_redis_does_what_the_reference_does(
     seed: int, server: RedisServer, clock: ManualClock
 ) -> None:
-    async with redis_queue(server.url, clock) as tested:
-        reference = MemoryQueueServer(clock).stores()
-        walk = Walk(reference, tested, clock, Random(seed))
+    of_server = ServerClock(clock)
+    async with redis_queue(server.url, clock, of_server) as tested:
+        reference = MemoryQueueServer(of_server).stores(clock)
+        walk = Walk(reference, tested, clock, of_server, Random(seed))
         await walk.both(lambda s: s.fleet.own(PARTITION, "me", 30_000))
         for _ in range(150):
             await walk.step()

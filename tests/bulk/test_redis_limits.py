@@ -12,6 +12,7 @@ from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisServer
 
 from .conftest import redis_queue
+from .stepped import HOUR_S, ServerClock
 
 LANE = "ada:mail"
 RATES = [Rate(1), Rate(7), Rate(1_000), Rate(123_456), Rate(30_000, 60.0), Rate(100, 3600.0), None]
@@ -19,12 +20,15 @@ RATES = [Rate(1), Rate(7), Rate(1_000), Rate(123_456), Rate(30_000, 60.0), Rate(
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_lua_and_python_agree(seed: int, server: RedisServer, clock: ManualClock) -> None:
-    rng, python = Random(seed), MemoryQueueServer(clock).stores().limits
-    async with redis_queue(server.url, clock) as stores:
+    rng, of_server = Random(seed), ServerClock(clock)
+    python = MemoryQueueServer(of_server).stores(clock).limits
+    async with redis_queue(server.url, clock, of_server) as stores:
         lua = stores.limits
         for _ in range(150):
             step, wait_s = rng.random(), rng.choice([0.0, 0.0013, 0.07, 0.6, 2.0, 9.0, 40.0])
             await clock.advance(wait_s)
+            if rng.random() < 0.1:
+                of_server.offset_s += rng.choice([-HOUR_S, -0.5, 1.0, 5.0, HOUR_S])
             for limits in (python, lua):
                 pick = Random(f"{seed} {step}")
                 if step < 0.15:

@@ -176,10 +176,11 @@ class Progress(msgspec.Struct, frozen=True):
     waiting: int
     """Items that wait: for a worker, their rate or their next attempt."""
     eta_s: float | None
-    """Seconds left by the pace so far; None until there is a pace, while it is paused, and while no
-    worker can run it."""
+    """Seconds left by the pace so far, and no fewer than its rate limit and back-off take; None
+    until there is a pace, while it is paused, and while no worker can run it."""
     reason: str = ""
-    """Why it was aborted, which items were lost, or what it waits for if no worker can run it."""
+    """Why it was aborted, which items were lost, or what it waits for: a worker that can run it,
+    or, if that is all that is left, its rate limit or back-off."""
     missing: tuple[Span, ...] = ()
     """Which items were lost: the index of the first and how many, for each range."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -38,8 +38,6 @@ ENDED_MAX = 10_000
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
-
-
 Durability = Literal["fsync", "relaxed"]
 
 
@@ -291,11 +289,12 @@ class Bulk:
             sum(getattr(each, name) for each in known if each)
             for name in ("done", "failed", "cancelled")
         )
-        running = sum(count.running for count in counts.values() if count)
+        found = [count for count in counts.values() if count]
+        running = sum(count.running for count in found)
         lost = total(batch.missing)
         waiting = max(batch.items - done - failed - cancelled - lost - running, 0)
         left = waiting + running
-        reason = await self._reason(batch, left)
+        eta_s, reason = await self._outlook(batch, found, left)
         return Progress(
             id=batch.id,
             action=batch.action,
@@ -308,7 +307,7 @@ class Bulk:
             lost=lost,
             running=running,
             waiting=waiting,
-            eta_s=None if left and reason else await self._eta_s(batch, done, left),
+            eta_s=eta_s,
             reason=reason,
             missing=batch.missing,
         )
@@ -331,10 +330,20 @@ class Bulk:
             self._ended.append((batch.id, batch.version))
         return batch
 
-    async def _reason(self, batch: Batch, left: int) -> str:
-        if not left or batch.state != "running":
-            return changes.reason(batch, [batch.action])
-        return changes.reason(batch, await self._patience.call(self._stores.fleet.offered))
+    async def _outlook(
+        self, batch: Batch, counts: Sequence[PartCounts], left: int
+    ) -> tuple[float | None, str]:
+        """When it may end, and why it does not get on."""
+        if batch.is_final or not left or batch.state == "paused":
+            eta_s = None if left and batch.state == "paused" else 0.0
+            return eta_s, changes.reason(batch, [batch.action])
+        call, limits, lane = self._patience.call, self._stores.limits, lane_of(batch)
+        if reason := changes.reason(batch, await call(self._stores.fleet.offered)):
+            return None, reason
+        rate = await call(limits.rate_of, lane)
+        start_ms = 0.0 if rate is None else (await call(limits.reserve, lane, 0, 0)).then_ms
+        ahead = changes.ahead_of(counts, left, rate, start_ms)
+        return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
 
     async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
         """Of its parts, by their ids."""
@@ -344,14 +353,6 @@ class Bulk:
         )
         ids = (part.id for part in batch.parts)
         return dict(zip(ids, await asyncio.gather(*calls), strict=True))
-
-    async def _eta_s(self, batch: Batch, done: int, left: int) -> float | None:
-        if batch.is_final or not left:
-            return 0.0
-        if batch.state == "paused":
-            return None
-        rate = await self._patience.call(self._stores.limits.rate_of, lane_of(batch))
-        return changes.eta_s(batch, done, left, rate, now_ms(self._clock))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
         """The newest batches first."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from heatsink.errors import Conflict, IdReused, NotFound
 
 from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, State
+from .rates import BOOKED_MS_MAX
 from .spans import Span, merged, named, total
-from .store import PartState, Verb
+from .store import PartCounts, PartState, Verb
 
 CALLBACK = ":done:"  # in the ids of completion callbacks
 VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
@@ -190,12 +192,65 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
     return f"waiting: no worker has action {batch.action!r}"
 
 
-def eta_s(batch: Batch, done: int, left: int, rate: float | None, now_ms: int) -> float | None:
-    """By the pace so far, and not before the rate limit allows."""
-    elapsed_s = max(now_ms - batch.submitted_ms, 1) / 1000
-    by_rate_s = left / rate if rate else None
-    by_pace_s = left * elapsed_s / done if done else by_rate_s
-    return max((s for s in (by_pace_s, by_rate_s) if s is not None), default=None)
+class Ahead(msgspec.Struct, frozen=True):
+    """What lies before a batch: so many items wait, of which some are in back-off.
+
+    The next start that its lane has not given to anybody is in `start_s`.
+    """
+
+    waiting: int
+    running: int
+    done: int = 0
+    backing_off: int = 0
+    backoff_s: float = 0.0
+    per_s: float | None = None
+    start_s: float = 0.0
+
+    @property
+    def left(self) -> int:
+        return self.waiting + self.running
+
+
+def ahead_of(
+    counts: Sequence[PartCounts], left: int, per_s: float | None, start_ms: float
+) -> Ahead:
+    running = sum(count.running for count in counts)
+    return Ahead(
+        waiting=left - running,
+        running=running,
+        done=sum(count.done for count in counts),
+        backing_off=sum(count.backing_off for count in counts),
+        backoff_s=max((count.backoff_ms for count in counts), default=0) / 1000,
+        per_s=per_s,
+        start_s=start_ms / 1000,
+    )
+
+
+def waits_for(ahead: Ahead) -> str:
+    """What all that is left waits for, if it is neither a worker nor a handler."""
+    if ahead.running or not ahead.waiting:
+        return ""
+    reasons = []
+    if ahead.backing_off < ahead.waiting:
+        if ahead.per_s is None or ahead.start_s <= 0:
+            return ""
+        reasons.append(f"its rate limit of {ahead.per_s:.3g}/s")
+    if ahead.backing_off:
+        reasons.append(f"back-off, up to {ahead.backoff_s:.1f} s")
+    return f"waiting: {' and '.join(reasons)}"
+
+
+def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
+    """By the pace so far, and not before the rate limit and the back-off allow."""
+    elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
+    by_rate_s = None
+    if ahead.per_s:
+        booked_s = ahead.start_s - BOOKED_MS_MAX / 1000  # some starts until then are its own
+        by_rate_s = max(left / ahead.per_s, booked_s + (left - 1) / ahead.per_s)
+    by_pace_s = left * elapsed_s / ahead.done if ahead.done else by_rate_s
+    if by_pace_s is None:
+        return None
+    return max(by_pace_s, by_rate_s or 0.0, ahead.backoff_s)
 
 
 def check_same(known: Batch, wanted: Batch) -> None:

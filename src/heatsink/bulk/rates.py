@@ -166,6 +166,12 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
     return Limit(rate, limit.explored, next_ms)
 
 
+def moved_along(limit: Limit, now_ms: float, late_ms: float) -> Limit:
+    """Time went on by a gap that was believed late: what is booked stays as far ahead as it was."""
+    booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+    return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
+
+
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
     """A pace that nobody asked for was not tried, so that time does not count."""
     known, idle_ms = limit.explored, now_ms - limit.next_ms

@@ -141,6 +141,9 @@ class PartCounts(msgspec.Struct, frozen=True):
     digest: int = 0
     chunks: int = 0
     recorded: int = 0
+    backing_off: int = 0
+    """Those of the delayed that are not due yet; the last of them is in `backoff_ms`."""
+    backoff_ms: int = 0
 
     @property
     def waiting(self) -> int:

@@ -98,8 +98,12 @@ class _Linked:
         self._store = store
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._store, name)
-        return lambda *arguments: self._link.call(method, *arguments)
+        def call(*arguments: Any) -> Awaitable[Any]:
+            as_of_now = getattr(self._store, "as_of_now", None)
+            store = as_of_now() if as_of_now else self._store
+            return self._link.call(getattr(store, name), *arguments)
+
+        return call
 
 
 def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stores:

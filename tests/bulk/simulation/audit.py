@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -20,8 +20,11 @@ Where = tuple[str, Place]  # part, place in it
 class Audit:
     """Who holds which item, and what became of it."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, lease_s: float, true_s: Callable[[], float]) -> None:
         self.history = history
+        self._lease_s = lease_s
+        self._true_s = true_s
+        self._kept_s: dict[str, float] = {}
         self.violation: Violation | None = None
         self.done: dict[tuple[str, int], str] = {}  # (part, index): batch
         self.failed: dict[tuple[str, int, int], str] = {}  # (part, index, lap): batch
@@ -45,13 +48,21 @@ class Audit:
         if claimed.attempt in self._names:
             self.complain(f"two leases have the name {claimed.attempt}")
         self._names[claimed.attempt] = claimed.part
+        self.kept([claimed.attempt])
         for offset in range(claimed.count):
             where = claimed.part, (lease.chunk, claimed.start + offset)
             if where in self._holder:
                 self.complain(f"item {where} is handed out to two attempts at once")
             self._holder[where] = claimed.attempt
 
-    def lost(self, lease: Lease) -> None:
+    def kept(self, attempts: Sequence[str]) -> None:
+        self._kept_s |= dict.fromkeys(attempts, self._true_s())
+
+    def lost(self, attempt: str, lease: Lease) -> None:
+        """A lease runs out by true time, whatever the server's clock says."""
+        age_s = self._true_s() - self._kept_s[attempt]
+        if age_s < self._lease_s - 0.01:
+            self.complain(f"{attempt} lost its lease {age_s:.3f} s after it was kept")
         for offset, mark in enumerate(lease.marks):
             if mark == ".":
                 self._holder.pop((lease.share.part.id, (lease.chunk, lease.start + offset)), None)
@@ -62,6 +73,8 @@ class Audit:
             self.complain(f"a fenced-out attempt changed item {place} of {share.part.batch}")
 
     def finished(self, share: Share, place: Place) -> None:
+        if place[0] not in share.chunks:
+            return  # damaged: which item it was cannot be told
         batch, index = item_at(share, place)
         if not self.history.successes[batch, index]:
             self.complain(f"item {index} of {batch} is done and never ran")
@@ -91,6 +104,7 @@ class Audit:
 
     def _patches(self) -> list[Any]:
         take, lose, settle = Partition._take, Partition._lose, Partition._settle
+        settle_all = Partition.settle
         finish, fail, delay = Share.finish, Share.fail, Share.delay
         audit = self
 
@@ -103,7 +117,7 @@ class Audit:
             return taken
 
         def audited_lose(queue: Partition, attempt: str, lease: Lease, now_ms: float) -> None:
-            audit.lost(lease)
+            audit.lost(attempt, lease)
             lose(queue, attempt, lease, now_ms)
 
         def audited_settle(queue: Partition, outcome: Outcome, now_ms: float) -> bool:
@@ -113,10 +127,15 @@ class Audit:
             finally:
                 audit._settling = ""
 
+        def audited_settle_all(
+            queue: Partition, outcomes: Any, beats: Sequence[str], *rest: Any
+        ) -> list[str]:
+            audit.kept(beats)
+            return settle_all(queue, outcomes, beats, *rest)
+
         def audited_finish(share: Share, place: Place) -> None:
             audit.settles(share, place)
-            if place[0] in share.chunks:  # else it was damaged meanwhile
-                audit.finished(share, place)
+            audit.finished(share, place)
             finish(share, place)
 
         def audited_fail(share: Share, place: Place, reason: str) -> None:
@@ -133,6 +152,7 @@ class Audit:
             patch.object(Partition, "_take", audited_take),
             patch.object(Partition, "_lose", audited_lose),
             patch.object(Partition, "_settle", audited_settle),
+            patch.object(Partition, "settle", audited_settle_all),
             patch.object(Share, "finish", audited_finish),
             patch.object(Share, "fail", audited_fail),
             patch.object(Share, "delay", audited_delay),

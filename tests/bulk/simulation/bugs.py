@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from heatsink.bulk import changes, reconcile, submit
+from heatsink.bulk import changes, reconcile, slot_time, submit
 from heatsink.bulk.batch import Batch, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.reconcile import Reconciler
+from heatsink.bulk.slot_time import Evidence, SlotTime
 from heatsink.bulk.spans import Cursor
 from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts
 from heatsink.bulk.submit import Submission
@@ -383,4 +384,44 @@ def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
         return await update(self, replace(batch, tag=known.tag) if known else batch)
 
     with patch.object(MemoryBatches, "update", trusting):
+        yield
+
+
+# -- clocks that step ---------------------------------------------------------------------------
+
+
+@bug
+def time_that_runs_backwards() -> Iterator[None]:
+    """The clock of the server is the time: when it is set back, all that waits waits longer."""
+    passed = SlotTime.passed
+
+    def followed(self: SlotTime, server_ms: float, evidence: Evidence) -> SlotTime:
+        if server_ms < self.server_ms:
+            own_ms = self.own_ms + server_ms - self.server_ms
+            return SlotTime(server_ms, own_ms, evidence.wall_ms)
+        return passed(self, server_ms, evidence)
+
+    with patch.object(SlotTime, "passed", followed):
+        yield
+
+
+@bug
+def a_forward_step_that_is_believed_at_once() -> Iterator[None]:
+    """All leases run out together, and lanes start what they have just started."""
+    with patch.object(slot_time, "STEP_MS", float("inf")):
+        yield
+
+
+@bug
+def a_gap_that_nobody_may_refuse() -> Iterator[None]:
+    """Who heard of the slot's time before is not asked: a step is believed a little later."""
+    passed = SlotTime.passed
+
+    def deaf(self: SlotTime, server_ms: float, evidence: Evidence) -> SlotTime:
+        return passed(self, server_ms, replace(evidence, due_ms=0.0))
+
+    with (
+        patch.object(SlotTime, "passed", deaf),
+        patch.object(slot_time, "BELIEVE_MS", 3_000.0),
+    ):
         yield

@@ -15,10 +15,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.slot_time import Evidence, Witness
 from heatsink.bulk.store import PartCounts, QueueStores
 from heatsink.clock import Clock
 from heatsink.errors import Unavailable
 from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.stores.memory.queue.queue import Timed
 
 FSYNC_S = (0.0, 0.3)
 HOME = 0
@@ -31,10 +33,45 @@ CHANGES = {
 
 
 class Call(NamedTuple):
+    """`time_s` is by the server's clock, `true_s` is when it really was."""
+
     store: str
     method: str
     arguments: tuple[Any, ...]
     time_s: float
+    true_s: float
+    knew: Memory
+
+
+class Memory(Witness):
+    """What a caller knew of the time when it called: the same when the call is run again."""
+
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
+        self._known: dict[str, Evidence] = {}
+
+    def evidence(self, slot: str) -> Evidence:
+        if slot not in self._known:
+            self._known[slot] = self._witness.evidence(slot)
+        return self._known[slot]
+
+    def heard(self, slot: str, own_ms: float) -> None:
+        self._witness.heard(slot, own_ms)
+
+    def forget(self) -> None:
+        """From now on nobody hears of what it is told."""
+        self._witness = Witness(_NoClock())
+
+
+class _NoClock(Clock):
+    def now_s(self) -> float:
+        return 0.0
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
 
 
 @dataclass
@@ -92,22 +129,24 @@ class LossyServer(MemoryQueueServer):
         self._server_clock = _ServerClock(clock)
         super().__init__(self._server_clock)
         self._rng = rng
+        self._then_s = 0.0
         self.machines = [Machine(number) for number in range(machines)]
 
-    def stores(self) -> QueueStores:
-        plain = super().stores()
+    def stores(self, clock: Clock | None = None) -> QueueStores:
+        plain, witness = super().stores(clock), Witness(clock or self._server_clock)
+
+        def routed(store: str) -> Any:
+            return _Routed(self, store, witness)
+
         return QueueStores(
-            queue=self._routed("queue"),
-            batches=self._routed("batches"),
-            limits=self._routed("limits"),
-            fleet=self._routed("fleet"),
+            queue=routed("queue"),
+            batches=routed("batches"),
+            limits=routed("limits"),
+            fleet=routed("fleet"),
             bell=plain.bell,
             soft=plain.soft,
             barrier=LossyBarrier(self, self._rng),
         )
-
-    def _routed(self, store: str) -> Any:
-        return _Routed(self, store)
 
     def machine_of(self, partition: int) -> Machine:
         return self.machines[partition % len(self.machines)]
@@ -116,12 +155,29 @@ class LossyServer(MemoryQueueServer):
         is_partition = store == "queue" or method in ("own", "disown")
         return self.machine_of(arguments[0]) if is_partition else self.machines[HOME]
 
-    async def call(self, store: str, method: str, arguments: tuple[Any, ...]) -> Any:
+    def true_s(self) -> float:
+        """The time that it really is, or was when the call came that is run again."""
+        return self._then_s or asyncio.get_running_loop().time()
+
+    async def call(
+        self, store: str, method: str, arguments: tuple[Any, ...], witness: Witness
+    ) -> Any:
         machine = self.machine_for(store, method, arguments)
         check_up(machine)
+        call = self._call(store, method, arguments, Memory(witness))
         if method in CHANGES[store]:
-            machine.log.append(Call(store, method, arguments, self._server_clock.now_s()))
-        return await getattr(getattr(self, store), method)(*arguments)
+            machine.log.append(call)
+        return await self._run(call)
+
+    def _call(self, store: str, method: str, arguments: tuple[Any, ...], knew: Memory) -> Call:
+        return Call(store, method, arguments, self._server_clock.now_s(), self.true_s(), knew)
+
+    def _run(self, call: Call) -> Coroutine[Any, Any, Any]:
+        store = self if call.store == "server" else getattr(self, call.store)
+        if isinstance(store, Timed):
+            store = store.seen_by(call.knew)
+        work: Coroutine[Any, Any, Any] = getattr(store, call.method)(*call.arguments)
+        return work
 
     # -- losing writes ---------------------------------------------------------------------
 
@@ -135,10 +191,10 @@ class LossyServer(MemoryQueueServer):
 
     def damage(self, partition: int, part: str, chunk: int) -> None:
         """Lose a chunk, as no server should."""
-        log = self.machine_of(partition).log
-        call = Call("server", "lose_chunk", (partition, part, chunk), self._server_clock.now_s())
-        log.append(call)
-        _finished(self.lose_chunk(*call.arguments))
+        memory = Memory(Witness(self._server_clock))
+        call = self._call("server", "lose_chunk", (partition, part, chunk), memory)
+        self.machine_of(partition).log.append(call)
+        _finished(self._run(call))
 
     async def lose_chunk(self, partition: int, part: str, chunk: int) -> None:
         if share := self.queue.partitions[partition].shares.get(part):
@@ -163,18 +219,20 @@ class LossyServer(MemoryQueueServer):
             self.batches._batches.clear()
             self.batches._gone_s.clear()
             self.limits._limits.clear()
-            self.fleet._members.clear()
-            self.fleet._offered_ms.clear()
-            self.fleet._plan = None
+            self.limits._times.clear()
+            fleet = self.fleet._fleet
+            fleet.members.clear()
+            fleet.offered_ms.clear()
+            fleet.plan = fleet.time = None
 
     def _run_again(self, machine: Machine) -> None:
-        bells, self.queue.bells = self.queue.bells, []
+        bells, self.queue.bells[:] = list(self.queue.bells), []
         for call in machine.log:
-            self._server_clock.then_s = call.time_s
-            store = self if call.store == "server" else getattr(self, call.store)
-            _finished(getattr(store, call.method)(*call.arguments))
-        self._server_clock.then_s = None
-        self.queue.bells = bells
+            self._server_clock.then_s, self._then_s = call.time_s, call.true_s
+            call.knew.forget()
+            _finished(self._run(call))
+        self._server_clock.then_s, self._then_s = None, 0.0
+        self.queue.bells[:] = bells
 
 
 class LossyBarrier:
@@ -214,12 +272,16 @@ class LossyBarrier:
 
 
 class _Routed:
-    def __init__(self, server: LossyServer, store: str) -> None:
+    def __init__(self, server: LossyServer, store: str, witness: Witness) -> None:
         self._server = server
         self._store = store
+        self._witness = witness
+
+    def as_of_now(self) -> _Routed:
+        return _Routed(self._server, self._store, self._witness.as_of_now())
 
     def __getattr__(self, method: str) -> Any:
-        return lambda *arguments: self._server.call(self._store, method, arguments)
+        return lambda *arguments: self._server.call(self._store, method, arguments, self._witness)
 
 
 def check_up(machine: Machine) -> None:

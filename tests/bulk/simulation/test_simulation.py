@@ -35,6 +35,7 @@ def test_runs_are_not_vacuous() -> None:
     assert sum(len(history.lane_starts_s["limited/ann"]) for history in histories) > 50
     assert events["accepted"] > 120
     assert min(events[verb] for verb in ("_pause", "_resume", "_cancel", "_retry_failed")) > 1
+    assert min(events["stepped back"], events["stepped ahead"]) > 5
     assert {"Overloaded", "Conflict"} <= errors.keys()
     assert any(count > 1 for history in histories for count in history.starts.values())
 

@@ -32,6 +32,8 @@ PATIENCE_S = 90.0
 STALE_S = 5.0
 LATE_S = (0.5, 8.0)
 LATENCY_S = (0.0005, 0.003)
+LEASE_S = 1.2
+STEP_S = 3600.0
 PARTITIONS = 4
 ACTIONS = ("work", "limited", "limited", "together")
 TENANTS = ("ann", "bob", "cleo")
@@ -65,7 +67,7 @@ class Node:
         self.handlers = Handlers(process, self.world.server, self.world.audit, self.rng)
         self.handlers.weights = self.world.weights or self.handlers.weights
         settings = ConsumerSettings(
-            workers=self.rng.choice((1, 2, 5)), lease_s=1.2, member_s=1.0, grace_s=1.0
+            workers=self.rng.choice((1, 2, 5)), lease_s=LEASE_S, member_s=1.0, grace_s=1.0
         )
         self.consumer = Consumer(
             process.stores(self.world.server),
@@ -91,12 +93,14 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.clock = SkewedClock()
-        self.server = LossyServer(self.clock, self.rng, machines=2 if seed % 3 == 0 else 1)
+        self.server_clock = SkewedClock()
+        machines = 2 if seed % 3 == 0 else 1
+        self.server = LossyServer(self.server_clock, self.rng, machines)
         self.loses_power = seed % 4 != 0
         self.fails_over = seed % 4 == 3
         self.is_damaged = seed % 5 == 4
         self.history = History()
-        self.audit = Audit(self.history)
+        self.audit = Audit(self.history, LEASE_S, self.server.true_s)
         self.weights: Any = None
         self.producers = [Node(f"producer-{n}", self) for n in range(2)]
         self.consumers = [Node(f"consumer-{n}", self) for n in range(3)]
@@ -125,6 +129,7 @@ class World:
             self._forever(self._make_trouble, 0.6),
             self._forever(self._lose_power, 4.0 if self.loses_power else 1e9),
             self._forever(self._damage, 5.0 if self.is_damaged else 1e9),
+            self._forever(self._step_server, 4.0),
         ]
 
     async def _forever(self, act: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -248,6 +253,15 @@ class World:
 
     async def _jump(self, node: Node) -> None:
         node.process.clock.offset_s += self.rng.uniform(-4.0, 4.0)
+
+    async def _step_server(self) -> None:
+        """Its clock is set an hour back or ahead, sometimes only for a moment."""
+        step_s = self.rng.choice((-STEP_S, STEP_S))
+        self.server_clock.offset_s += step_s
+        self.history.events["stepped back" if step_s < 0 else "stepped ahead"] += 1
+        if self.rng.random() < 0.4:
+            await asyncio.sleep(self.rng.uniform(0.0, 5.0))
+            self.server_clock.offset_s -= step_s
 
     async def _cut(self, node: Node) -> None:
         faults = node.process.faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heatsink.bulk.slot_time import Witness
 from heatsink.bulk.store import QueueStores
 from heatsink.clock import Clock
 from heatsink.registry.soft import SoftDecision
@@ -15,23 +16,24 @@ class MemoryQueueServer:
     """What the processes of one simulated fleet share, as they would share a Redis."""
 
     def __init__(self, clock: Clock) -> None:
+        """`clock` is the server's own."""
         self._clock = clock
         self.queue = MemoryQueue(clock)
         self.batches = MemoryBatches(clock)
         self.limits = MemoryLimits(clock)
-        self.fleet = MemoryFleet(self.queue)
+        self.fleet = MemoryFleet(clock, self.queue)
         self.barrier = MemoryBarrier(self.queue, self.batches)
         self._soft: list[SoftDecision] = []
 
-    def stores(self) -> QueueStores:
-        """The view of one process; only its bell is its own."""
-        bell = MemoryBell(self._clock)
+    def stores(self, clock: Clock | None = None) -> QueueStores:
+        """The view of one process, whose clock this is; only its bell is its own."""
+        bell, witness = MemoryBell(self._clock), Witness(clock or self._clock)
         self.queue.bells.append(bell)
         return QueueStores(
-            queue=self.queue,
+            queue=self.queue.seen_by(witness),
             batches=self.batches,
-            limits=self.limits,
-            fleet=self.fleet,
+            limits=self.limits.seen_by(witness),
+            fleet=self.fleet.seen_by(witness),
             bell=bell,
             soft=MemorySoft(self._soft),
             barrier=self.barrier,

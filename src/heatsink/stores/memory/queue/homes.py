@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import builtins
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, PartPlace, Rate
 from heatsink.bulk.rates import Limit
+from heatsink.bulk.slot_time import SlotTime, Witness, moved_along
 from heatsink.bulk.store import ANNOUNCED_MS, Grants, PartCounts, Plan
 from heatsink.clock import Clock
 
-from .queue import MemoryQueue
+from .queue import MemoryQueue, Timed
 
 
 class MemoryBatches:
@@ -70,28 +72,43 @@ class MemoryBatches:
             self._batches.pop(id, None)
 
 
-class MemoryLimits:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._limits: defaultdict[str, Limit] = defaultdict(Limit)
+class MemoryLimits(Timed):
+    """Each limit has a time of its own, from the first that is known of it."""
 
-    def _now_ms(self) -> float:
-        return self._clock.now_s() * 1000
+    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
+        super().__init__(clock, witness)
+        self._limits: dict[str, Limit] = {}
+        self._times: dict[str, SlotTime] = {}
+
+    def _read(self, lane: str) -> tuple[Limit, SlotTime]:
+        limit, time = self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
+        if time.late_ms:
+            limit = rates.moved_along(limit, time.own_ms, time.late_ms)
+        return limit, time
+
+    def _keep(self, lane: str, limit: Limit, time: SlotTime) -> None:
+        self._limits[lane], self._times[lane] = limit, time
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        self._limits[lane] = rates.declared(self._limits[lane], rate, self._now_ms())
+        limit, time = self._read(lane)
+        if rate is not None or lane in self._limits:
+            self._keep(lane, rates.declared(limit, rate, time.own_ms), time)
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        limit, grants = rates.reserve(self._limits[lane], self._now_ms(), starts, ahead_ms)
-        self._limits[lane] = limit
+        limit, time = self._read(lane)
+        limit, grants = rates.reserve(limit, time.own_ms, starts, ahead_ms)
+        self._keep(lane, limit, time)
+        self._witness.heard(lane, time.told_ms)
         return grants
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
-        limit = self._limits[lane]
-        self._limits[lane] = rates.refused(limit, self._now_ms(), started_per_s, retry_after_ms)
+        limit, time = self._read(lane)
+        lowered = rates.refused(limit, time.own_ms, started_per_s, retry_after_ms)
+        self._keep(lane, lowered, time)
 
     async def rate_of(self, lane: str) -> float | None:
-        return rates.rate_of(self._limits[lane], self._now_ms())
+        limit, time = self._read(lane)
+        return rates.rate_of(limit, time.own_ms)
 
 
 class MemoryBarrier:
@@ -108,39 +125,60 @@ class MemoryBarrier:
         return [await self._batches.get(id) for id in ids]
 
 
-class MemoryFleet:
+@dataclass
+class _Fleet:
+    members: dict[str, float] = field(default_factory=dict)
+    offered_ms: dict[str, float] = field(default_factory=dict)
+    plan: Plan | None = None
+    time: SlotTime | None = None
+
+
+class MemoryFleet(Timed):
     """Ownership is kept in the partitions, where claims check it."""
 
-    def __init__(self, queue: MemoryQueue) -> None:
+    def __init__(self, clock: Clock, queue: MemoryQueue, witness: Witness | None = None) -> None:
+        super().__init__(clock, witness)
         self._queue = queue
-        self._members: dict[str, float] = {}
-        self._offered_ms: dict[str, float] = {}
-        self._plan: Plan | None = None
+        self._fleet = _Fleet()
+
+    def seen_by(self, witness: Witness) -> Self:
+        view = super().seen_by(witness)
+        view._queue = self._queue.seen_by(witness)
+        return view
+
+    def _now_ms(self) -> float:
+        fleet = self._fleet
+        time = fleet.time = self._time("fleet", fleet.time)
+        for dues in (fleet.members, fleet.offered_ms):
+            dues |= {name: moved_along(until_ms, time) for name, until_ms in dues.items()}
+        return time.own_ms
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        now_ms = self._queue.now_ms()
-        self._members[consumer] = now_ms + ttl_ms
+        fleet, now_ms = self._fleet, self._now_ms()
+        fleet.members[consumer] = now_ms + ttl_ms
         for action in actions:
-            until_ms = self._offered_ms.get(action, 0.0)
-            self._offered_ms[action] = max(until_ms, now_ms + ttl_ms)
-        self._members = {n: until for n, until in self._members.items() if until > now_ms}
-        return sorted(self._members)
+            until_ms = fleet.offered_ms.get(action, 0.0)
+            fleet.offered_ms[action] = max(until_ms, now_ms + ttl_ms)
+        fleet.members = {n: until for n, until in fleet.members.items() if until > now_ms}
+        self._witness.heard("fleet", fleet.time.told_ms if fleet.time else 0.0)
+        return sorted(fleet.members)
 
     async def leave(self, consumer: str) -> None:
-        self._members.pop(consumer, None)
+        self._fleet.members.pop(consumer, None)
 
     async def actions(self) -> list[str]:
-        names = self._offered_since(self._queue.now_ms() - ANNOUNCED_MS)
+        names = self._offered_since(self._now_ms() - ANNOUNCED_MS)
         return [name for name in names if not name.startswith(BUILT_IN)]
 
     async def offered(self) -> list[str]:
-        return self._offered_since(self._queue.now_ms()) if self._members else []
+        return self._offered_since(self._now_ms()) if self._fleet.members else []
 
     def _offered_since(self, time_ms: float) -> list[str]:
-        return sorted(name for name, until_ms in self._offered_ms.items() if until_ms > time_ms)
+        offered_ms = self._fleet.offered_ms
+        return sorted(name for name, until_ms in offered_ms.items() if until_ms > time_ms)
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        queue, now_ms = self._queue.partitions[partition], self._queue.now_ms()
+        queue, now_ms = self._queue.partitions[partition], self._queue.told_ms(partition)
         if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
             return False
         queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
@@ -148,15 +186,17 @@ class MemoryFleet:
         return True
 
     async def disown(self, partition: int, consumer: str) -> None:
-        queue = self._queue.partitions[partition]
+        queue, _ = self._queue.partitions[partition], self._queue.now_ms(partition)
         if queue.owner == consumer:
             queue.owner, queue.workers = "", 0
 
     async def plan(self, default: Plan) -> Plan:
-        self._plan = self._plan or default
-        return self._plan
+        self._fleet.plan = self._fleet.plan or default
+        return self._fleet.plan
 
     async def change(self, plan: Plan) -> Plan:
-        if self._plan is None or plan.version > self._plan.version:
-            self._plan = plan
-        return self._plan
+        known = self._fleet.plan
+        if known is None or plan.version > known.version:
+            self._fleet.plan = plan
+            return plan
+        return known

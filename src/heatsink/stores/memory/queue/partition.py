@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.slot_time import SlotTime, moved_along
 from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     BACK,
@@ -58,6 +59,7 @@ class Lease:
 
 @dataclass
 class Partition:
+    time: SlotTime | None = None
     owner: str = ""
     owned_until_ms: float = 0.0
     workers: int = 0
@@ -70,12 +72,23 @@ class Partition:
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
     suspects_running: int = 0
 
+    def pass_time(self, time: SlotTime) -> None:
+        """Who holds something loses nothing by a gap that is believed late."""
+        self.time = time
+        if not time.late_ms:
+            return
+        self.owned_until_ms = moved_along(self.owned_until_ms, time)
+        for lease in self.leases.values():
+            lease.until_ms = moved_along(lease.until_ms, time)
+        for share in self.shares.values():
+            share.staged_ms += time.late_ms
+
     # -- parts come and go -----------------------------------------------------------------
 
     def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
         share = self.shares.setdefault(part.id, Share(part))
         if share.state == "staged":
-            share.stamp = int(now_ms)
+            share.stamp = share.staged_ms = int(now_ms)
             for chunk in chunks:
                 share.add(chunk)
 
@@ -318,13 +331,13 @@ class Partition:
         stale = [
             (share.part.id, share.part.batch, share.stamp)
             for share in self.shares.values()
-            if share.state == "staged" and now_ms - share.stamp > STALE_MS
+            if share.state == "staged" and now_ms - share.staged_ms > STALE_MS
         ]
         return Chores(list(self.outbox.values()), stale)
 
     def load(self, now_ms: float) -> PartitionLoad:
         ready = [share for share in self.shares.values() if share.state == "ready"]
-        oldest_ms = min((share.part.submitted_ms for share in ready if share.waiting), default=0)
+        oldest_ms = min((share.stamp for share in ready if share.waiting), default=0)
         weights = [(share.waiting, self._cost_us(share)) for share in ready]
         waiting = sum(count for count, _ in weights)
         cost_us = sum(count * cost for count, cost in weights)
@@ -342,9 +355,9 @@ class Partition:
             **self.tally,
         )
 
-    def part(self, part: str) -> PartCounts | None:
+    def part(self, part: str, now_ms: float) -> PartCounts | None:
         share = self.shares.get(part)
-        return share.counts() if share else None
+        return share.counts(now_ms) if share else None
 
     def failures(self, part: str, after: str, limit: int) -> list[FailedItem]:
         share = self.shares.get(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
 from heatsink.bulk.batch import Batch, PartEnd
 from heatsink.bulk.items import digest_of, digests_added
@@ -22,6 +22,7 @@ class Share:
     lap: int = 0
     since: int = 0
     stamp: int = 0
+    staged_ms: float = 0.0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     next_chunk: int = 0
@@ -271,7 +272,7 @@ class Share:
             self.chunks = {n: chunk for n, chunk in self.chunks.items() if n in kept}
         return PartEnd(part.batch, part.id, self.lap, self.done, self.failed, self.cancelled)
 
-    def counts(self) -> PartCounts:
+    def counts(self, now_ms: float) -> PartCounts:
         return PartCounts(
             self.state,
             self.size,
@@ -285,6 +286,8 @@ class Share:
             self.digest,
             self.staged,
             self.record.version if self.record else 0,
+            self.delayed_after(now_ms),
+            max(ceil(max(self.delayed.values(), default=now_ms) - now_ms), 0),
         )
 
     def gaps(self, chunks: int) -> list[Gap]:

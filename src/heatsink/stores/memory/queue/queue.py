@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.slot_time import SlotTime, Witness, time_after
 from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     Chores,
@@ -50,21 +53,54 @@ class MemoryBell:
         return rung
 
 
-class MemoryQueue:
-    """Time is the store's own, as it is with Redis."""
+class Timed:
+    """A store whose slots keep their own time. Each process has its own view of it, as a witness.
 
-    def __init__(self, clock: Clock) -> None:
+    Views share all else: what changes is never put into a field anew.
+    """
+
+    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
         self._clock = clock
+        self._witness = witness or Witness(clock)
+
+    def seen_by(self, witness: Witness) -> Self:
+        view = copy(self)
+        view._witness = witness
+        return view
+
+    def as_of_now(self) -> Self:
+        """For one call: what it knows of the time is from when it was sent."""
+        return self.seen_by(self._witness.as_of_now())
+
+    def _time(self, slot: str, known: SlotTime | None) -> SlotTime:
+        return time_after(known, self._clock.now_s() * 1000, self._witness.evidence(slot))
+
+
+class MemoryQueue(Timed):
+    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
+        super().__init__(clock, witness)
         self.partitions: defaultdict[int, Partition] = defaultdict(Partition)
         self.bells: list[MemoryBell] = []
 
-    def now_ms(self) -> float:
-        return self._clock.now_s() * 1000
+    def seen_ms(self, partition: int) -> float:
+        """The time there, for those who only look."""
+        return self._time(str(partition), self.partitions[partition].time).own_ms
+
+    def now_ms(self, partition: int) -> float:
+        queue = self.partitions[partition]
+        queue.pass_time(self._time(str(partition), queue.time))
+        return queue.time.own_ms if queue.time else 0.0
+
+    def told_ms(self, partition: int) -> float:
+        """Likewise, and whoever asked remembers it."""
+        now_ms, known = self.now_ms(partition), self.partitions[partition].time
+        self._witness.heard(str(partition), known.told_ms if known else 0.0)
+        return now_ms
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        queue = self.partitions[partition]
-        queue.stage(part, chunks, self.now_ms())
-        return queue.load(self.now_ms())
+        queue, now_ms = self.partitions[partition], self.now_ms(partition)
+        queue.stage(part, chunks, now_ms)
+        return queue.load(now_ms)
 
     async def steer(
         self,
@@ -75,28 +111,30 @@ class MemoryQueue:
         since: int = 0,
         record: Batch | None = None,
     ) -> bool:
-        found = self.partitions[partition].steer(part, verb, lap, since, record, self.now_ms())
+        queue = self.partitions[partition]
+        found = queue.steer(part, verb, lap, since, record, self.now_ms(partition))
         if verb in ("release", "resume", "retry"):
             for bell in self.bells:
                 bell.ring(partition)
         return found
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed:
-        return self.partitions[partition].claim(request, self.now_ms())
+        return self.partitions[partition].claim(request, self.told_ms(partition))
 
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
     ) -> list[str]:
-        return self.partitions[partition].settle(outcomes, beats, lease_ms, self.now_ms())
+        now_ms = self.now_ms(partition)
+        return self.partitions[partition].settle(outcomes, beats, lease_ms, now_ms)
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
-        return self.partitions[partition].chores(reported, self.now_ms())
+        return self.partitions[partition].chores(reported, self.now_ms(partition))
 
     async def load(self, partition: int) -> PartitionLoad:
-        return self.partitions[partition].load(self.now_ms())
+        return self.partitions[partition].load(self.seen_ms(partition))
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        return self.partitions[partition].part(part)
+        return self.partitions[partition].part(part, self.seen_ms(partition))
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         return self.partitions[partition].failures(part, after, limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from heatsink.bulk.slot_time import Witness
 from heatsink.bulk.store import QueueStores
 from heatsink.checks import check_number
 from heatsink.clock import Clock
@@ -20,7 +21,7 @@ from .keys import STAGE, QueueKeys
 from .limits import RedisLimits
 from .places import Places
 from .queue import RedisQueue
-from .scripts import Now, server_time
+from .scripts import Now, SlotClock, server_time
 
 KEEP_S = 7 * 24 * 3600.0
 
@@ -42,12 +43,13 @@ def open_queue(
     """The queue at `url`. `places` puts partitions on other Redises: {3: "redis://other"}.
 
     Ended parts are kept for `keep_s`. `replicas` have to acknowledge what is accepted. `now_ms` is
-    for tests: scripts go by the server's clock.
+    for tests: the clock of the server.
     """
     keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
     barrier = RedisBarrier(homes, keys, clock, durability, replicas)
-    queue = RedisQueue(homes, keys, keep_ms, now_ms)
+    time = SlotClock(Witness(clock), now_ms)
+    queue = RedisQueue(homes, keys, keep_ms, time)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 
     async def close() -> None:
@@ -58,8 +60,8 @@ def open_queue(
     return QueueStores(
         queue=queue,
         batches=RedisBatches(homes.home, keys),
-        limits=RedisLimits(homes.home, keys, now_ms),
-        fleet=RedisFleet(homes.home, keys, queue, now_ms),
+        limits=RedisLimits(homes.home, keys, time),
+        fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
         soft=RedisSoft(homes.home, Keys(keys.soft)),
         barrier=barrier,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ from heatsink.stores.redis.connection import Connection, Word
 
 from .keys import QueueKeys
 from .queue import RedisQueue
-from .scripts import Now, Script, server_time
+from .scripts import Script, SlotClock
 
 _PLAN = msgspec.msgpack.Decoder(Plan)
 _packed = msgspec.msgpack.Encoder().encode
@@ -25,20 +26,21 @@ class RedisFleet:
         connection: Connection,
         keys: QueueKeys,
         queue: RedisQueue,
-        now_ms: Now = server_time,
+        time: SlotClock,
     ) -> None:
         self._connection = connection
         self._keys = keys
         self._queue = queue
-        self._now_ms = now_ms
+        self._time = time
+        self._time_key = keys.fleet("time")
         self._join = Script("homes/fleet_join", "clock")
         self._offer = Script("homes/fleet_offer", "clock")
         self._plan = Script("homes/fleet_plan")
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
         await self._offers(0, ttl_ms, actions)
-        words = (repr(self._now_ms()), consumer, ttl_ms)
-        members = await self._join.run(self._connection, self._keys.fleet("members"), *words)
+        told, members = await self._timed(self._join, "members", "offers", consumer, ttl_ms)
+        self._time.heard(self._time_key, told)
         return sorted(member.decode() for member in members)
 
     async def leave(self, consumer: str) -> None:
@@ -53,12 +55,19 @@ class RedisFleet:
         return await self._offers(0) if is_anybody_there else []
 
     async def _offers(self, age_ms: int, ttl_ms: int = 0, actions: Sequence[str] = ()) -> list[str]:
-        words: list[Word] = [repr(self._now_ms()), age_ms, ANNOUNCED_MS, ttl_ms, *actions]
-        names = await self._offer.run(self._connection, self._keys.fleet("offers"), *words)
+        words: list[Word] = [age_ms, ANNOUNCED_MS, ttl_ms, *actions]
+        names = await self._timed(self._offer, "offers", "members", *words)
         return sorted(name.decode() for name in names)
 
+    async def _timed(self, script: Script, name: str, other: str, *words: Word) -> Any:
+        now, others = self._time.words(self._time_key), [self._time_key, self._keys.fleet(other)]
+        key = self._keys.fleet(name)
+        return await script.run(self._connection, key, now, *words, others=others)
+
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        return bool(await self._queue.run("own", partition, consumer, ttl_ms, workers))
+        owned, told = await self._queue.run("own", partition, consumer, ttl_ms, workers)
+        self._queue.heard(partition, told)
+        return bool(owned)
 
     async def disown(self, partition: int, consumer: str) -> None:
         await self._queue.run("disown", partition, consumer)

@@ -76,7 +76,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
 
     def fleet(self, name: str) -> str:
-        """`members`, `offers` (sorted sets by their end), `plan` (hash)."""
+        """`members`, `offers` (sorted sets by their end), `plan`, `time` (hashes)."""
         return f"/{self.stage}/fleet/{{fleet}}/{name}"
 
     @property

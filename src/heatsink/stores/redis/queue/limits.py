@@ -1,4 +1,4 @@
-"""Rate limits at home in Redis, on the server's clock: the Lua is a twin of `bulk/rates.py`."""
+"""Rate limits at home in Redis, each with a time of its own: the Lua is `bulk/rates.py`'s twin."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from heatsink.bulk.store import Grants
 from heatsink.stores.redis.connection import Connection, Word
 
 from .keys import QueueKeys
-from .scripts import Now, Script, server_time
+from .scripts import Script, SlotClock
 
 _OPERATIONS = ("declare", "reserve", "refused", "rate")
 
 
 class RedisLimits:
-    def __init__(self, connection: Connection, keys: QueueKeys, now_ms: Now = server_time) -> None:
+    def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
         self._connection = connection
         self._keys = keys
-        self._now_ms = now_ms
+        self._time = time
         self._scripts = {
             name: Script(f"homes/limit_{name}", "clock", "limit") for name in _OPERATIONS
         }
 
     async def _run(self, operation: str, lane: str, *words: Word) -> Any:
-        key, now = self._keys.limit(lane), repr(self._now_ms())
-        return await self._scripts[operation].run(self._connection, key, now, *words)
+        key = self._keys.limit(lane)
+        script, now = self._scripts[operation], self._time.words(key)
+        return await script.run(self._connection, key, now, *words, others=[key])
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
         words = (rate.count, repr(rate.period_s)) if rate else ("", "")
         await self._run("declare", lane, *words)
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        size, count, *times = await self._run("reserve", lane, starts, ahead_ms)
+        size, count, *times, told = await self._run("reserve", lane, starts, ahead_ms)
+        self._time.heard(self._keys.limit(lane), told)
         first_ms, step_ms, now_ms = map(float, times)
         waits = [first_ms + step_ms * i - now_ms for i in range(count)]
         return Grants(size, waits, now_ms, first_ms + step_ms * count - now_ms)

@@ -32,14 +32,26 @@ from heatsink.stores.redis.connection import Word
 
 from .keys import QueueKeys, handle
 from .places import Places
-from .scripts import Now, Script, server_time
+from .scripts import Script, SlotClock
 
 _SHARED = ("clock", "state", "rotation", "items", "load")
 _OPERATIONS = (
-    *("stage", "steer", "claim", "settle", "chores", "load", "failures", "gaps", "live_parts"),
+    *(
+        "stage",
+        "steer",
+        "claim",
+        "settle",
+        "chores",
+        "load",
+        "part",
+        "failures",
+        "gaps",
+        "live_parts",
+    ),
     *("own", "disown"),
 )
 _SLICE_WORDS = 5
+NOT_OWNED = Claimed(False, [], [], False, None)
 _INFO: msgspec.msgpack.Decoder[tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple)
 _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msgpack.Decoder(
     tuple[str, str, int, int, int, int]
@@ -54,19 +66,23 @@ COUNTED = (
 
 
 class RedisQueue:
-    def __init__(
-        self, places: Places, keys: QueueKeys, keep_ms: int, now_ms: Now = server_time
-    ) -> None:
+    def __init__(self, places: Places, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
         self._places = places
         self._keys = keys
         self._keep_ms = keep_ms
-        self._now_ms = now_ms
+        self._time = time
         self._scripts = {name: Script(f"partition/{name}", *_SHARED) for name in _OPERATIONS}
 
     async def run(self, operation: str, partition: int, *words: Word) -> Any:
         connection, key = self._places.connection(partition), self._keys.partition(partition)
-        now = repr(self._now_ms())
-        return await self._scripts[operation].run(connection, key, now, *words)
+        now = self._time.words(key)
+        return await self._scripts[operation].run(
+            connection, key, now, *words, others=[f"{key}meta"]
+        )
+
+    def heard(self, partition: int, told: bytes) -> None:
+        """What time it is in a partition."""
+        self._time.heard(self._keys.partition(partition), told)
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
         words: list[Word] = [_handle(part.id), _packed(_info(part))]
@@ -94,7 +110,9 @@ class RedisQueue:
             *(request.owner, request.attempt, request.want, request.lease_ms),
             *(grants, unanswered),
         )
-        return _claimed(await self.run("claim", partition, *words), request.attempt)
+        owned, told, *rest = await self.run("claim", partition, *words)
+        self.heard(partition, told)
+        return _claimed(rest, request.attempt) if owned else NOT_OWNED
 
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
@@ -117,8 +135,8 @@ class RedisQueue:
         return _load(await self.run("load", partition))
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        connection, key = self._places.connection(partition), self._keys.part(partition, part)
-        return counts_of(await connection.run("HMGET", key, *COUNTED))
+        found = await self.run("part", partition, _handle(part))
+        return PartCounts(found[0].decode(), *found[1:]) if found else None
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
         found = await self.run("failures", partition, _handle(part), after, limit)
@@ -143,7 +161,7 @@ class RedisQueue:
 
 
 def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
-    """From the fields `COUNTED` of a part; None if there is no such part."""
+    """From the fields `COUNTED` of a part; None if there is no such part. Back-off is not told."""
     state, *numbers = words
     if state is None:
         return None
@@ -191,9 +209,7 @@ def _load(answer: Sequence[Any]) -> PartitionLoad:
 
 
 def _claimed(answer: Sequence[Any], attempt: str) -> Claimed:
-    if not answer[0]:
-        return Claimed(False, [], [], False, None)
-    _, more, wake_ms, lanes, infos, bodies, slices = answer
+    more, wake_ms, lanes, infos, bodies, slices = answer
     depths = zip(lanes[::2], lanes[1::2], strict=True)
     parts = [_INFO.decode(info) for info in infos]
     return Claimed(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
+from heatsink.bulk.slot_time import Witness
 from heatsink.stores.redis.connection import Connection, Refused, Word
 
 Now = Callable[[], float]
@@ -15,6 +16,22 @@ Now = Callable[[], float]
 def server_time() -> float:
     """0 lets a script ask the server's own clock; tests bring one of theirs."""
     return 0.0
+
+
+class SlotClock:
+    """What scripts are told of the time: the server's if it is a test's, and what we know of it."""
+
+    def __init__(self, witness: Witness, now_ms: Now = server_time) -> None:
+        self._witness = witness
+        self._now_ms = now_ms
+
+    def words(self, slot: str) -> str:
+        """The first argument of every script that goes by its slot's time."""
+        known = self._witness.evidence(slot)
+        return f"{self._now_ms()!r} {known.wall_ms!r} {known.up_ms!r} {known.due_ms!r}"
+
+    def heard(self, slot: str, told: bytes) -> None:
+        self._witness.heard(slot, float(told))
 
 
 class Script:
@@ -27,10 +44,14 @@ class Script:
         self._text = "\n".join(texts)
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, connection: Connection, key: str, *words: Word) -> Any:
+    async def run(
+        self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
+    ) -> Any:
+        """The first of the other keys is the hash that keeps the slot's time."""
+        keys: list[Word] = [1 + len(others), key, *others]
         try:
-            return await connection.run("EVALSHA", self._digest, 1, key, *words)
+            return await connection.run("EVALSHA", self._digest, *keys, *words)
         except Refused as refused:
             if refused.code != "NOSCRIPT":
                 raise
-        return await connection.run("EVAL", self._text, 1, key, *words)
+        return await connection.run("EVAL", self._text, *keys, *words)

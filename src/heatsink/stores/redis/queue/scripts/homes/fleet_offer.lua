@@ -1,8 +1,10 @@
 -- fleet_offer: now, age_ms, keep_ms, ttl_ms, actions… Answers what was offered at most age_ms ago;
 -- asked with no actions, it only looks.
+keep_time()
+for _, place in ipairs({ 1, 3 }) do move_along(KEYS[place], still_due()) end
 local age_ms, keep_ms, ttl_ms = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for place = 5, #ARGV do
   redis.call('ZADD', KEYS[1], 'GT', now + ttl_ms, ARGV[place])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - keep_ms)
-return redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.17g', now - age_ms), '+inf')
+return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. exactly(now - age_ms), '+inf')

@@ -4,6 +4,7 @@ if tonumber(ARGV[2]) ~= limit.count or tonumber(ARGV[3]) ~= limit.period_s then
 end
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], 'count', 'period_s')
+  if not is_new then keep({}) end
 else
   keep({ count = ARGV[2], period_s = ARGV[3] })
 end

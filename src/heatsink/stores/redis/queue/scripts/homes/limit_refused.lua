@@ -1,5 +1,8 @@
 -- limit_refused: now, started_per_s, retry_after_ms. Answers to one surge count once.
-if limit.level and now - limit.since_ms < GUARD_MS then return 0 end
+if limit.level and now - limit.since_ms < GUARD_MS then
+  keep({})
+  return 0
+end
 
 local level, since_ms, found
 local function search(per_s)

@@ -1,4 +1,5 @@
--- limit_reserve: now, starts, ahead_ms. Answers size and number of grants, first, step, now.
+-- limit_reserve: now, starts, ahead_ms. Answers size and number of grants, first, step, now, and
+-- the time that may be remembered.
 local starts, ahead_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local idle_ms = now - next_ms
 if limit.level and idle_ms > 0 then
@@ -16,4 +17,4 @@ if step_ms > 0 then
   wanted = math.min(wanted, left_ms >= 0 and whole_times(left_ms, step_ms) + 1 or 0)
 end
 keep({ next_ms = first_ms + step_ms * wanted })
-return { size, wanted, exactly(first_ms), exactly(step_ms), exactly(now) }
+return { size, wanted, exactly(first_ms), exactly(step_ms), exactly(now), exactly(told) }

@@ -1,4 +1,5 @@
 -- chores: now, keep_ms, then handle and packed end of each reported part
+begin()
 local ENDS_MAX = 1000
 
 local function same(one, other)
@@ -24,7 +25,7 @@ end
 redis.call('ZREMRANGEBYSCORE', TIMES, '-inf', meta.virtual)
 local ends = redis.call('ZRANGE', OUTBOX, 0, ENDS_MAX - 1)
 if #ends > 0 then ends = redis.call('HMGET', ENDS, unpack(ends)) end
-local before = '(' .. string.format('%.17g', now - STALE_MS)
+local before = '(' .. exactly(now - STALE_MS)
 local stale = {}
 for _, handle in ipairs(redis.call('ZRANGEBYSCORE', STAGED, '-inf', before, 'LIMIT', 0, ENDS_MAX)) do
   local p = find_part(handle)

@@ -1,8 +1,12 @@
 -- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed unanswered
--- Answers {owned, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent once.
+-- Answers {owned, time, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent
+-- once.
+begin()
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-if meta.owner ~= owner or now >= meta.until_ms then return { 0 } end
+if meta.owner ~= owner or now >= meta.until_ms then
+  return { 0, exactly(told) }
+end
 
 local infos, info_of, bodies, body_of, slices, count_of = {}, {}, {}, {}, {}, 0
 local texts = {} -- chunks that were read
@@ -252,4 +256,4 @@ if not find_lease(attempt .. ':0') then -- else this very call came twice
 end
 save()
 local more = redis.call('EXISTS', TENANTS)
-return { 1, more, wake_ms(), lanes(), infos, bodies, slices }
+return { 1, exactly(told), more, wake_ms(), lanes(), infos, bodies, slices }

@@ -1,4 +1,5 @@
 -- disown: now, consumer
+begin()
 if meta.owner == ARGV[2] then
   meta.owner, meta.workers = '', 0
   save()

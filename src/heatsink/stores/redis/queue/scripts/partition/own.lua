@@ -1,6 +1,9 @@
--- own: now, consumer, ttl_ms, workers
+-- own: now, consumer, ttl_ms, workers. Answers whether it owns, and the time.
+begin()
 local owner = meta.owner or ''
-if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then return 0 end
+if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then
+  return { 0, exactly(told) }
+end
 meta.owner, meta.until_ms, meta.workers = ARGV[2], now + tonumber(ARGV[3]), tonumber(ARGV[4])
 save()
-return 1
+return { 1, exactly(told) }

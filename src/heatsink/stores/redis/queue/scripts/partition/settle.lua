@@ -1,4 +1,5 @@
 -- settle: now, lease_ms, packed {attempt, marks, used_us, setbacks} outcomes, packed beats
+begin()
 local until_ms = now + tonumber(ARGV[2])
 local lost, is_lost = {}, {}
 

@@ -1,5 +1,6 @@
 -- stage: now, handle, packed part, then number, count, body of each chunk
 local DIGESTS = 2 ^ 48
+begin()
 local handle, packed = ARGV[2], ARGV[3]
 local p = find_part(handle)
 if not p then

@@ -1,4 +1,5 @@
 -- steer: now, handle, verb, lap, since, channel, partition, record ("" if none)
+begin()
 local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local p = find_part(ARGV[2])
 if not p then return 0 end

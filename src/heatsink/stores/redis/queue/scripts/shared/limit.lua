@@ -21,12 +21,14 @@ do
   local stored = redis.call('HGETALL', KEYS[1])
   for i = 1, #stored, 2 do limit[stored[i]] = tonumber(stored[i + 1]) end
 end
-local next_ms = limit.next_ms or 0
-
-local function exactly(number) return string.format('%.17g', number) end
+local is_new, next_ms = next(limit) == nil, limit.next_ms or 0
+if late > 0 then
+  next_ms = math.max(next_ms, math.min(next_ms + late, now + BOOKED_MS_MAX + LATE_MS))
+end
 
 local function keep(fields)
-  local words = {}
+  next_ms = fields.next_ms or next_ms
+  local words = { 'time', time, 'next_ms', exactly(next_ms) }
   for name, value in pairs(fields) do
     words[#words + 1] = name
     words[#words + 1] = type(value) == 'number' and exactly(value) or value

@@ -4,7 +4,7 @@ local SAMPLE = 64
 
 local function later(parts_late, delayed)
   local counted, known = 0, 0
-  local after = '(' .. string.format('%.17g', now)
+  local after = '(' .. exactly(now)
   for _, handle in ipairs(redis.call('SRANDMEMBER', parts_late, SAMPLE)) do
     local key = root .. 'part/' .. handle .. '/delayed'
     counted = counted + redis.call('ZCOUNT', key, after, '+inf')
@@ -25,7 +25,7 @@ local function load()
   local oldest = redis.call('ZRANGE', AGES, 0, 0, 'WITHSCORES')[2]
   return { math.max(meta.waiting - delayed - limited, 0), limited, delayed, meta.in_flight,
     redis.call('HLEN', CENSUS),
-    string.format('%.17g', meta.waiting > 0 and cost_us / meta.waiting or 0),
+    exactly(meta.waiting > 0 and cost_us / meta.waiting or 0),
     oldest and math.max(math.floor(now - oldest), 0) or 0,
     meta.claimed, meta.done, meta.failed, meta.retried, meta.fenced, meta.expired, meta.workers,
     meta.used_us }

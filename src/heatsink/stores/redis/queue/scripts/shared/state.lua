@@ -45,6 +45,18 @@ do
   for name, value in pairs(meta) do meta_was[name] = value end
 end
 
+-- What every script does first that changes something.
+local function begin()
+  keep_time()
+  move_along(EXPIRY, still_due())
+  move_along(STAGED, '-inf')
+  if late > 0 and meta.until_ms > now - late then
+    meta.until_ms = meta.until_ms + late
+    meta_was.until_ms = meta.until_ms
+    redis.call('HSET', META, 'until_ms', meta.until_ms)
+  end
+end
+
 local costs = {}
 local function cost_of(p)
   local action = p.info[ACTION]
@@ -115,7 +127,7 @@ local function keep_gauges(p)
   if IS_LIVE[p.state] and not IS_LIVE[was.state] then redis.call('ZADD', LIVE, 0, p.handle) end
   if IS_LIVE[was.state] and not IS_LIVE[p.state] then redis.call('ZREM', LIVE, p.handle) end
   if (before > 0) ~= (after > 0) then
-    if after > 0 then redis.call('ZADD', AGES, p.info[SUBMITTED], p.handle)
+    if after > 0 then redis.call('ZADD', AGES, p.stamp, p.handle)
     else redis.call('ZREM', AGES, p.handle) end
   end
   local late_before, late_after = was_ready and was.delayed or 0, is_ready and p.delayed or 0
