@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -143,8 +144,6 @@ async def test_a_token_that_is_too_old_is_gone(api: AsyncClient) -> None:
 
 
 async def test_a_post_comes_home(api: AsyncClient, hs: Heatsink) -> None:
-    import asyncio
-
     worker = hs.worker(Actions())
     running = asyncio.ensure_future(worker.run())
     try:
@@ -158,6 +157,32 @@ async def test_a_post_comes_home(api: AsyncClient, hs: Heatsink) -> None:
         assert [(each["author"], each["body"]) for each in posts] == [("bob", "hi")]
         await api.post("/v1/timelines/ann/follows", json={"author": "bob", "follows": False})
         assert (await api.get("/v1/timelines/ann/home")).json()["posts"] == []
+    finally:
+        worker.stop()
+        await running
+
+
+async def test_posts_of_two_authors_with_one_id_are_both_shown_page_by_page(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    worker = hs.worker(Actions())
+    running = asyncio.ensure_future(worker.run())
+    try:
+        id = None
+        for author in ("bob", "cyd"):
+            await api.post("/v1/timelines/ann/follows", json={"author": author})
+            new = {"body": author} if id is None else {"body": author, "id": id}
+            post = (await api.post(f"/v1/timelines/{author}/posts", json=new)).json()
+            id = post["id"]
+            await hs.bulk.wait(post["batch"], timeout_s=20)
+        home, found = "/v1/timelines/ann/home", []
+        page = (await api.get(home, params={"limit": 1})).json()
+        while True:
+            found += [post["author"] for post in page["posts"]]
+            if page["cursor"] is None:
+                break
+            page = (await api.get(home, params={"limit": 1, "cursor": page["cursor"]})).json()
+        assert found == ["cyd", "bob"]
     finally:
         worker.stop()
         await running
