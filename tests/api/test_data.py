@@ -13,6 +13,7 @@ from httpx import AsyncClient
 
 from heatsink import Heatsink, Snowflake, Ulid, connect
 from heatsink.bulk import Actions
+from tests.spread.test_log import losing_the_first_answer
 
 MESSAGES = "/v1/conversations/conv/messages"
 
@@ -124,6 +125,16 @@ async def test_ids_are_of_the_deployments_kind(scheme: Ulid | Snowflake, tmp_pat
         assert (await client.get(f"{MESSAGES}/{mine}")).json()["body"] == "x"
         wrong = await client.post(MESSAGES, json={"body": "x", "id": "not-an-id"})
         assert (wrong.status_code, wrong.json()["field"]) == (400, "id")
+
+
+async def test_a_message_without_an_id_is_created_also_after_a_lost_answer(
+    api: AsyncClient,
+) -> None:
+    with losing_the_first_answer():
+        made = await api.post(MESSAGES, json={"body": "x"})
+        again = await api.post(MESSAGES, json={"body": "x", "id": made.json()["id"]})
+    assert (made.status_code, again.status_code) == (201, 200)
+    assert len((await api.get(MESSAGES)).json()["messages"]) == 1
 
 
 async def test_a_counter_counts_once_per_token(api: AsyncClient) -> None:

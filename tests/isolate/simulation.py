@@ -129,10 +129,8 @@ class World:
     async def step(self) -> None:
         author, user = self.rng.choice(AUTHORS), self.rng.choice(USERS)
         choice = self.rng.random()
-        if choice < 0.28:
-            await self._post(author)
-        elif choice < 0.38:
-            await self._post_under_one_id()
+        if choice < 0.38:
+            await (self._post(author) if choice < 0.28 else self._post_under_one_id())
         elif choice < 0.45:
             await asyncio.gather(*(self._post(author) for _ in range(BURST)))
         elif choice < 0.63:

@@ -33,7 +33,7 @@ class HomeStore(Protocol):
         """Add to the homes of users of one slot. Said twice, it is there once."""
 
     async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
-        """Entries below that one, the newest first. None if the home was never built, or was lost."""
+        """Entries below one, the newest first. None if the home was never built, or was lost."""
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
         """Add entries to each home; with `built`, it counts as whole from now on."""
