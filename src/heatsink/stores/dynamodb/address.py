@@ -81,7 +81,8 @@ def check_table(name: str, field: str = "url") -> str:
 def _checked(endpoint: str) -> str:
     if endpoint and not _is_server(endpoint):
         raise InvalidSetting(
-            f"endpoint must be http://host:port or https://host:port, not {shown(shown_url(endpoint))}"
+            "endpoint must be http://host:port or https://host:port, not "
+            f"{shown(shown_url(endpoint))}"
         )
     return _as_sent(endpoint) if endpoint else ""
 
