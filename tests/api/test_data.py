@@ -148,6 +148,18 @@ async def test_a_counter_counts_once_per_token(api: AsyncClient) -> None:
     assert (await api.get("/v1/counters/c")).json() == {"value": 6}
 
 
+async def test_an_add_past_the_bound_is_refused_by_its_field_and_the_rest_is_readable(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    await asyncio.gather(*(hs.counters.add("c", 2**53) for _ in range(2**10 - 1)))
+    refused = await api.post("/v1/counters/c", json={"amount": 2**53})
+    assert (refused.status_code, refused.json()["field"]) == (400, "amount")
+    async with hs.counters.buffered() as counts:
+        for _ in range(3):
+            await counts.add("c", 2**53)
+    assert (await api.get("/v1/counters/c")).json() == {"value": 2**63 + 2**53 * 2}
+
+
 async def test_a_token_that_is_too_old_is_gone(api: AsyncClient) -> None:
     old = "01700000-0000-7000-8000-000000000000"
     answer = await api.post("/v1/counters/c", json={"token": old})

@@ -115,14 +115,22 @@ async def test_closing_finishes_what_was_submitted(tmp_path: Path) -> None:
 
 
 async def test_an_operation_that_fails_half_way_leaves_no_trace(tmp_path: Path) -> None:
-    stores = open_stores(tmp_path)
-    for partition in ("k#0", "k#1"):
-        await stores.counters.add(partition, b"t", 1_000, 2**62)
-    with pytest.raises(InvalidSetting):
-        await stores.counters.fold(["k", "k#0", "k#1"], "k", before_ms=2_000)
-    totals = await stores.counters.totals(["k", "k#0", "k#1"])
-    assert [(total.value, total.sealed_ms) for total in totals] == [(0, 0), (2**62, 0), (2**62, 0)]
-    await stores.close()
+    database = Database(tmp_path / "x.db", log_module.run_batch)
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO shares (partition) VALUES ('half')")
+        raise InvalidSetting("amount is too large")
+
+    def whole(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO shares (partition) VALUES ('whole')")
+
+    together = [database.write(operation) for operation in (half, whole, half)]
+    refused, _, refused_too = await asyncio.gather(*together, return_exceptions=True)
+    assert isinstance(refused, InvalidSetting)
+    assert isinstance(refused_too, InvalidSetting)
+    sql = "SELECT partition FROM shares"
+    assert database.read(lambda connection: connection.execute(sql).fetchall()) == [("whole",)]
+    await database.close()
 
 
 async def test_a_bug_in_one_operation_spares_those_who_share_its_commit(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
     """For whoever submits a batch: the worker checks it again, by prefixes of its own."""
     if allowed_url(url, prefixes) is None:
         raise InvalidSetting(
-            f"{field} {shown(shown_url(url))} is not an allowed webhook: add its prefix to webhooks="
+            f"{field} {shown(shown_url(url))} is not an allowed webhook: "
+            "add its prefix to webhooks="
         )
     return url
 
