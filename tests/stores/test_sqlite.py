@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -30,6 +31,51 @@ def row(n: int, body: bytes = b"") -> Row:
 
 def open_stores(tmp_path: Path) -> Stores:
     return sqlite_stores(tmp_path / "x.db", SystemClock())
+
+
+FULL = 2
+
+
+async def test_the_connection_that_writes_waits_for_the_disk(tmp_path: Path) -> None:
+    """In WAL mode only FULL syncs each commit: with NORMAL a power cut takes the last ones."""
+    database = Database(tmp_path / "x.db", log_module.run_batch)
+
+    def pragmas(connection: sqlite3.Connection) -> list[object]:
+        names = ("journal_mode", "synchronous")
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    assert await database.write(pragmas) == ["wal", FULL]
+    await database.close()
+
+
+APPENDS = """
+import asyncio, sys, heatsink
+async def main():
+    async with heatsink.connect(sys.argv[1]) as hs:
+        for number in range(int(sys.argv[2])):
+            await hs.log.append("k", b"x")
+            await hs.counters.add("k")
+asyncio.run(main())
+"""
+
+
+def syncs_of(tmp_path: Path, name: str, appends: int) -> int:
+    """How often a process that made so many appends and adds, one after the other, synced."""
+    trace = tmp_path / f"{name}.trace"
+    calls = ["strace", "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+    url = f"sqlite:///{tmp_path}/{name}.db"
+    command = [*calls, sys.executable, "-c", APPENDS, url, str(appends)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"strace cannot trace here: {done.stderr[-200:]}")
+    return sum("sync(" in line for line in trace.read_text().splitlines())
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.timeout(120)
+def test_every_acknowledged_write_is_synced_first(tmp_path: Path) -> None:
+    few, many = (syncs_of(tmp_path, f"n{number}", number) for number in (1, 101))
+    assert many - few >= 200
 
 
 async def test_many_at_once_share_a_commit(tmp_path: Path) -> None:
