@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from math import inf
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 from .errors import InvalidSetting
 
 SHOWN_MAX = 40
+FILES = ("sqlite", "embedded")  # whose URLs have paths, and no place for a password
+SECRET_OPTION = re.compile(
+    r"([?&#][^=&#]*(?:auth|cred|key|pass|pw|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE
+)
 
 
 def shown(value: object) -> str:
@@ -18,6 +23,19 @@ def shown(value: object) -> str:
     except Exception:  # a huge int has no repr, a foreign object may have a broken one
         return f"a {type(value).__name__}"
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def shown_url(url: str) -> str:
+    """A URL for a message or a screen, without what is before an `@` and without passwords.
+
+    It need not be one that can be parsed: a password with a `/` in it is hidden too.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        scheme, rest = "", url
+    if "@" in rest and scheme not in FILES:
+        rest = "…@" + rest.rpartition("@")[2]
+    return scheme + mark + SECRET_OPTION.sub(r"\1…", rest)
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> int:

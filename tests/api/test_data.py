@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from httpx import AsyncClient
 
 from heatsink import Heatsink, Snowflake, Ulid, connect
 from heatsink.bulk import Actions
+from tests.spread.test_log import losing_the_first_answer
 
 MESSAGES = "/v1/conversations/conv/messages"
 
@@ -125,6 +127,16 @@ async def test_ids_are_of_the_deployments_kind(scheme: Ulid | Snowflake, tmp_pat
         assert (wrong.status_code, wrong.json()["field"]) == (400, "id")
 
 
+async def test_a_message_without_an_id_is_created_also_after_a_lost_answer(
+    api: AsyncClient,
+) -> None:
+    with losing_the_first_answer():
+        made = await api.post(MESSAGES, json={"body": "x"})
+        again = await api.post(MESSAGES, json={"body": "x", "id": made.json()["id"]})
+    assert (made.status_code, again.status_code) == (201, 200)
+    assert len((await api.get(MESSAGES)).json()["messages"]) == 1
+
+
 async def test_a_counter_counts_once_per_token(api: AsyncClient) -> None:
     token = (await api.post(MESSAGES, json={"body": "x"})).json()["id"]
     for _ in range(3):
@@ -136,6 +148,18 @@ async def test_a_counter_counts_once_per_token(api: AsyncClient) -> None:
     assert (await api.get("/v1/counters/c")).json() == {"value": 6}
 
 
+async def test_an_add_past_the_bound_is_refused_by_its_field_and_the_rest_is_readable(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    await asyncio.gather(*(hs.counters.add("c", 2**53) for _ in range(2**10 - 1)))
+    refused = await api.post("/v1/counters/c", json={"amount": 2**53})
+    assert (refused.status_code, refused.json()["field"]) == (400, "amount")
+    async with hs.counters.buffered() as counts:
+        for _ in range(3):
+            await counts.add("c", 2**53)
+    assert (await api.get("/v1/counters/c")).json() == {"value": 2**63 + 2**53 * 2}
+
+
 async def test_a_token_that_is_too_old_is_gone(api: AsyncClient) -> None:
     old = "01700000-0000-7000-8000-000000000000"
     answer = await api.post("/v1/counters/c", json={"token": old})
@@ -143,8 +167,6 @@ async def test_a_token_that_is_too_old_is_gone(api: AsyncClient) -> None:
 
 
 async def test_a_post_comes_home(api: AsyncClient, hs: Heatsink) -> None:
-    import asyncio
-
     worker = hs.worker(Actions())
     running = asyncio.ensure_future(worker.run())
     try:
@@ -158,6 +180,32 @@ async def test_a_post_comes_home(api: AsyncClient, hs: Heatsink) -> None:
         assert [(each["author"], each["body"]) for each in posts] == [("bob", "hi")]
         await api.post("/v1/timelines/ann/follows", json={"author": "bob", "follows": False})
         assert (await api.get("/v1/timelines/ann/home")).json()["posts"] == []
+    finally:
+        worker.stop()
+        await running
+
+
+async def test_posts_of_two_authors_with_one_id_are_both_shown_page_by_page(
+    api: AsyncClient, hs: Heatsink
+) -> None:
+    worker = hs.worker(Actions())
+    running = asyncio.ensure_future(worker.run())
+    try:
+        id = None
+        for author in ("bob", "cyd"):
+            await api.post("/v1/timelines/ann/follows", json={"author": author})
+            new = {"body": author} if id is None else {"body": author, "id": id}
+            post = (await api.post(f"/v1/timelines/{author}/posts", json=new)).json()
+            id = post["id"]
+            await hs.bulk.wait(post["batch"], timeout_s=20)
+        home, found = "/v1/timelines/ann/home", []
+        page = (await api.get(home, params={"limit": 1})).json()
+        while True:
+            found += [post["author"] for post in page["posts"]]
+            if page["cursor"] is None:
+                break
+            page = (await api.get(home, params={"limit": 1, "cursor": page["cursor"]})).json()
+        assert found == ["cyd", "bob"]
     finally:
         worker.stop()
         await running

@@ -127,6 +127,24 @@ async def test_a_partition_has_one_owner_at_a_time(stores: QueueStores, clock: M
     assert await stores.fleet.own(1, "a", 1_000)
 
 
+@pytest.mark.parametrize("ttl_ms", [1_500, 30_000])
+async def test_a_partition_is_its_owners_until_their_time_is_up(
+    stores: QueueStores, clock: ManualClock, ttl_ms: int
+) -> None:
+    """Two owners at once would run more workers than there are meant to be."""
+    for owner, other in (("a", "b"), ("b", "a")):
+        assert await stores.fleet.own(1, owner, ttl_ms)
+        left_ms = ttl_ms
+        for early_ms in (1_200, 1_001, 999, 500, 100, 2):
+            await clock.advance((left_ms - early_ms) / 1000)
+            left_ms = early_ms
+            assert not await stores.fleet.own(1, other, 60_000), f"{early_ms} ms early"
+        assert await stores.fleet.own(1, owner, ttl_ms), "it renews, and has as long again"
+        await clock.advance((ttl_ms - 2) / 1000)
+        assert not await stores.fleet.own(1, other, ttl_ms)
+        await clock.advance(0.003)
+
+
 async def test_the_first_plan_is_kept_until_a_newer_one_comes(stores: QueueStores) -> None:
     assert await stores.fleet.plan(Plan(4, 4)) == Plan(4, 4)
     assert await stores.fleet.plan(Plan(9, 9, version=7)) == Plan(4, 4)

@@ -7,6 +7,7 @@ import pytest
 
 import heatsink
 from heatsink.errors import Closed, InvalidKey
+from tests.spread.test_log import losing_the_first_answer
 
 
 def test_the_whole_surface_without_asyncio(url: str) -> None:
@@ -25,6 +26,11 @@ def test_the_whole_surface_without_asyncio(url: str) -> None:
         assert hs.log.erase("conv") == 1
         with pytest.raises(InvalidKey):
             hs.log.append("", b"")
+
+
+def test_an_append_without_an_id_is_new_also_after_a_lost_answer() -> None:
+    with losing_the_first_answer(), heatsink.connect_sync("memory://") as hs:
+        assert all(hs.log.append("conv", b"hey").is_new for _ in range(5))
 
 
 def test_threads_may_share_it(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from .pages import DOCS, PAGES, ROOT, name_of
 
-FILES = [*PAGES, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING"))]
+TOP = ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+FILES = [*PAGES, *(ROOT / f"{name}.md" for name in TOP)]
 SOURCES = [
     file
     for folder in ("src", "deploy", "examples", "benchmarks", "tests")

@@ -31,6 +31,7 @@ THRESHOLD = 5
 BY_FOLLOWERS = TimelineSettings(THRESHOLD)
 BY_COST_TOO = TimelineSettings(THRESHOLD, costly_writes_s=0.1, costly_ratio=1.0)
 BURST = 12
+PAGE = 5  # small, so that posts that share an id come to lie on both sides of a boundary
 USERS = [f"user-{number}" for number in range(8)]
 STEPS = 60
 SETTLE_S = 60.0
@@ -63,7 +64,7 @@ class World:
     acknowledged: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     wished: dict[tuple[str, str], bool] = field(default_factory=dict)
     unsure: set[tuple[str, str]] = field(default_factory=set)
-    deleted: set[Any] = field(default_factory=set)
+    deleted: set[tuple[Any, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.stores = memory_stores(self.clock)
@@ -129,7 +130,7 @@ class World:
         author, user = self.rng.choice(AUTHORS), self.rng.choice(USERS)
         choice = self.rng.random()
         if choice < 0.38:
-            await self._post(author)
+            await (self._post(author) if choice < 0.28 else self._post_under_one_id())
         elif choice < 0.45:
             await asyncio.gather(*(self._post(author) for _ in range(BURST)))
         elif choice < 0.63:
@@ -150,11 +151,20 @@ class World:
         else:
             self.homes.lose_everything()
 
-    async def _post(self, author: str) -> None:
+    async def _post(self, author: str, id: Any = None) -> Any:
         body = b"%d" % self.rng.getrandbits(32)
-        post = await self.attempt(lambda hs: hs.timelines.post(author, body))
-        if post is not None:
-            self.acknowledged[author].append(post.id)
+        post = await self.attempt(lambda hs: hs.timelines.post(author, body, id=id))
+        if post is None:
+            return None
+        self.acknowledged[author].append(post.id)
+        return post.id
+
+    async def _post_under_one_id(self) -> None:
+        """Callers mint ids too: nothing keeps two authors from using the same one."""
+        for _ in range(3):
+            first, second = self.rng.sample(AUTHORS, 2)
+            if (id := await self._post(first)) is not None:
+                await self._post(second, id)
 
     async def _follow(self, user: str, author: str, follows: bool) -> None:
         async def act(hs: Heatsink) -> bool:
@@ -184,7 +194,7 @@ class World:
         await self.attempt(lambda hs: hs.timelines.home(user))
 
     async def _delete(self, author: str, id: Any) -> None:
-        self.deleted.add(id)
+        self.deleted.add((id, author))
         await self.attempt(lambda hs: hs.timelines.delete(author, id))
 
     # -- the end ---------------------------------------------------------------------------
@@ -199,7 +209,7 @@ class World:
             await self._follow(user, author, self.wished[user, author])
         for author, ids in self.acknowledged.items():
             for id in ids:
-                if id in self.deleted:
+                if (id, author) in self.deleted:
                     await self._delete(author, id)
         await self.clock.sleep(SETTLE_S)
 
@@ -207,18 +217,18 @@ class World:
         for user in USERS:
             followed = {a for a in AUTHORS if self.wished.get((user, a))}
             found = await self._home(user)
-            ids = [post.id for post in found]
-            if ids != sorted(ids, reverse=True):
+            posts = [(post.id, post.author) for post in found]
+            if posts != sorted(posts, reverse=True):
                 raise Violation(f"{user}: not in order")
-            if len(set(ids)) != len(ids):
+            if len(set(posts)) != len(posts):
                 raise Violation(f"{user}: a post twice")
             strangers = {post.author for post in found} - followed
             if strangers:
                 raise Violation(f"{user}: posts of {strangers}")
-            wanted = {id for a in followed for id in self.acknowledged[a]} - self.deleted
-            if missing := wanted - set(ids):
+            wanted = {(id, a) for a in followed for id in self.acknowledged[a]} - self.deleted
+            if missing := wanted - set(posts):
                 raise Violation(f"{user}: {len(missing)} of {len(wanted)} posts are missing")
-            if shown := self.deleted & set(ids):
+            if shown := self.deleted & set(posts):
                 raise Violation(f"{user}: {len(shown)} deleted posts are shown")
 
     async def flips(self) -> Flips:
@@ -236,7 +246,7 @@ class World:
         found: list[Any] = []
         cursor = None
         while True:
-            page = await client.timelines.home(user, limit=20, cursor=cursor)
+            page = await client.timelines.home(user, limit=PAGE, cursor=cursor)
             found += page.posts
             cursor = page.cursor
             if cursor is None:

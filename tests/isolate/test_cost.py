@@ -16,6 +16,7 @@ from heatsink.bulk import Actions
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.isolate import TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED
+from heatsink.isolate.store import HomeEntry
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 LISTENERS = 40
@@ -106,7 +107,7 @@ def test_homes_that_are_away_for_a_moment_are_tried_again() -> None:
             homes, calls = hs._queue.homes, 0
             page = homes.page
 
-            async def twice_away(user: str, below: bytes | None, limit: int) -> object:
+            async def twice_away(user: str, below: HomeEntry | None, limit: int) -> object:
                 nonlocal calls
                 calls += 1
                 if calls < 3:

@@ -45,7 +45,30 @@ async def test_pages_go_on_below_the_last_and_show_a_post_once(homes: HomeStore)
     await homes.push(["zoe"], entry(3))
     first = await homes.page("zoe", None, 3)
     assert first == [entry(4), entry(3), entry(2)]
-    assert await homes.page("zoe", first[-1].raw, 3) == [entry(1), entry(0)]
+    assert await homes.page("zoe", first[-1], 3) == [entry(1), entry(0)]
+
+
+async def test_entries_of_one_id_are_ordered_by_author_and_paged_one_by_one(
+    homes: HomeStore,
+) -> None:
+    """An author may begin another's name, and have control characters in theirs."""
+    authors = ["ada", "ad", "ad\x01", "ad\x10z", "ad\x7f", "größe", "Zed", "\uffee", "😀"]
+    sent = [entry(n, author) for n in (1, 2) for author in authors]
+    await homes.fill(["zoe"], sent[::2], built=True)
+    for one in sent[1::2]:
+        await homes.push(["zoe"], one)
+    wanted = sorted(sent, reverse=True)
+    assert await homes.page("zoe", None, 50) == wanted
+    found: list[HomeEntry] = []
+    while page := await homes.page("zoe", found[-1] if found else None, 1):
+        found += page
+    assert found == wanted
+
+
+async def test_a_page_goes_on_below_an_entry_that_is_gone(homes: HomeStore) -> None:
+    await homes.fill(["zoe"], [entry(1, "bob"), entry(2, "bob"), entry(2, "dan")], built=True)
+    assert await homes.page("zoe", entry(2, "cyd"), 5) == [entry(2, "bob"), entry(1, "bob")]
+    assert await homes.page("zoe", entry(2), 5) == [entry(1, "bob")]
 
 
 async def test_a_push_reaches_every_user_of_the_group_and_nobody_else(homes: HomeStore) -> None:

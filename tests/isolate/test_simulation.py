@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
@@ -55,7 +56,7 @@ def no_rebuild() -> AbstractContextManager[object]:
 
 def unfollowed_stay() -> AbstractContextManager[object]:
     async def pushed(
-        self: Timelines, user: str, _: frozenset[str], below: bytes | None, limit: int
+        self: Timelines, user: str, _: frozenset[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
         page = await self._homes.page(user, below, limit)
         if page is None:
@@ -69,6 +70,33 @@ def unfollowed_stay() -> AbstractContextManager[object]:
     return patch.multiple(Timelines, _pushed=pushed, unfollow=unfollow)
 
 
+def cursor_without_the_author() -> AbstractContextManager[object]:
+    """As before cursors carried it: what shares an id with the last post of a page is lost."""
+    read = Timelines._read_cursor
+
+    def by_id_alone(self: Timelines, cursor: str | None) -> HomeEntry | None:
+        entry = read(self, cursor)
+        return entry and HomeEntry(entry.raw, "")
+
+    return patch.object(Timelines, "_read_cursor", by_id_alone)
+
+
+def homes_merged_by_id_alone() -> AbstractContextManager[object]:
+    """Posts that share an id come in any order, which another page may see otherwise."""
+
+    async def newest(
+        self: Timelines, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        followed = frozenset(following)
+        pulled = [author for author in followed if self._modes.was_ever_pulled(author)]
+        found = set(await self._pushed(user, followed, below, limit))
+        for author in pulled:
+            found.update(await self._pulled(author, below, limit))
+        return sorted(found, key=lambda entry: entry.raw, reverse=True)[:limit]
+
+    return patch.object(Timelines, "_newest", newest)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "plant",
@@ -78,6 +106,8 @@ def unfollowed_stay() -> AbstractContextManager[object]:
         no_back_fill,
         no_rebuild,
         unfollowed_stay,
+        cursor_without_the_author,
+        homes_merged_by_id_alone,
     ],
 )
 def test_a_planted_bug_is_found(plant: object) -> None:

@@ -12,8 +12,13 @@ from heatsink.bulk import Actions, BulkSettings
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.queue import Queue
 from heatsink.client.settings import Settings
+from heatsink.ids import Uuid7
 from heatsink.isolate import Timelines
+from heatsink.isolate.modes import BUCKETS, PREFIX
 from heatsink.isolate.policy import PULLED, PUSHED
+from heatsink.registry.decision import BUCKETS as IN_FORCE
+from heatsink.registry.decision import PIN, for_key
+from heatsink.registry.registry import Registry
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.homes import MemoryHomes
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -70,5 +75,52 @@ def test_a_stale_view_hides_no_post(
             assert [post.body for post in (await one.timelines.home("zoe")).posts] == [b"hello"]
             worker.stop()
             await running
+
+    run_on_virtual_time(work())
+
+
+async def begin_at_once(registry: Registry, author: str, mode: str) -> None:
+    """What the leader makes of a pin, without the moment that it takes to see it."""
+    key = PREFIX + author
+    decisions = [for_key(key, setting, BUCKETS[mode], "a test") for setting in (PIN, IN_FORCE)]
+    await registry.publish(decisions, term=registry.meta.term)
+
+
+async def read(timelines: Timelines, _: World) -> None:
+    await timelines.home("zoe")
+
+
+@pytest.mark.parametrize(
+    ("act", "before", "after"),
+    [(rebuild, PULLED, PUSHED), (read, PUSHED, PULLED)],
+)
+def test_a_mode_that_begins_at_the_very_horizon_of_a_stale_view_is_asked_for(
+    act: Callable[[Timelines, World], Awaitable[None]], before: str, after: str
+) -> None:
+    """A view is final below its horizon, and not at it."""
+
+    async def work() -> None:
+        world = World()
+        async with world.client(world.clock) as one, world.client(world.other_clock) as other:
+            # Who finds nothing at all renews the view: so there is something everywhere.
+            await one.timelines.post("ada", b"early")
+            await one.timelines.follow("zoe", "ada")
+            for mode in (PULLED, before):
+                await one.timelines.pin("ada", mode, reason="a test")
+                await world.clock.sleep(3.0)
+            await one.timelines.home("zoe")
+            assert one._registry is not None
+            assert other._registry is not None
+            await other._registry.renew()
+            world.other_clock.stall(STALL_S)
+            await begin_at_once(one._registry, "ada", after)
+            start_ms = one._registry.view.layout(PREFIX + "ada").epochs[-1].start_ms
+            assert start_ms == other._registry.view.horizon_ms
+            id = Uuid7().value(Uuid7().from_parts(start_ms, 1, 1))
+            assert (await one.timelines.post("ada", b"hello", id=id)).mode == after
+            assert other._registry.view.horizon_ms == start_ms  # nobody told it meanwhile
+            await act(other.timelines, world)
+            page = await other.timelines.home("zoe")
+            assert [post.body for post in page.posts] == [b"hello", b"early"]
 
     run_on_virtual_time(work())

@@ -18,7 +18,7 @@ from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.isolate import Timelines, TimelineSettings
 from heatsink.isolate.policy import PULLED, PUSHED
 from heatsink.isolate.store import HOME_MAX
-from heatsink.isolate.timelines import FOLLOW_TOGETHER
+from heatsink.isolate.timelines import FOLLOW_TOGETHER, LIMIT_MAX
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 
@@ -106,6 +106,68 @@ async def test_flips_in_mid_stream_lose_and_double_nothing(
         await clock.sleep(0.2)
     await clock.sleep(2.0)
     assert await bodies(timelines, "zoe", limit=7) == sent[::-1]
+
+
+AUTHORS = ["ann", "Zed", "bob", "bo", "bo\x01b", "größe"]
+
+
+async def pairs(timelines: Timelines, user: str, limit: int) -> list[tuple[object, str]]:
+    found, cursor = [], None
+    while True:
+        page = await timelines.home(user, limit=limit, cursor=cursor)
+        found += [(post.id, post.author) for post in page.posts]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+@pytest.mark.parametrize("pulled", [[], AUTHORS, AUTHORS[:1], AUTHORS[1:3], AUTHORS[2:]])
+def test_posts_that_share_an_id_are_all_shown_in_one_order_at_any_limit(pulled: list[str]) -> None:
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines = hs.timelines
+            for author in pulled:
+                await timelines.pin(author, PULLED, reason="a test")
+            await clock.sleep(2.0)
+            sent = []
+            for author in AUTHORS:
+                await timelines.follow("zoe", author)
+            for _ in range(3):
+                id = (await timelines.post(AUTHORS[0], b"first")).id
+                sent += [(id, author) for author in AUTHORS]
+                for author in AUTHORS[1:]:
+                    post = await timelines.post(author, b"same id", id=id)
+                    assert post.mode == (PULLED if author in pulled else PUSHED)
+            await clock.sleep(2.0)
+            wanted = sorted(sent, reverse=True)  # by id, then by author
+            for limit in (1, 2, 3, 4, 5, 7, 50):
+                assert await pairs(timelines, "zoe", limit) == wanted
+
+    run_on_virtual_time(work())
+
+
+def test_posts_that_share_an_id_are_shown_beyond_what_is_kept_near() -> None:
+    """Old posts of a celebrity come from the log, which has bounds by id alone."""
+
+    async def work() -> None:
+        async with world() as (hs, clock):
+            timelines, authors = hs.timelines, ["ann", "bob", "cyd"]
+            for author in authors:
+                await timelines.follow("zoe", author)
+                await timelines.pin(author, PULLED, reason="a test")
+            await clock.sleep(2.0)
+            sent = []
+            for number in range(LIMIT_MAX + 5):
+                id = (await timelines.post("bob", b"%d" % number)).id
+                for author in ("ann", "cyd"):
+                    await timelines.post(author, b"%d" % number, id=id)
+                sent += [(id, author) for author in authors]
+            await clock.sleep(10.0)
+            wanted = sorted(sent, reverse=True)
+            assert await pairs(timelines, "zoe", 200) == wanted
+            assert await pairs(timelines, "zoe", 7) == wanted
+
+    run_on_virtual_time(work())
 
 
 @on_virtual_time
@@ -317,7 +379,15 @@ async def test_wrong_input_is_refused_by_name(timelines: Timelines, clock: Skewe
         await timelines.home("")
 
 
-@pytest.mark.parametrize("cursor", ["what?", "", "00", "0" * 64, "00 " * 16, 5])
+ID = "0190000000007000800000000000beef"
+ADA = b"ada".hex()
+CURSORS = [
+    *("what?", "", "00", "0" * 64, "00 " * 16, 5),
+    *(ID, ID[2:] + ADA, "00" * 16 + ADA, ID + "ff", ID + "00", ID + "\n" + ADA, (ID + ADA).upper()),
+]
+
+
+@pytest.mark.parametrize("cursor", CURSORS)
 def test_a_cursor_of_another_kind_is_refused(cursor: str) -> None:
     async def work() -> None:
         async with world() as (hs, _):

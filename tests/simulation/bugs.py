@@ -22,6 +22,7 @@ from heatsink.registry.registry import Registry
 from heatsink.registry.relay import Listener, Teller
 from heatsink.registry.timekeeper import Timekeeper
 from heatsink.registry.view import View
+from heatsink.spread import log
 from heatsink.spread.buffered import _Cell
 from heatsink.spread.gather import Gather
 from heatsink.spread.log import Log
@@ -163,6 +164,18 @@ def a_retry_that_mints_a_new_id() -> Iterator[None]:
         raise Retryable("gave up")
 
     with patch.object(Log, "append", append):
+        yield
+
+
+@bug
+def a_retry_that_takes_its_own_row_for_an_old_one() -> Iterator[None]:
+    own = log._is_own
+
+    def stranger(*evidence: Any) -> bool:
+        own(*evidence)
+        return False
+
+    with patch.object(log, "_is_own", stranger):
         yield
 
 

@@ -9,7 +9,7 @@ from heatsink.ids import Uuid7
 from heatsink.keys import key_of, partition_of
 from heatsink.registry.decision import LogEntry, Meta, Reading
 from heatsink.registry.layout import COLD, Layout
-from heatsink.spread.pages import Entry
+from heatsink.spread.pages import Entry, Receipt
 from heatsink.stores.stores import Stores
 
 from .history import Append, History, Outcome, Violation
@@ -34,6 +34,12 @@ def check_read(
     risen = must_not_see & bodies.keys()
     if risen:
         raise Violation(f"{min(risen)!r} came back from the dead")
+
+
+def check_receipt(append: Append, receipt: Receipt) -> None:
+    """An append under an id of its own is new, however often its attempts met each other."""
+    if append.id is None and not receipt.is_new:
+        raise Violation(f"{append.body!r} was appended without an id and is told to be old")
 
 
 def check_get(append: Append, entry: Entry | None) -> None:

@@ -148,6 +148,7 @@ class World:
                 append.outcome = Outcome.REFUSED
                 return
             if not isinstance(result, HeatsinkError):
+                self._check(checks.check_receipt, append, result)
                 append.id = result.id
                 append.outcome = Outcome.ACKNOWLEDGED
             elif append.id is None:

@@ -41,6 +41,51 @@ async def test_a_wrong_token_is_called_by_its_name(hs: Heatsink, token: object, 
         await hs.counters.add("views", token=token)
 
 
+MOST, TIMES = 2**53, 2**10
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+async def test_adds_that_pass_the_bound_together_are_refused_before_they_are_acknowledged(
+    hs: Heatsink, sign: int
+) -> None:
+    adds = (hs.counters.add("views", sign * MOST) for _ in range(TIMES + 5))
+    answers = await asyncio.gather(*adds, return_exceptions=True)
+    refused = [answer for answer in answers if answer is not None]
+    assert len(refused) == 6, "2**63 is one more than fits"
+    assert all(isinstance(error, InvalidSetting) for error in refused)
+    assert str(refused[0]).startswith(f"amount {sign * MOST} takes a bucket of this counter past")
+    assert await hs.counters.value("views") == sign * MOST * (TIMES - 1)
+    await hs.counters.add("views", sign * (MOST - 1))
+    assert await hs.counters.value("views") == sign * (2**63 - 1)
+
+
+async def test_a_spread_counter_may_hold_more_and_is_readable(hs: Heatsink) -> None:
+    await spread(hs, "views", 4)
+    await asyncio.gather(*(hs.counters.add("views", MOST) for _ in range(TIMES * 2)))
+    assert await hs.counters.value("views") == 2 * MOST * TIMES
+    await hs.counters.fold("views")
+    assert await hs.counters.value("views") == 2 * MOST * TIMES
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+async def test_a_buffered_add_past_the_bound_is_refused_and_takes_no_other_along(
+    hs: Heatsink, sign: int
+) -> None:
+    async with hs.counters.buffered() as counts:
+        first = [counts.add_soon("views", sign * MOST) for _ in range(TIMES - 1)]
+        with pytest.raises(InvalidSetting, match=f"^amount {sign * MOST} takes"):
+            counts.add_soon("views", sign * MOST)
+        await counts.flush()
+        with pytest.raises(InvalidSetting, match=f"^amount {sign * MOST} takes"):
+            await counts.add("views", sign * MOST)
+        await counts.add("views", sign * (MOST - 1))
+        await asyncio.gather(*first)
+    assert await hs.counters.value("views") == sign * (2**63 - 1)
+    async with hs.counters.buffered() as counts:  # as another process: what it adds is readable
+        await counts.add("views", sign * MOST)
+    assert await hs.counters.value("views") == sign * (2**63 - 1 + MOST)
+
+
 async def test_a_counter_keeps_its_sum_through_layouts(hs: Heatsink) -> None:
     for buckets in (1, 4, 2):
         if buckets > 1:
@@ -100,15 +145,17 @@ async def test_adding_nothing_is_acknowledged(hs: Heatsink) -> None:
         await counts.add("views", 0)
 
 
-async def test_more_than_the_store_counts_is_refused_and_forgotten(tmp_path: Path) -> None:
-    async with connect(f"sqlite:///{tmp_path}/x.db") as hs:
-        async with hs.counters.buffered(flush_s=60) as counts:
-            adds = [counts.add_soon("views", 2**53) for _ in range(1_100)]
-            with pytest.raises(InvalidSetting, match="as far as SQLite counts"):
-                await counts.flush()
-            assert all(add.done() for add in adds)
-            counts.add_soon("views", 3)
-        assert await hs.counters.value("views") == 3
+async def test_what_the_store_refuses_for_good_is_forgotten(
+    hs: Heatsink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heatsink.spread.buffered.SHARE_MAX", 2**70)  # so that the store is asked
+    async with hs.counters.buffered(flush_s=60) as counts:
+        adds = [counts.add_soon("views", 2**53) for _ in range(1_100)]
+        with pytest.raises(InvalidSetting, match="amount"):
+            await counts.flush()
+        assert all(add.done() for add in adds)
+        counts.add_soon("views", 3)
+    assert await hs.counters.value("views") == 3
 
 
 @pytest.mark.parametrize("amount", [1.5, "1", None, True, 2**60])

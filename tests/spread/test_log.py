@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -11,12 +12,14 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from heatsink import Heatsink, Retries, Settings, Snowflake, Ulid, connect
 from heatsink.clock import SystemClock
 from heatsink.errors import Conflict, Deleted, InvalidId, Overloaded, Unavailable
 from heatsink.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.pages import Entry, Receipt
+from heatsink.spread.store import Row
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.log import MemoryLog
 from heatsink.testing import SkewedClock, run_on_virtual_time
@@ -270,3 +273,49 @@ def test_an_append_that_may_have_happened_is_repeated_with_its_errors_id() -> No
 
     [entry] = run_on_virtual_time(scenario())
     assert entry.body == b"hey"
+
+
+def losing_the_first_answer(
+    store: type = MemoryLog, then: Callable[[Any, Any, Any], Awaitable[None]] | None = None
+) -> Any:
+    """The first put of every row lands, and its answer is lost; `then` happens before the retry."""
+    put, seen = store.put, set[bytes]()  # type: ignore[attr-defined]
+
+    async def put_twice(self: Any, partition: str, row: Row) -> Row | None:
+        taken_by: Row | None = await put(self, partition, row)
+        if row.raw in seen:
+            return taken_by
+        seen.add(row.raw)
+        if then is not None:
+            await then(self, partition, row)
+        raise Unavailable("the answer is lost")
+
+    return patch.object(store, "put", put_twice)
+
+
+def log_store(hs: Heatsink) -> type:
+    assert hs._log is not None
+    return type(hs._log._store)
+
+
+async def test_an_append_without_an_id_is_new_also_when_its_retry_meets_its_first_attempt(
+    hs: Heatsink,
+) -> None:
+    with losing_the_first_answer(log_store(hs)):
+        receipts = [await hs.log.append("conv", b"hey") for _ in range(20)]
+        assert all(receipt.is_new for receipt in receipts)
+        again = await hs.log.append("conv", b"hey", id=receipts[0].id)
+    assert not again.is_new
+    assert len(await everything(hs, "conv")) == len(receipts)
+
+
+async def test_an_append_that_was_deleted_before_its_retry_was_an_append(hs: Heatsink) -> None:
+    async def delete(log: Any, partition: str, row: Row) -> None:
+        await log.delete(partition, replace_struct(row, body=b"", deleted=True))
+
+    with losing_the_first_answer(log_store(hs), delete):
+        receipt = await hs.log.append("conv", b"hey")
+    assert receipt.is_new
+    assert await hs.log.get("conv", receipt.id) is None
+    with pytest.raises(Deleted):
+        await hs.log.append("conv", b"hey", id=receipt.id)

@@ -11,6 +11,8 @@ from typing import Any
 from heatsink.checks import check_number, check_whole, shown
 from heatsink.errors import InvalidSetting
 
+from .webhooks import check_prefixes
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
@@ -152,6 +154,9 @@ class Actions:
 
     webhooks: Sequence[str] = ()
     _actions: dict[str, Action] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_prefixes("webhooks", self.webhooks)
 
     def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
         """Decorator: `@actions.action("tag", max_attempts=5)`; options are the fields of `Action`.

@@ -26,6 +26,7 @@ from .reconcile import Reconciler, is_odd
 from .spans import span_of_gap, total
 from .store import LEGACY, FailedItem, PartCounts, PartState, Plan, QueueStores, Verb
 from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
+from .webhooks import check_allowed, check_prefixes
 
 PARTITIONS = 16
 PARTITIONS_MAX = 1_024
@@ -63,7 +64,7 @@ class BulkSettings(msgspec.Struct, frozen=True):
     weights: Mapping[str, float] = {}
     """Tenants with more, or less, than one share."""
     webhooks: tuple[str, ...] = ()
-    """URL prefixes that may be called when a batch is done."""
+    """Prefixes of URLs that may be called when a batch is done: a host, or a path's beginning."""
 
     def __post_init__(self) -> None:
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -77,6 +78,7 @@ class BulkSettings(msgspec.Struct, frozen=True):
             check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
         for tenant, weight in self.weights.items():
             check_number(f"weights[{tenant!r}]", weight, 0.001, 1_000)
+        check_prefixes("webhooks", self.webhooks)
 
 
 class Bulk:
@@ -87,6 +89,7 @@ class Bulk:
     ) -> None:
         self._stores = stores
         self._settings = settings
+        self._webhooks = check_prefixes("webhooks", settings.webhooks)
         self._clock = clock
         self._rng = rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
@@ -222,11 +225,7 @@ class Bulk:
     def _checked_on_done(self, on_done: str) -> str:
         if not on_done or "://" not in on_done:
             return check_action("on_done", on_done) if on_done else ""
-        if not on_done.startswith(self._settings.webhooks or ("-",)):
-            raise InvalidSetting(
-                f"on_done {shown(on_done)} is not an allowed webhook: add its prefix to webhooks="
-            )
-        return on_done
+        return check_allowed("on_done", on_done, self._webhooks)
 
     async def _check_known(self, wanted: Batch) -> None:
         """Workers announce what they can do. Before the first of them came, anything may be.

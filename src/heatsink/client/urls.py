@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from heatsink.checks import shown
+from heatsink.checks import shown, shown_url
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.stores.memory import memory_stores
@@ -26,10 +26,12 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
     try:
         parts = urlsplit(url)
         opener = OPENERS.get(parts.scheme)
-    except ValueError as error:
-        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLES}") from None
+    except ValueError:  # whose text may show a password
+        raise InvalidSetting(
+            f"url {shown(shown_url(url))} cannot be read: use {EXAMPLES}"
+        ) from None
     if opener is None:
-        raise InvalidSetting(f"url {url[:80]!r} names no store we have: use {EXAMPLES}")
+        raise InvalidSetting(f"url {shown_url(url)[:80]!r} names no store we have: use {EXAMPLES}")
     return opener(parts, clock, must_exist)
 
 

@@ -16,7 +16,11 @@ HOME_SLOTS = 64
 
 
 class HomeEntry(msgspec.Struct, frozen=True, order=True):
-    """A post that was pushed into somebody's home. `raw` sorts as the posts do."""
+    """A post that was pushed into somebody's home.
+
+    Entries are ordered by id, then by author: several authors may use one id. `raw` sorts as ids
+    do, and names sort alike as text and as UTF-8.
+    """
 
     raw: bytes
     author: str
@@ -28,8 +32,8 @@ class HomeStore(Protocol):
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
         """Add to the homes of users of one slot. Said twice, it is there once."""
 
-    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
-        """The newest first. None if the home was never built, or was lost."""
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
+        """Entries below one, the newest first. None if the home was never built, or was lost."""
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
         """Add entries to each home; with `built`, it counts as whole from now on."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from heatsink.checks import check_text, check_whole, each, shown
-from heatsink.errors import InvalidCursor, InvalidSetting
+from heatsink.errors import InvalidCursor, InvalidId, InvalidSetting
 from heatsink.keys import escape
 
 from .choice import Choice
@@ -196,7 +196,10 @@ class Timelines:
     # -- reading ---------------------------------------------------------------------------
 
     async def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
-        """The newest posts of everybody that `user` follows, in the order of their ids."""
+        """The newest posts of everybody that `user` follows, in the order of their ids.
+
+        Posts of several authors may share an id: they come in the order of their authors' names.
+        """
         _check_name("user", user)
         check_whole("limit", limit, 1, LIMIT_MAX)
         below = self._read_cursor(cursor)
@@ -207,23 +210,25 @@ class Timelines:
             entries = await self._newest(user, following, below, wanted)
             if not entries:
                 return HomePage(posts, None)
-            below = entries[-1].raw
+            below = entries[-1]
             posts += [post for post in await self._posts(entries) if post is not None]
             if len(entries) < wanted:
                 return HomePage(posts, None)
-        return HomePage(posts, below.hex() if below else None)
+        return HomePage(posts, _cursor(below) if below else None)
 
-    def _read_cursor(self, cursor: str | None) -> bytes | None:
+    def _read_cursor(self, cursor: str | None) -> HomeEntry | None:
         if cursor is None:
             return None
-        with suppress(ValueError, TypeError):
-            raw = bytes.fromhex(cursor)
-            if raw.hex() == cursor and len(raw) == len(self._scheme.first_raw(0)):
-                return raw
+        with suppress(ValueError, TypeError, InvalidSetting, InvalidId):
+            data, length = bytes.fromhex(cursor), len(self._scheme.first_raw(0))
+            entry = HomeEntry(data[:length], _check_name("author", data[length:].decode()))
+            is_an_id = self._scheme.raw(self._scheme.value(entry.raw)) == entry.raw
+            if is_an_id and _cursor(entry) == cursor:
+                return entry
         raise InvalidCursor("cursor was not made by home(): pass what the last page had")
 
     async def _newest(
-        self, user: str, following: Iterable[str], below: bytes | None, limit: int
+        self, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
         """What was pushed here and what is pulled now, merged; each post once."""
         followed = frozenset(following)
@@ -236,7 +241,7 @@ class Timelines:
         return sorted(found, reverse=True)[:limit]
 
     async def _pushed(
-        self, user: str, followed: frozenset[str], below: bytes | None, limit: int
+        self, user: str, followed: frozenset[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
         """Of those followed now: pushes may still arrive from others."""
         found: list[HomeEntry] = []
@@ -248,7 +253,7 @@ class Timelines:
             found += [entry for entry in page if entry.author in followed]
             if len(page) < limit:
                 break
-            below = page[-1].raw
+            below = page[-1]
         return found[:limit]
 
     async def _rebuild(self, user: str) -> None:
@@ -263,17 +268,19 @@ class Timelines:
     async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
         return await self._in_mode(PUSHED, await self._load_posts(author, None, limit))
 
-    async def _pulled(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+    async def _pulled(self, author: str, below: HomeEntry | None, limit: int) -> list[HomeEntry]:
         found: list[HomeEntry] = []
         for _ in range(SCAN_PAGES):
             entries = await self._author_page(author, below, limit)
             found += await self._in_mode(PULLED, entries)
             if len(found) >= limit or len(entries) < limit:
                 break
-            below = entries[-1].raw
+            below = entries[-1]
         return found[:limit]
 
-    async def _author_page(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
+    async def _author_page(
+        self, author: str, below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
         """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
         settings = self._settings
         newest: list[HomeEntry] = await self._cache.get(
@@ -282,15 +289,22 @@ class Timelines:
             fresh_for=settings.fresh_for,
             stale_for=settings.stale_for,
         )
-        found = [entry for entry in newest if below is None or entry.raw < below][:limit]
+        found = [entry for entry in newest if below is None or entry < below][:limit]
         if len(found) == limit or len(newest) < LIMIT_MAX:
             return found
         return await self._load_posts(author, below, limit)
 
-    async def _load_posts(self, author: str, below: bytes | None, limit: int) -> list[HomeEntry]:
-        before = None if below is None else self._scheme.value(below)
-        page = await self._log.page(POSTS + author, limit=limit, before=before)
-        return [HomeEntry(entry.raw, author) for entry in page.entries]
+    async def _load_posts(
+        self, author: str, below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        key, before = POSTS + author, None if below is None else self._scheme.value(below.raw)
+        load = self._log.page(key, limit=limit, before=before)
+        if below is None or author >= below.author:
+            return [HomeEntry(entry.raw, author) for entry in (await load).entries]
+        # A post with the very id of `below` comes after it, and `before` leaves it out.
+        same, page = await asyncio.gather(self._log.get(key, before), load)
+        entries = [*([same] if same else []), *page.entries]
+        return [HomeEntry(entry.raw, author) for entry in entries[:limit]]
 
     async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
         """Others may have posted under a mode that this process has not heard of yet."""
@@ -331,6 +345,10 @@ async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
         if isinstance(one, BaseException):
             raise one
     return cast("list[Result]", done)
+
+
+def _cursor(entry: HomeEntry) -> str:
+    return (entry.raw + entry.author.encode()).hex()
 
 
 def _post_key(author: str, raw: bytes) -> str:

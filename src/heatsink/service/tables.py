@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from heatsink.checks import shown
+from heatsink.checks import shown, shown_url
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured, NoTable
 
@@ -21,7 +21,7 @@ except ImportError:
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
     address = _address(url)
     if address is None:
-        raise InvalidSetting(f"url {shown(url)} names no table: use {EXAMPLE}")
+        raise InvalidSetting(f"url {shown(shown_url(url))} names no table: use {EXAMPLE}")
     try:
         await make_table(address, clock, write_units)
     except TableExists:
@@ -46,9 +46,10 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
     """The name of a user's table, which is beside the registry unless its URL says where."""
     address, beside = _address(table), _address(registry)
     if address is None and beside is None:
+        name = shown_url(table)[:80]
         raise InvalidSetting(
-            f"TABLE {table[:80]!r} is not beside this registry: say where it is, as "
-            f"dynamodb://{table[:80]}?region=eu-west-1"
+            f"TABLE {name!r} is not beside this registry: say where it is, as "
+            f"dynamodb://{name}?region=eu-west-1"
         )
     if address is None:
         assert beside is not None
@@ -69,8 +70,8 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
 def _address(url: str) -> Address | None:
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidSetting(f"url {shown(url)} cannot be read ({error}): use {EXAMPLE}") from None
+    except ValueError:  # whose text may show a password
+        raise InvalidSetting(f"url {shown(shown_url(url))} cannot be read: use {EXAMPLE}") from None
     if parts.scheme != "dynamodb":
         return None
     return parse_url(parts)

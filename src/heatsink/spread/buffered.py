@@ -14,7 +14,7 @@ from heatsink.checks import check_number
 from heatsink.errors import Closed, HeatsinkError, Retryable, TokenExpired
 from heatsink.keys import check_key
 
-from .store import Running
+from .store import SHARE_MAX, Running, past_the_bound
 from .totals import TotalsStore, Writer, check_amount
 
 FLUSH_S = 0.1
@@ -31,6 +31,12 @@ class _Cell:
         self.owed = Running()  # taken from pending, and not known to be written
         self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flushing = asyncio.Lock()
+
+    def has_room(self, more: Running) -> bool:
+        """Refused one by one: an add past the bound must take none along that fits."""
+        written = self.writer.written if self.writer else Running()
+        total = written + self.owed + self.pending + more
+        return max(total.raised, total.lowered) <= SHARE_MAX
 
     def take(self) -> asyncio.Future[None]:
         """Owe what is pending to those who wait for it."""
@@ -81,7 +87,10 @@ class BufferedCounters:
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = _Cell()
-        cell.pending += Running(amount, 0) if amount > 0 else Running(0, -amount)
+        more = Running(amount, 0) if amount > 0 else Running(0, -amount)
+        if not cell.has_room(more):
+            raise past_the_bound(amount)
+        cell.pending += more
         self._dirty[key] = cell
         return cell.acknowledged
 

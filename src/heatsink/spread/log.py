@@ -104,7 +104,7 @@ class Log:
         finally:
             if self._pages.is_used:
                 self._pages.wrote(key)
-        is_new = taken_by is None or not _is_same(row, taken_by, self._scheme)
+        is_new = taken_by is None or _is_own(row, taken_by, id is None, self._scheme)
         return Receipt(raw, self._scheme, key, is_new)
 
     async def page(
@@ -273,10 +273,14 @@ def ttl_ms(ttl: object) -> int:
     return int(check_number("ttl", ttl, TTL_S_MIN, TTL_S_MAX) * 1000)
 
 
-def _is_same(row: Row, taken_by: Row, scheme: IdScheme) -> bool:
-    """True; what is not the same is an error."""
-    if taken_by.deleted:
+def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
+    """Whether this very append wrote the row that its last attempt met; raise if it cannot be.
+
+    Nobody else has an id that was minted for it: it was an earlier attempt whose answer was lost.
+    Somebody may have read and deleted the row since.
+    """
+    if taken_by.deleted and not is_minted:
         raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")
-    if taken_by.body != row.body:
+    if taken_by.body != row.body and not taken_by.deleted:
         raise Conflict(f"id {scheme.value(row.raw)} was used with another body: use a new id")
-    return True
+    return is_minted

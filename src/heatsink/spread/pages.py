@@ -40,7 +40,8 @@ class Identified(msgspec.Struct, frozen=True):
 class Receipt(Identified, frozen=True):
     """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append.
 
-    It is not new if the entry was there already.
+    `is_new` is False if the entry was there already. That never happens without an `id`. With one,
+    an attempt of the same call whose answer was lost may have written it.
     """
 
     key: str

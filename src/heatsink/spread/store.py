@@ -7,7 +7,10 @@ from typing import Protocol
 
 import msgspec
 
+from heatsink.errors import InvalidSetting
 from heatsink.registry.layout import Layout
+
+SHARE_MAX = 2**63 - 1
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -97,13 +100,37 @@ class Running(msgspec.Struct, frozen=True):
         return self.raised - self.lowered
 
 
+def check_share(value: int, amount: int) -> None:
+    """Refuse an add that takes a share past its bound. One that leads back is always taken."""
+    after = value + amount
+    if not (-SHARE_MAX <= after <= SHARE_MAX or abs(after) <= abs(value)):
+        raise past_the_bound(amount)
+
+
+def check_running(to: Running) -> None:
+    if to.raised > SHARE_MAX or to.lowered > SHARE_MAX:
+        raise past_the_bound(to.net)
+
+
+def past_the_bound(amount: int) -> InvalidSetting:
+    return InvalidSetting(
+        f"amount {amount} takes a bucket of this counter past 2**63 - 1, the most that it may hold "
+        "up or down: count in larger units"
+    )
+
+
 class CounterStore(Protocol):
-    """Shares of counters. Every method is one transaction."""
+    """Shares of counters. Every method is one transaction.
+
+    Adds and running totals have a bound, `SHARE_MAX`. What was taken is readable: a fold may make
+    a larger share of several, and so may the sum of many writers.
+    """
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
         """Add and record the token, or return the amount that the token added before.
 
-        `TokenExpired` if the token's time is sealed: nobody can tell any more.
+        `TokenExpired` if the token's time is sealed: nobody can tell any more. `InvalidSetting` if
+        it would take the share past its bound.
         """
 
     async def raise_to(
@@ -112,7 +139,8 @@ class CounterStore(Protocol):
         """Set a process's totals if they are smaller. None when done.
 
         If this writer was folded away meanwhile: the totals that were counted for it, and nothing
-        is changed. `TokenExpired` if the writer's time is sealed.
+        is changed. `TokenExpired` if the writer's time is sealed, `InvalidSetting` if a total is
+        past the bound.
         """
 
     async def totals(self, partitions: Sequence[str]) -> list[Total]:

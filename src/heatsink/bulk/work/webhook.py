@@ -11,6 +11,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import msgspec
 
 from heatsink.bulk.actions import WEBHOOK, Action, Fail, Retry
+from heatsink.bulk.webhooks import allowed_url, check_prefixes
+from heatsink.checks import shown, shown_url
 
 TIMEOUT_S = 10.0
 
@@ -23,14 +25,17 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def webhook_action(allowed: Sequence[str]) -> Action:
-    return Action(WEBHOOK, _handler(tuple(allowed)), max_attempts=10, is_async=False)
+    return Action(WEBHOOK, _handler(allowed), max_attempts=10, is_async=False)
 
 
-def _handler(allowed: tuple[str, ...]) -> Callable[[dict[str, Any], Any], None]:
+def _handler(allowed: Sequence[str]) -> Callable[[dict[str, Any], Any], None]:
+    prefixes = check_prefixes("webhooks", allowed)
+
     def call(item: dict[str, Any], context: Any) -> None:
-        url = item["url"]
-        if not allowed or not url.startswith(allowed) or not url.startswith(("https:", "http:")):
-            raise Fail(f"the webhook {url!r} is not allowed: Actions(webhooks=[…]) of the worker")
+        url = allowed_url(item["url"], prefixes)
+        if url is None:
+            refused = shown(shown_url(str(item["url"])))
+            raise Fail(f"the webhook {refused} is not allowed: Actions(webhooks=[…]) of the worker")
         outcome = {name: value for name, value in item.items() if name != "url"}
         _post(url, msgspec.json.encode(outcome), context.idempotency_key)
 

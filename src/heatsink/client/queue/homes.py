@@ -21,7 +21,7 @@ class PatientHomes:
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
         await self._call(lambda: self._homes.push(users, entry))
 
-    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
         return await self._call(lambda: self._homes.page(user, below, limit))
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import click
 import msgspec
 
+from heatsink.checks import shown_url
 from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, NotFound, Unavailable
 from heatsink.service.configuration import json_option
 
@@ -24,7 +25,7 @@ WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FOR
 class Remote:
     def __init__(self, url: str, token: str | None = None) -> None:
         if not _is_http(url):
-            raise InvalidSetting(f"server must be a URL like {SERVER}, not {url[:80]!r}")
+            raise InvalidSetting(f"server must be a URL like {SERVER}, not {shown_url(url)[:80]!r}")
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
@@ -77,16 +78,18 @@ class Remote:
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", error)
             raise Unavailable(
-                f"no server answers at {self._url} ({reason}): start `heatsink serve`, "
+                f"no server answers at {shown_url(self._url)} ({reason}): start `heatsink serve`, "
                 "or name another with --server"
             ) from None
 
 
 def _is_http(url: str) -> bool:
+    """Tokens are for --token: a URL has no place for a name or a password."""
     try:
-        return urlsplit(url).scheme in ("http", "https")
+        parts = urlsplit(url)
     except ValueError:
         return False
+    return parts.scheme in ("http", "https") and "@" not in parts.netloc
 
 
 def _refusal(error: HTTPError) -> HeatsinkError:

@@ -13,9 +13,11 @@ import click
 import msgspec
 from click.core import ParameterSource
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from heatsink.bulk.actions import Actions
+from heatsink.checks import shown_url
 from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Snowflake, Ulid, Uuid7
@@ -41,6 +43,7 @@ from .logs import set_up
 from .server import ServeSettings, serve
 from .tracing import tracing_option
 
+URLS = ("store", "queue", "news")
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
 SECONDS = click.IntRange(0, 86_400)
 SOURCES = {
@@ -198,7 +201,7 @@ def config_command(context: click.Context, as_json: bool, flags: tuple[str, ...]
         return
     table = Table("setting", "value", "from", box=None)
     for line in lines:
-        table.add_row(line["setting"], str(line["value"]), line["from"])
+        table.add_row(line["setting"], escape(str(line["value"])), line["from"])
     Console().print(table)
 
 
@@ -214,7 +217,9 @@ def _in_force(context: click.Context) -> list[dict[str, Any]]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Tokens are nobody's business, not even on a screen."""
+    """Tokens and passwords are nobody's business, not even on a screen."""
     if name == "token":
         return [f"{token.partition(':')[0]}:…" for token in value]
+    if name in URLS and value is not None:
+        return shown_url(value)
     return str(value) if isinstance(value, Path) else value

@@ -11,7 +11,38 @@ import click
 import msgspec
 
 HUMAN = "%(asctime)s %(levelname)-7s %(message)s"
+INDENT = "  "
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def one_line(text: str) -> str:
+    """Text with every character escaped that ends a line, steers a terminal or hides others."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+class TextLines(logging.Formatter):
+    """One line a record; what follows of a traceback is indented. Keys and the like that clients
+    send are logged, so nothing in a message may look like another record."""
+
+    def __init__(self) -> None:
+        super().__init__(HUMAN)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 (logging's name)
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(INDENT + one_line(line) for line in text.split("\n"))
 
 
 class JsonLines(logging.Formatter):
@@ -23,17 +54,22 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": getattr(record, "event", "log"),
-            "message": record.getMessage(),
+            "message": _utf8(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = _utf8(self.formatException(record.exc_info))
         return _encode(line).decode()
+
+
+def _utf8(text: str) -> str:
+    """JSON has no place for a lone surrogate."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def set_up(as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter(HUMAN))
+    handler.setFormatter(JsonLines() if as_json else TextLines())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)

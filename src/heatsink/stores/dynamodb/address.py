@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from heatsink.checks import shown
+from heatsink.checks import shown, shown_url
 from heatsink.errors import InvalidSetting
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
@@ -35,9 +35,9 @@ class Address(msgspec.Struct, frozen=True):
 def parse_url(parts: SplitResult) -> Address:
     """A part that means nothing is refused, not passed over: somebody meant something by it."""
     if parts.path.strip("/") or parts.fragment:
+        extra = shown_url(parts.path + parts.fragment)
         raise InvalidSetting(
-            f"url has more after the table's name than options ({parts.path}{parts.fragment}): "
-            f"use {EXAMPLE}"
+            f"url has more after the table's name than options ({extra}): use {EXAMPLE}"
         )
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in pairs]
@@ -72,7 +72,7 @@ def parse(table: str, options: dict[str, str]) -> Address:
 def check_table(name: str, field: str = "url") -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{field} names a table {shown(name)}: on DynamoDB a name is 3 to 255 of "
+            f"{field} names a table {shown(shown_url(name))}: on DynamoDB a name is 3 to 255 of "
             "A-Z a-z 0-9 _ . -"
         )
     return name
@@ -81,7 +81,8 @@ def check_table(name: str, field: str = "url") -> str:
 def _checked(endpoint: str) -> str:
     if endpoint and not _is_server(endpoint):
         raise InvalidSetting(
-            f"endpoint must be http://host:port or https://host:port, not {shown(endpoint)}"
+            "endpoint must be http://host:port or https://host:port, not "
+            f"{shown(shown_url(endpoint))}"
         )
     return _as_sent(endpoint) if endpoint else ""
 

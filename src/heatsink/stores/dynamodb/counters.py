@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
-from heatsink.spread.store import Running, Total
+from heatsink.spread.store import SHARE_MAX, Running, Total, check_running, past_the_bound
 from heatsink.stores.stores import Meter
 
 from .client import Item
@@ -16,6 +16,8 @@ from .table import Table
 KEEP_S = 2 * 86_400
 FOLD_ATTEMPTS = 8
 OPEN = "(attribute_not_exists(sealed) OR sealed <= :time)"
+UP, DOWN = (f"(attribute_not_exists(v) OR v {bound} :room)" for bound in ("<=", ">="))
+FAILED = "ConditionalCheckFailed"
 
 
 class DynamoCounters:
@@ -37,17 +39,19 @@ class DynamoCounters:
         update = {
             "Key": key(partition, SHARE),
             "UpdateExpression": "ADD v :a, u :one",
-            "ConditionExpression": OPEN,
+            "ConditionExpression": f"{OPEN} AND {UP if amount > 0 else DOWN}",
             "ExpressionAttributeValues": {
                 ":a": number(amount),
                 ":one": number(1),
                 ":time": number(time_ms),
+                ":room": number((SHARE_MAX if amount > 0 else -SHARE_MAX) - amount),
             },
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
         try:
             cost = await self._table.write_together([{"Put": put}, {"Update": update}])
         except ConditionFailed as failed:
-            return await self._added_before(partition, token, failed)
+            return await self._added_before(partition, token, time_ms, amount, failed)
         self._note(partition, *cost)
         return None
 
@@ -56,9 +60,16 @@ class DynamoCounters:
         if units > 1 or place is not None:
             self._meter.notes.append((partition, 0, units, place))
 
-    async def _added_before(self, partition: str, token: bytes, failed: ConditionFailed) -> int:
-        if failed.codes[1] == "ConditionalCheckFailed":
-            raise TokenExpired("the time of this token is sealed: use a fresh one")
+    async def _added_before(
+        self, partition: str, token: bytes, time_ms: int, amount: int, failed: ConditionFailed
+    ) -> int:
+        """What the token added, or why nothing was: its time is sealed, or the share is full."""
+        if failed.codes[1] == FAILED:
+            share = failed.items[1] or await self._table.get(key(partition, SHARE), True) or {}
+            if integer(share, "sealed") > time_ms:
+                raise TokenExpired("the time of this token is sealed: use a fresh one")
+            if failed.codes[0] != FAILED:
+                raise past_the_bound(amount)
         record = failed.items[0] or await self._table.get(key(partition, TOKEN + token), True)
         if record is None:
             raise Unavailable("the token's record was just expired: retry")
@@ -67,6 +78,7 @@ class DynamoCounters:
     async def raise_to(
         self, partition: str, writer: bytes, time_ms: int, to: Running
     ) -> Running | None:
+        check_running(to)
         request: Item = {
             "Key": key(partition, SHARE),
             "UpdateExpression": "SET #w = :w ADD u :one",

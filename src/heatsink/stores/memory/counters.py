@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from heatsink.errors import TokenExpired
-from heatsink.spread.store import Running, Total
+from heatsink.spread.store import Running, Total, check_running, check_share
 
 
 @dataclass
@@ -57,6 +57,7 @@ class MemoryCounters:
         if before is not None:
             return before.amount
         share.check_open(time_ms)
+        check_share(share.value, amount)
         share.tokens[token] = _Token(time_ms, amount)
         share.value += amount
         return None
@@ -64,6 +65,7 @@ class MemoryCounters:
     async def raise_to(
         self, partition: str, writer: bytes, time_ms: int, to: Running
     ) -> Running | None:
+        check_running(to)
         share = self._share(partition)
         known = share.writers.get(writer)
         if known is None:

@@ -18,12 +18,12 @@ class MemoryHomes:
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
         await self.fill(users, [entry], built=False)
 
-    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
         if user not in self._built:
             return None
         self._looked_s[user] = self._clock.monotonic_s()
         entries = sorted(self._homes.get(user, ()), reverse=True)
-        return [e for e in entries if below is None or e.raw < below][:limit]
+        return [e for e in entries if below is None or e < below][:limit]
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
         for user in users:

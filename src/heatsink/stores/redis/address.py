@@ -68,7 +68,10 @@ def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> Address
     """`name` is the setting that the URL came from, `timeout_s` what it may say otherwise."""
     if not isinstance(url, str):
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose text may show the password
+        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}") from None
     scheme, _, variant = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}")

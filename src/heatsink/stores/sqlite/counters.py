@@ -5,12 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
-from heatsink.errors import InvalidSetting, TokenExpired
-from heatsink.spread.store import Running, Total
+from heatsink.errors import TokenExpired
+from heatsink.spread.store import Running, Total, check_running, check_share
 
 from .database import Database
-
-LARGEST = 2**63 - 1
 
 
 class SqliteCounters:
@@ -24,6 +22,7 @@ class SqliteCounters:
                 return before
             share = _read_share(connection, partition)
             _check_open(share, time_ms)
+            check_share(share.value, amount)
             _write_value(connection, partition, share.value + amount)
             values = (partition, token, time_ms, amount)
             connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", values)
@@ -34,6 +33,8 @@ class SqliteCounters:
     async def raise_to(
         self, partition: str, writer: bytes, time_ms: int, to: Running
     ) -> Running | None:
+        check_running(to)
+
         def raise_totals(connection: sqlite3.Connection) -> Running | None:
             known = _writer(connection, partition, writer)
             if known is None:
@@ -43,8 +44,6 @@ class SqliteCounters:
             if folded:
                 return Running(raised, lowered)
             raised, lowered = max(raised, to.raised), max(lowered, to.lowered)
-            _check_size(raised)
-            _check_size(lowered)
             values = (partition, writer, time_ms, raised, lowered)
             connection.execute("INSERT OR REPLACE INTO writers VALUES (?, ?, ?, ?, ?, 0)", values)
             return None
@@ -57,7 +56,7 @@ class SqliteCounters:
         )
 
     async def shares(self) -> AsyncIterator[str]:
-        sql = "SELECT partition FROM shares WHERE value UNION SELECT partition FROM writers"
+        sql = "SELECT partition FROM shares WHERE value != '0' UNION SELECT partition FROM writers"
         for (partition,) in self._database.read(lambda c: c.execute(sql).fetchall()):
             yield partition
 
@@ -92,10 +91,15 @@ def _writer(
 
 def _read_share(connection: sqlite3.Connection, partition: str) -> Total:
     sql = "SELECT value, sealed_ms, folded_ms FROM shares WHERE partition = ?"
-    value, sealed_ms, folded_ms = connection.execute(sql, (partition,)).fetchone() or (0, 0, 0)
-    sql = "SELECT sum(raised - lowered) FROM writers WHERE partition = ? AND NOT folded"
-    (writers,) = connection.execute(sql, (partition,)).fetchone()
-    return Total(value, writers or 0, sealed_ms, folded_ms)
+    value, sealed_ms, folded_ms = connection.execute(sql, (partition,)).fetchone() or ("0", 0, 0)
+    sql = "SELECT raised - lowered FROM writers WHERE partition = ? AND NOT folded"
+    writers = _sum(connection.execute(sql, (partition,)))
+    return Total(int(value), writers, sealed_ms, folded_ms)
+
+
+def _sum(numbers: sqlite3.Cursor) -> int:
+    """Each has 64 bits; SQLite's own sum() fails where all of them together have more."""
+    return sum(number for (number,) in numbers)
 
 
 def _check_open(share: Total, time_ms: int) -> None:
@@ -104,14 +108,8 @@ def _check_open(share: Total, time_ms: int) -> None:
 
 
 def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> None:
-    _check_size(value)
     sql = "INSERT INTO shares (partition, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = ?"
-    connection.execute(sql, (partition, value, value))
-
-
-def _check_size(value: int) -> None:
-    if abs(value) > LARGEST:
-        raise InvalidSetting("the counter would pass 2**63 - 1, which is as far as SQLite counts")
+    connection.execute(sql, (partition, str(value), str(value)))
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:
@@ -120,9 +118,9 @@ def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> Non
     past = (partition, sealed_ms)
     connection.execute("DELETE FROM tokens WHERE partition = ? AND time_ms < ?", past)
     connection.execute("DELETE FROM writers WHERE partition = ? AND folded", (partition,))
-    sql = "SELECT sum(raised - lowered) FROM writers WHERE partition = ? AND time_ms < ?"
-    (ended,) = connection.execute(sql, past).fetchone()
+    sql = "SELECT raised - lowered FROM writers WHERE partition = ? AND time_ms < ?"
+    ended = _sum(connection.execute(sql, past))
     connection.execute("UPDATE writers SET folded = 1 WHERE partition = ? AND time_ms < ?", past)
-    _write_value(connection, partition, _read_share(connection, partition).value + (ended or 0))
+    _write_value(connection, partition, _read_share(connection, partition).value + ended)
     sql = "UPDATE shares SET sealed_ms = ? WHERE partition = ?"
     connection.execute(sql, (sealed_ms, partition))

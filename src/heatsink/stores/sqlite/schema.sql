@@ -8,8 +8,9 @@ CREATE TABLE IF NOT EXISTS rows (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rows_by_expiry ON rows (expires_ms) WHERE expires_ms IS NOT NULL;
 
+-- A value is a whole number of any length: a fold may make one share of several.
 CREATE TABLE IF NOT EXISTS shares (
-  partition TEXT PRIMARY KEY, value INTEGER NOT NULL DEFAULT 0,
+  partition TEXT PRIMARY KEY, value TEXT NOT NULL DEFAULT '0',
   sealed_ms INTEGER NOT NULL DEFAULT 0, folded_ms INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tokens (

@@ -1,6 +1,7 @@
-"""Home timelines in Redis: one sorted set each, ordered by the posts' ids.
+"""Home timelines in Redis: one sorted set each, ordered by the posts' ids and authors.
 
-A member is the id, the author, and how long the id is. One more member, above all others, says
+A member is the length of the id, the id, the author: ids of a deployment have one length, so
+members sort as (id, author) does. One more member, above all others, says
 that the home is whole: a home that was lost and then pushed to does not have it.
 """
 
@@ -48,8 +49,8 @@ class RedisHomes:
         calls = (self._run(self._push, root, *words, *handles) for root, handles in by_root.items())
         await asyncio.gather(*calls)
 
-    async def page(self, user: str, below: bytes | None, limit: int) -> list[HomeEntry] | None:
-        top = b"(" + (BUILT if below is None else below)
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
+        top = b"(" + (BUILT if below is None else _member(below))
         found = await self._run(self._page, self._root(user) + _handle(user), top, limit, KEEP_S)
         return None if found is None else [_entry(member) for member in found]
 
@@ -74,9 +75,9 @@ def _handle(user: str) -> str:
 
 
 def _member(entry: HomeEntry) -> bytes:
-    return entry.raw + entry.author.encode() + bytes([len(entry.raw)])
+    return bytes([len(entry.raw)]) + entry.raw + entry.author.encode()
 
 
 def _entry(member: bytes) -> HomeEntry:
-    length = member[-1]
-    return HomeEntry(member[:length], member[length:-1].decode())
+    end = 1 + member[0]
+    return HomeEntry(member[1:end], member[end:].decode())

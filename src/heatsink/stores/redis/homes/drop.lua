@@ -1,7 +1,7 @@
 -- drop: an author whose posts leave the home, and with them its being whole
 redis.call('ZREM', KEYS[1], '\255')
 for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  if string.sub(member, member:byte(-1) + 1, -2) == ARGV[1] then
+  if string.sub(member, member:byte(1) + 2) == ARGV[1] then
     redis.call('ZREM', KEYS[1], member)
   end
 end
