@@ -1,0 +1,159 @@
+"""Somebody who has Redis, and not the store, writes news: nobody places a row by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import msgspec
+import pytest
+
+import heatsink
+from heatsink import Heatsink
+from heatsink.clock import SystemClock
+from heatsink.ids import Uuid7
+from heatsink.registry.decision import BUCKETS, LogEntry, for_key
+from heatsink.spread.fsck import check
+from heatsink.stores.redis.connection import Connection, Refused
+from heatsink.stores.redis.keys import Keys
+from heatsink.testing.servers import RedisServer
+from tests.servers import patient, patient_url, real
+from tests.spread.test_log import everything
+
+KEYS = Keys()
+PINS = (4, 2, 7, 3, 5)
+Forge = Callable[[Connection], Awaitable[None]]
+
+
+def pair_ahead(ahead_ms: int) -> Forge:
+    async def forge(redis: Connection) -> None:
+        """As the pair is, but for the closed time."""
+        pair = await redis.run("GET", KEYS.pair)
+        if pair is not None:
+            closed_ms, *rest = pair.split(b"|")
+            forged = b"|".join([b"%d" % (int(closed_ms) + ahead_ms), *rest])
+            await redis.run("SET", KEYS.pair, forged)
+
+    return forge
+
+
+async def entry_ahead(redis: Connection) -> None:
+    """The next version, before the leader has decided it: whose comes first stays in a stream."""
+    closed_ms, version, incarnation, *_ = (await redis.run("GET", KEYS.pair)).split(b"|")
+    number = int(version) + 1
+    decision = for_key("conv", BUCKETS, 11, "forged")
+    entry = LogEntry(number, int(closed_ms), int(closed_ms), (decision,))
+    body = msgspec.msgpack.encode(entry)
+    log = KEYS.log(incarnation.decode())
+    await redis.run("XADD", log, f"{number}-0", "e", body)
+
+
+@asynccontextmanager
+async def forging(url: str, forge: Forge) -> AsyncIterator[None]:
+    redis = Connection(patient(url), SystemClock(), Random())
+
+    async def go_on() -> None:
+        while True:
+            try:
+                await forge(redis)
+            except Refused as refused:
+                assert refused.code == "OLDER"
+            await asyncio.sleep(0.002)
+
+    task = asyncio.ensure_future(go_on())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await redis.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def write(hs: Heatsink, name: str, acknowledged: dict[bytes, UUID]) -> None:
+    n = 0
+    while True:
+        body = b"%s %d" % (name.encode(), n)
+        acknowledged[body] = (await hs.log.append("conv", body)).id
+        n += 1
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("forge", "what"),
+    [
+        (pair_ahead(3_600_000), "closed time"),
+        (pair_ahead(400), "closed time"),
+        (entry_ahead, "log entry"),
+    ],
+    ids=["a pair an hour ahead", "a pair 400 ms ahead", "an entry ahead"],
+)
+async def test_forged_news_misplaces_no_row(
+    tmp_path: Path, forge: Forge, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    caplog.set_level(logging.WARNING, "heatsink")
+    acknowledged: dict[bytes, UUID] = {}
+    with real(RedisServer) as server:
+        news = patient_url(server.url)
+        async with AsyncExitStack() as stack:
+            leader = await stack.enter_async_context(heatsink.connect(url, news=news))
+            apps = [
+                await stack.enter_async_context(
+                    heatsink.connect(url, news=news, coordinate=False, name=name)
+                )
+                for name in ("a", "b")
+            ]
+            everybody = [leader, *apps]
+            await until(lambda: all(heard(hs) for hs in everybody))
+            async with forging(server.url, forge):
+                writers = [
+                    asyncio.ensure_future(write(hs, name, acknowledged))
+                    for hs, name in zip(apps, ("a", "b"), strict=True)
+                ]
+                for buckets in PINS:
+                    before = len(acknowledged)
+                    await leader.pin("conv", buckets=buckets, reason="a test")
+                    await until(
+                        lambda n=buckets: leader._registry.view.layout("conv").buckets == n
+                    )
+                    await until(
+                        lambda at=before: len(acknowledged) > at + 100
+                        or any(writer.done() for writer in writers)
+                    )
+                assert not [writer for writer in writers if writer.done()], writers
+                for writer in writers:
+                    writer.cancel()
+                await asyncio.gather(*writers, return_exceptions=True)
+            for hs in everybody:
+                await verify(hs, acknowledged)
+    told = [record.message for record in caplog.records if what in record.message]
+    assert 1 <= len(told) <= len(everybody), "each process says so once"
+
+
+def heard(hs: Heatsink) -> bool:
+    assert hs._registry._listener is not None
+    return hs._registry._listener._closed_ms > 0
+
+
+async def verify(hs: Heatsink, acknowledged: dict[bytes, UUID]) -> None:
+    found = {body: await hs.log.get("conv", id) for body, id in acknowledged.items()}
+    lost = [body for body, entry in found.items() if entry is None or entry.body != body]
+    assert not lost, f"get does not find {len(lost)} of {len(found)} acknowledged rows"
+    paged = [entry.body for entry in await everything(hs, "conv", limit=1_000)]
+    assert len(paged) == len(set(paged))
+    assert acknowledged.keys() <= set(paged)
+    stores = hs._stores
+    assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean
