@@ -1,4 +1,4 @@
-"""A Redis of which nothing can be relied on: down, slow, wiped, set back, forged, not ours alone."""
+"""A Redis of which nothing can be relied on: down, slow, wiped, set back, forged, shared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.memory.news import MemoryNews
 
 from .nodes import Node
-
 
 HOUR_MS = 3_600_000
 THEIRS = Meta(0, 0, 0, 0, "", "theirs", b"", "")
@@ -116,7 +115,7 @@ class UnreliableRedis:
 
     def _raise_the_closed_time(self, _: Meta, closed_ms: int, __: int) -> None:
         assert self.news.newest is not None
-        _, rest = self.news.newest.split(b"|", 1)
+        rest = self.news.newest.split(b"|", 1)[1]
         self.news.newest = b"%d|%b" % (closed_ms + self._some_time_ahead(), rest)
 
     def _sign_with_another_secret(self, ours: Meta, closed_ms: int, version: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -69,9 +69,9 @@ class Meta(msgspec.Struct, frozen=True):
     min_reader: int = FORMAT
     secret: bytes = b""
 
-    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         shown = (name for name in self.__struct_fields__ if name != "secret")
-        return ((name, getattr(self, name)) for name in shown)
+        return [(name, getattr(self, name)) for name in shown]
 
     def __repr__(self) -> str:
         return f"Meta({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

@@ -1,7 +1,7 @@
 """News of the registry, for fleets too large to ask the store all the time. Never the truth.
 
-The leader signs what it tells with the secret in META. Whoever reads the store can check it; whoever
-has only the relay can neither make news nor change any. What a signature binds:
+The leader signs what it tells with the secret in META. Whoever reads the store can check it, and
+whoever has only the relay can neither make news nor change any. What a signature (a MAC) binds:
 
     pair     incarnation, closed time, version
     entry    incarnation, and the whole entry, its version included
