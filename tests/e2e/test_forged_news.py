@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ import heatsink
 from heatsink import Heatsink
 from heatsink.clock import SystemClock
 from heatsink.ids import Uuid7
-from heatsink.registry.decision import BUCKETS, LogEntry, for_key
+from heatsink.registry.decision import BUCKETS, LogEntry, Meta, for_key
+from heatsink.registry.news import SECRET_BYTES, Seal
 from heatsink.spread.fsck import check
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.keys import Keys
@@ -27,6 +29,8 @@ from tests.spread.test_log import everything
 
 KEYS = Keys()
 PINS = (4, 2, 7, 3, 5)
+VALUE = re.compile(rb"\xa5value.", re.DOTALL)
+FLIPPED: set[bytes] = set()
 Forge = Callable[[Connection], Awaitable[None]]
 
 
@@ -51,6 +55,31 @@ async def entry_ahead(redis: Connection) -> None:
     body = msgspec.msgpack.encode(entry)
     log = KEYS.log(incarnation.decode())
     await redis.run("XADD", log, f"{number}-0", "e", body)
+
+
+async def pair_of_another_secret(redis: Connection) -> None:
+    closed_ms, version, incarnation, _ = (await redis.run("GET", KEYS.pair)).split(b"|")
+    other = Meta(0, 0, 0, 0, "", incarnation.decode(), b"", "", secret=bytes(SECRET_BYTES))
+    await redis.run("SET", KEYS.pair, Seal(other).pair(int(closed_ms) + 400, int(version)))
+
+
+async def flipped_bits(redis: Connection) -> None:
+    """In the number of buckets of every decision, as soon as it is there."""
+    _, _, incarnation, *_ = (await redis.run("GET", KEYS.pair)).split(b"|")
+    log = KEYS.log(incarnation.decode())
+    found = await redis.run("XRANGE", log, "-", "+")
+    bodies = {id: fields[1] for id, fields in found}
+    if all(body in FLIPPED for body in bodies.values()):
+        return
+    await redis.run("DEL", log)
+    for id, body in bodies.items():
+        flipped = body if body in FLIPPED else VALUE.sub(_flip, body)
+        FLIPPED.add(flipped)
+        await redis.run("XADD", log, id, "e", flipped)
+
+
+def _flip(value: re.Match[bytes]) -> bytes:
+    return value[0][:-1] + bytes([value[0][-1] ^ 1])
 
 
 @asynccontextmanager
@@ -124,9 +153,11 @@ async def change(
     [
         (pair_ahead(3_600_000), "closed time"),
         (pair_ahead(400), "closed time"),
+        (pair_of_another_secret, "closed time"),
         (entry_ahead, "log entry"),
+        (flipped_bits, "log entry"),
     ],
-    ids=["a pair an hour ahead", "a pair 400 ms ahead", "an entry ahead"],
+    ids=["an hour ahead", "400 ms ahead", "another secret", "an entry ahead", "flipped bits"],
 )
 async def test_forged_news_misplaces_no_row(
     tmp_path: Path, forge: Forge, what: str, caplog: pytest.LogCaptureFixture
