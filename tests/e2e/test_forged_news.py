@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-import msgspec
 import pytest
 
 import heatsink
@@ -52,15 +51,20 @@ async def entry_ahead(redis: Connection) -> None:
     number = int(version) + 1
     decision = for_key("conv", BUCKETS, 11, "forged")
     entry = LogEntry(number, int(closed_ms), int(closed_ms), (decision,))
-    body = msgspec.msgpack.encode(entry)
+    body = seal_of_another_secret(incarnation).entry(entry)
     log = KEYS.log(incarnation.decode())
     await redis.run("XADD", log, f"{number}-0", "e", body)
 
 
+def seal_of_another_secret(incarnation: bytes) -> Seal:
+    secret = bytes(SECRET_BYTES)
+    return Seal(Meta(0, 0, 0, 0, "", incarnation.decode(), b"", "", secret=secret))
+
+
 async def pair_of_another_secret(redis: Connection) -> None:
     closed_ms, version, incarnation, _ = (await redis.run("GET", KEYS.pair)).split(b"|")
-    other = Meta(0, 0, 0, 0, "", incarnation.decode(), b"", "", secret=bytes(SECRET_BYTES))
-    await redis.run("SET", KEYS.pair, Seal(other).pair(int(closed_ms) + 400, int(version)))
+    seal = seal_of_another_secret(incarnation)
+    await redis.run("SET", KEYS.pair, seal.pair(int(closed_ms) + 400, int(version)))
 
 
 async def flipped_bits(redis: Connection) -> None:
