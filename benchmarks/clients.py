@@ -23,7 +23,8 @@ from heatsink.stores.stores import Stores
 ARTIFACTS = Path(__file__).resolve().parent.parent / "artifacts"
 CLOCK = SystemClock()
 BODY = b"x" * 200
-FOUNDING = Meta(0, 0, 0, 0, "", "benchmark", b"benchmark-seed--", Uuid7.name)
+SECRET = b"benchmark-secret" * 2
+FOUNDING = Meta(0, 0, 0, 0, "", "benchmark", b"benchmark-seed--", Uuid7.name, secret=SECRET)
 
 
 @contextmanager

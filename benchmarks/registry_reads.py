@@ -11,7 +11,7 @@ in which everybody asks ten times a second: right for a few servers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -20,8 +20,6 @@ from typing import Any
 from heatsink.client import Heatsink, Settings
 from heatsink.detect.heat import Report
 from heatsink.errors import Unavailable
-from heatsink.registry.decision import LogEntry, Meta
-from heatsink.registry.news import News
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.bus import MemoryBus
 from heatsink.stores.memory.news import MemoryNews
@@ -83,13 +81,13 @@ class Relay(MemoryNews):
         super().__init__()
         self._redis = redis
 
-    async def publish(self, meta: Meta, entries: Sequence[LogEntry]) -> None:
+    async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
         self._redis.check()
-        await super().publish(meta, entries)
+        await super().publish(log, entries, pair)
 
-    async def read(self, after: int) -> News | None:
+    async def pair(self) -> bytes | None:
         self._redis.check()
-        return await super().read(after)
+        return await super().pair()
 
 
 class Fleet:

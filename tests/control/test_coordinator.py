@@ -10,12 +10,21 @@ from heatsink.control.lease import Lease
 from heatsink.control.loop import TURNS_MAX, ControlLoop
 from heatsink.errors import HeatsinkError, Throttled, Unavailable
 from heatsink.registry.decision import BUCKETS, Decision, Meta, for_key
+from heatsink.registry.news import SECRET_BYTES
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.registry import MemoryRegistry
 from heatsink.testing import ManualClock
 
 FOUNDING = Meta(
-    closed_ms=0, version=0, term=0, beat=0, leader="", incarnation="i", seed=b"s", id_scheme="uuid7"
+    closed_ms=0,
+    version=0,
+    term=0,
+    beat=0,
+    leader="",
+    incarnation="i",
+    seed=b"s",
+    id_scheme="uuid7",
+    secret=bytes(SECRET_BYTES),
 )
 
 

@@ -5,11 +5,20 @@ import pytest
 from heatsink.control.lease import Lease
 from heatsink.errors import Deposed, InvalidSetting, Unavailable
 from heatsink.registry.decision import Meta
+from heatsink.registry.news import SECRET_BYTES
 from heatsink.stores.memory.registry import MemoryRegistry
 from heatsink.testing import ManualClock
 
 FOUNDING = Meta(
-    closed_ms=0, version=0, term=0, beat=0, leader="", incarnation="i", seed=b"s", id_scheme="uuid7"
+    closed_ms=0,
+    version=0,
+    term=0,
+    beat=0,
+    leader="",
+    incarnation="i",
+    seed=b"s",
+    id_scheme="uuid7",
+    secret=bytes(SECRET_BYTES),
 )
 
 

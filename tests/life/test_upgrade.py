@@ -14,7 +14,7 @@ from heatsink import connect
 from heatsink.clock import SystemClock
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
-from heatsink.errors import WrongIncarnation
+from heatsink.errors import Misconfigured, WrongIncarnation
 from heatsink.registry.decision import FORMAT, Snapshot
 from heatsink.service.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
@@ -26,7 +26,8 @@ CLOCK = SystemClock()
 PAST_MS = 1_763_200_000_000
 REASON = "4,000 write units/s at 800 a bucket"
 
-# What 0.1 wrote, field by field. Never change these: they are in people's files.
+# What the first release writes, field by field. Once it is out, never change these: they are in
+# people's files.
 DECISION_0_1 = {"subject": "key:conv", "setting": "buckets", "value": 4, "reason": REASON}
 ENTRY_0_1 = {
     "version": 1,
@@ -46,6 +47,7 @@ META_0_1 = {
     "servers": 2,
     "format": 1,
     "min_reader": 1,
+    "secret": b"0123456789abcdef0123456789abcdef",
 }
 
 # The same from a newer minor release, which knows more.
@@ -180,6 +182,17 @@ async def test_a_view_follows_a_newer_writers_log(write: Write) -> None:
         hs._registry.view.load(Snapshot(0, {}, {}, {}))
         await hs._registry.renew()
         assert hs._registry.view.layout("conv").buckets == 4
+
+
+async def test_a_registry_without_a_secret_names_the_cure_and_the_cure_helps(write: Write) -> None:
+    """As of before news was signed."""
+    url = await write({k: v for k, v in META_0_1.items() if k != "secret"}, ENTRY_0_1)
+    with pytest.raises(Misconfigured, match="fsck URL --rebuild"):
+        async with connect(url):
+            pass
+    await run_fsck(url, True, CLOCK)
+    async with connect(url) as hs:
+        assert (await hs.explain("conv")).buckets == 4
 
 
 async def test_a_newer_format_asks_for_an_upgrade(write: Write) -> None:

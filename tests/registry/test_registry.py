@@ -17,12 +17,21 @@ from heatsink.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
 from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, for_key
 from heatsink.registry.layout import EPOCHS_MAX
+from heatsink.registry.news import SECRET_BYTES
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.registry import MemoryRegistry
 from heatsink.testing import ManualClock
 
 FOUNDING = Meta(
-    closed_ms=0, version=0, term=0, beat=0, leader="", incarnation="i", seed=b"s", id_scheme="uuid7"
+    closed_ms=0,
+    version=0,
+    term=0,
+    beat=0,
+    leader="",
+    incarnation="i",
+    seed=b"s",
+    id_scheme="uuid7",
+    secret=bytes(SECRET_BYTES),
 )
 
 

@@ -6,10 +6,11 @@ They show that the simulation bites: every one of them must be found within 200 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 from msgspec import structs
 
 from heatsink.errors import Retryable
@@ -17,7 +18,7 @@ from heatsink.keys import partition_of
 from heatsink.registry import rules
 from heatsink.registry.decision import LogEntry, Meta, Reading
 from heatsink.registry.layout import Layout
-from heatsink.registry.news import News
+from heatsink.registry.news import ENTRY, MAC_BYTES, PAIR, News, Seal
 from heatsink.registry.registry import Registry
 from heatsink.registry.relay import Listener, Teller
 from heatsink.registry.timekeeper import Timekeeper
@@ -32,7 +33,6 @@ from heatsink.spread.store import Row
 from heatsink.stores.memory import registry as memory_registry
 from heatsink.stores.memory.counters import MemoryCounters
 from heatsink.stores.memory.log import MemoryLog
-from heatsink.stores.memory.news import MemoryNews
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
@@ -265,15 +265,15 @@ def only_the_newest_epochs_buckets_read() -> Iterator[None]:
 @bug
 def a_pair_written_to_redis_in_two_commands() -> Iterator[None]:
     """Between them a reader sees the new closed time with the old version."""
-    publish = MemoryNews.publish
+    tell = Teller.tell
 
-    async def torn(self: MemoryNews, meta: Meta, entries: Any) -> None:
-        before = self.pair.version if self.pair else 0
-        await publish(self, structs.replace(meta, version=before), entries)
-        await asyncio.sleep(0.02)
-        await publish(self, meta, entries)
+    async def torn(self: Teller, meta: Meta) -> None:
+        if self._told is not None and self._told < meta.version:
+            await tell(self, structs.replace(meta, version=self._told))
+            await asyncio.sleep(0.02)
+        await tell(self, meta)
 
-    with patch.object(MemoryNews, "publish", torn):
+    with patch.object(Teller, "tell", torn):
         yield
 
 
@@ -293,10 +293,65 @@ def a_wiped_redis_that_is_believed() -> Iterator[None]:
 
 @bug
 def news_of_another_incarnation_believed() -> Iterator[None]:
-    def credulous(self: Listener, news: News, _incarnation: str) -> bool:
-        return news.closed_ms > self._closed_ms
+    opened = Seal.opened_pair
 
-    with patch.object(Listener, "_is_credible", credulous):
+    def credulous(self: Seal, sealed: bytes) -> News | None:
+        return _unchecked(sealed) if self.is_foreign(sealed) else opened(self, sealed)
+
+    with patch.object(Seal, "opened_pair", credulous):
+        yield
+
+
+def _unchecked(sealed: bytes) -> News:
+    closed_ms, version, _ = sealed.split(b"|", 2)
+    return News(int(closed_ms), int(version))
+
+
+@bug
+def news_believed_without_its_mac() -> Iterator[None]:
+    """The incarnation is looked at, as it is written there, and nothing else."""
+
+    def credulous(self: Seal, sealed: bytes) -> News | None:
+        return None if self.is_foreign(sealed) else _unchecked(sealed)
+
+    with patch.object(Seal, "opened_pair", credulous):
+        yield
+
+
+@bug
+def entries_of_the_news_believed_without_their_mac() -> Iterator[None]:
+    def credulous(_: Seal, sealed: bytes) -> LogEntry:
+        return msgspec.msgpack.decode(sealed[MAC_BYTES:], type=LogEntry)
+
+    with patch.object(Seal, "opened_entry", credulous):
+        yield
+
+
+def _with_mac_of(part: Callable[[bytes, bytes], bytes]) -> Iterator[None]:
+    """The MAC, of leader and followers alike, binds only a part of what it should."""
+    mac = Seal._mac
+
+    def partial(self: Seal, kind: bytes, body: bytes) -> bytes:
+        return mac(self, kind, part(kind, body))
+
+    with patch.object(Seal, "_mac", partial):
+        yield
+
+
+@bug
+def a_mac_that_does_not_bind_the_closed_time() -> Iterator[None]:
+    yield from _with_mac_of(lambda kind, body: body.split(b"|", 1)[1] if kind == PAIR else body)
+
+
+@bug
+def a_mac_that_does_not_bind_the_entry() -> Iterator[None]:
+    yield from _with_mac_of(lambda kind, body: b"" if kind == ENTRY else body)
+
+
+@bug
+def news_far_ahead_of_the_stores_time_believed() -> Iterator[None]:
+    """The MAC is all that is looked at: then a secret that leaked is the end of every bound."""
+    with patch.object(Listener, "_is_too_far", lambda *_: False):
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
+from heatsink.registry.news import SECRET_BYTES
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counter import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
@@ -51,7 +52,10 @@ class Node:
             name=f"{self.name}.{self._lives}",
         )
         while True:
-            client = Heatsink(self._connect(self), settings, self.clock, self._rng)
+            stores = self._connect(self)
+            client = Heatsink(
+                stores, settings, self.clock, self._rng, make_secret=self._make_secret
+            )
             try:
                 await client.__aenter__()
             except HeatsinkError:
@@ -60,6 +64,9 @@ class Node:
             client.counters._token_ttl_s = self.token_ttl_s
             self.client = client
             return
+
+    def _make_secret(self) -> bytes:
+        return self._rng.randbytes(SECRET_BYTES)
 
     @property
     def landings(self) -> list[asyncio.Task[Any]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from unittest.mock import patch
 
 import pytest
 
+from heatsink.registry import relay
 from heatsink.registry.news import News
 from heatsink.registry.registry import Registry
+from heatsink.registry.relay import Listener
 from tests.planted import find, hold
 
 from .bugs import BUGS
@@ -50,6 +53,19 @@ def test_the_simulated_redis_is_listened_to() -> None:
             assert has_redis(seed)
             assert simulate(seed).layout_changes > 3
     assert heard > 500
+
+
+def test_the_simulated_redis_is_forged() -> None:
+    met: Counter[str] = Counter()
+
+    def count(_: Listener, warning: str) -> None:
+        met[warning] += 1
+
+    with patch.object(Listener, "_warn", count):
+        for seed in range(1, 20, 2):
+            simulate(seed)
+    assert set(met) == {relay.FORGED_PAIR, relay.FORGED_ENTRY, relay.FOREIGN, relay.TOO_FAR}
+    assert min(met.values()) > 5
 
 
 @pytest.mark.parametrize("name", BUGS)

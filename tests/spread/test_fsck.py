@@ -13,6 +13,8 @@ from heatsink.spread.store import Row
 
 from .test_log import everything, spread
 
+SECRET = b"0123456789abcdef" * 2
+
 
 async def fill(hs: Heatsink) -> int:
     for buckets in (1, 3, 2):
@@ -51,10 +53,9 @@ async def test_lost_epochs_are_found_and_rebuilt_from_the_rows(tmp_path: Path) -
         await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
         findings = await check(hs._stores.log, hs._stores.counters, store, Uuid7())
         assert findings.unknown_epochs == 40
-        assert (
-            await rebuild(hs._stores.log, hs._stores.counters, store, Uuid7(), incarnation="mended")
-            == 1
-        )
+        parts = (hs._stores.log, hs._stores.counters, store)
+        assert await rebuild(*parts, Uuid7(), "mended", SECRET) == 1
+        assert (await store.meta()).meta.secret == SECRET
         assert await store.layout("conv") == layout
         assert (await check(hs._stores.log, hs._stores.counters, store, Uuid7())).rows == rows
         with pytest.raises(WrongIncarnation):
@@ -77,7 +78,7 @@ async def test_a_counter_whose_layout_was_lost_is_read_again(tmp_path: Path) -> 
         await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
         assert await hs.counters.value("views") == 0
         assert (await check(*parts, store, Uuid7())).unread_shares == 4
-        await rebuild(*parts, store, Uuid7(), incarnation="mended")
+        await rebuild(*parts, store, Uuid7(), "mended", SECRET)
         assert (await check(*parts, store, Uuid7())).clean
     async with connect(url) as again:
         assert await again.counters.value("views") == 40

@@ -24,6 +24,7 @@ META = Meta(
     incarnation="i",
     seed=b"\0s",
     id_scheme="",
+    secret=b"\0\xffsecret",
 )
 
 
@@ -140,7 +141,7 @@ async def test_restoring_replaces_everything(founded: Stores) -> None:
     await founded.registry.append(pin(2, 6), None)
     layouts = {"x": Layout([(10, 3)])}
     reasons = {"x": for_key("x", BUCKETS, 3, "rebuilt")}
-    meta = msgspec.structs.replace(META, version=9, incarnation="new")
+    meta = msgspec.structs.replace(META, version=9, incarnation="new", secret=b"another")
     await founded.registry.restore(meta, Snapshot(9, layouts, {}, reasons))
     assert await founded.registry.snapshot() == Snapshot(9, layouts, {}, reasons)
     assert (await founded.registry.meta()).meta == meta

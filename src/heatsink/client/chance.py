@@ -1,10 +1,18 @@
-"""The random source of a client that was given none: fresh in every process, also after a fork."""
+"""Where a client's chance comes from.
+
+Numbers that may be guessed, such as jitter and the random part of ids, come from a `Random`: fresh
+in every process, also after a fork. Who sees enough of them can tell the next ones and the ones
+before. So a secret comes from the operating system, and never from a `Random`.
+"""
 
 from __future__ import annotations
 
 import os
 from random import Random
+from secrets import token_bytes
 from weakref import WeakSet
+
+from heatsink.registry.news import SECRET_BYTES
 
 _sources: WeakSet[Random] = WeakSet()
 
@@ -13,6 +21,11 @@ def fresh_random() -> Random:
     source = Random()
     _sources.add(source)
     return source
+
+
+def fresh_secret() -> bytes:
+    """What a new registry signs its news with."""
+    return token_bytes(SECRET_BYTES)
 
 
 def _seed_all() -> None:

@@ -37,6 +37,7 @@ from heatsink.spread.policy import BucketRules
 from heatsink.spread.router import Router
 from heatsink.stores.stores import Stores
 
+from .chance import fresh_secret
 from .explanation import Explainer, Explanation
 from .instruments import NONE, Instruments
 from .key_watch import Coordination, Hottest, coordinate_keys
@@ -68,6 +69,7 @@ class Heatsink:
         rng: Random,
         queue: Callable[[], Queue] | None = None,
         instruments: Instruments = NONE,
+        make_secret: Callable[[], bytes] = fresh_secret,
     ) -> None:
         self._stores = stores
         self._make_queue = queue
@@ -79,6 +81,7 @@ class Heatsink:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._make_secret = make_secret
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         self._tracker.gather = StorePartitions(self._tracker, stores.meter).count
@@ -168,6 +171,7 @@ class Heatsink:
             incarnation=f"{self._rng.getrandbits(128):032x}",
             seed=self._rng.randbytes(SEED_BYTES),
             id_scheme=self._settings.ids.name,
+            secret=self._make_secret(),
         )
 
     def _make_reporter(self) -> Reporter:

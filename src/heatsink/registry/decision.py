@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from .layout import Layout
@@ -50,6 +52,8 @@ class Meta(msgspec.Struct, frozen=True):
     """The one record that orders everything: see `rules`.
 
     `servers` is how many report heat, as the leader counts them: their floors depend on it.
+    `secret` signs the news (see `news`): whoever reads the store knows it, nobody else may. So it
+    is left out wherever META is shown.
     """
 
     closed_ms: int
@@ -63,6 +67,14 @@ class Meta(msgspec.Struct, frozen=True):
     servers: int = 1
     format: int = FORMAT
     min_reader: int = FORMAT
+    secret: bytes = b""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = (name for name in self.__struct_fields__ if name != "secret")
+        return [(name, getattr(self, name)) for name in shown]
+
+    def __repr__(self) -> str:
+        return f"Meta({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class Reading(msgspec.Struct, frozen=True):

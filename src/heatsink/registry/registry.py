@@ -26,7 +26,7 @@ from . import drafts, rules
 from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
 from .latency import Latency
 from .layout import Layout
-from .news import News, NewsStore
+from .news import News, NewsStore, Seal
 from .relay import FOLLOW_S, Listener, Teller
 from .store import RegistryStore
 from .timekeeper import Timekeeper
@@ -87,6 +87,7 @@ class Registry:
                 f"this store holds {found.id_scheme} ids: connect with that scheme, "
                 f"not {founding.id_scheme}"
             )
+        Seal(found)  # a registry without a secret is refused
         self._meta = found
         self.view.load(await self._store.snapshot())
         await self._catch_up(reading)
@@ -158,10 +159,12 @@ class Registry:
         if self._listener is None:
             return False
         asked_s = self._clock.monotonic_s()
-        news = await self._listener.newest(self.view.version, self.meta.incarnation)
+        store_ms = self.time.store_ms(asked_s)
+        news = await self._listener.newest(self.view.version, self.meta, store_ms)
         if news is not None:
+            moves = news.closed_ms > self.view.horizon_ms
             await self._adopt(news)
-            self._renewed_s = asked_s
+            self._renewed_s = asked_s if moves else self._renewed_s
         return self.view.horizon_ms - self.now_ms() >= self._thin_ms()
 
     async def _adopt(self, news: News) -> None:

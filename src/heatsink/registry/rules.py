@@ -34,8 +34,19 @@ one record (META) with the version of the log and the leader's term:
    before it. A deposed leader's append fails; two appends cannot share a version.
 
 Redis, where there is one, carries news: pairs (C, version) that META held, each written as one
-value after the commit, and log entries. A pair that is old, gone or of another incarnation is
-passed over; a gap in the entries is filled from the store; the three steps keep their order.
+value after the commit, and log entries. A gap in the entries is filled from the store; the three
+steps keep their order. Redis is not trusted. Every pair and entry has a MAC, keyed by a secret that
+lives in META and is made anew with every incarnation (`news`): what somebody else wrote, what was
+damaged, and what is of another deployment or incarnation is ignored. A bound comes second: a closed
+time that the store's time cannot justify is ignored too, whoever signed it. Whatever is ignored,
+the process follows the store.
+
+A genuine pair may come back at any time, say from a replica that lagged. That does no harm, by 1:
+META held (c, v) at one moment, so every epoch with T < c is in a version ≤ v, then and for ever. A
+view that adopts c has applied the log up to v at least; versions are never taken back, and neither
+is a horizon. An entry may come back likewise: by 4 there is one of each version, and a view applies
+each once, in order. News is also never older than what it is believed for: only news that moves the
+horizon makes a view count as renewed.
 
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
 comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's,
@@ -50,6 +61,7 @@ from heatsink.errors import Deposed, Outdated
 
 from .decision import LogEntry, Meta, Reading
 from .layout import COLD, Layout
+from .timekeeper import SKEW_MS_MAX
 
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
 HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
@@ -100,6 +112,15 @@ def horizon_for(latency_s: float) -> int:
 def thin_ms(latency_s: float) -> int:
     """With less than this left, any process advances the closed time."""
     return horizon_for(latency_s) // 2
+
+
+def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
+    """No closed time beyond this is justified, given what META held and what time its store has.
+
+    Whoever advances it goes by a clock that is at most `SKEW_MS_MAX` ahead of the store's; our
+    idea of the store's time may lag by as much.
+    """
+    return max(closed_ms, store_ms + 2 * SKEW_MS_MAX + horizon_ms)
 
 
 def new_closed_time(

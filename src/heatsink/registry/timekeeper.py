@@ -36,10 +36,16 @@ class Timekeeper:
     def __init__(self) -> None:
         self.correction_ms = 0
         self.offset_ms = 0
+        self._store_began_ms = 0
         self._ours = SteadyTime()
         self._stores = SteadyTime()
 
+    def store_ms(self, monotonic_s: float) -> int:
+        """The store's time by now, going by what it last said itself, jumps included."""
+        return self._store_began_ms + int(monotonic_s * 1000)
+
     def observe(self, wall_ms: int, store_ms: int, monotonic_s: float) -> None:
+        self._store_began_ms = store_ms - int(monotonic_s * 1000)
         ours_ms = self._ours.read(wall_ms, monotonic_s)
         stores_ms = self._stores.read(store_ms, monotonic_s)
         wrong = abs(stores_ms - ours_ms) > SKEW_MS_MAX

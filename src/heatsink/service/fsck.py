@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
+from heatsink.client.chance import fresh_secret
 from heatsink.client.urls import open_stores
 from heatsink.clock import Clock
 from heatsink.ids import scheme_named
@@ -65,7 +66,7 @@ async def run_fsck(
         mended, log = None, _Counted(stores.log, tick)
         if mend:
             parts = (log, stores.counters, stores.registry)
-            mended = await rebuild(*parts, scheme, uuid4().hex)
+            mended = await rebuild(*parts, scheme, uuid4().hex, fresh_secret())
         findings = await check(log, stores.counters, stores.registry, scheme)
         return Outcome(findings, mended)
     finally:

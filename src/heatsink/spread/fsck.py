@@ -120,12 +120,14 @@ async def rebuild(
     registry: RepairStore,
     scheme: IdScheme,
     incarnation: str,
+    secret: bytes,
 ) -> int:
     """Add the epochs that rows and shares prove and the registry lacks. Returns the keys mended.
 
     Where a layout is kept twice and a half was lost, what either half has is kept.
 
-    The registry gets another incarnation: processes that run have to reconnect.
+    The registry gets another incarnation, and another secret for its news: processes that run
+    have to reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
@@ -146,7 +148,7 @@ async def rebuild(
     kept = {key: layout for key, layout in layouts.items() if key in reasons}
     version, closed_ms = meta.version + 1, closed_ms + SPARE_MS
     meta = msgspec.structs.replace(
-        meta, closed_ms=closed_ms, version=version, incarnation=incarnation
+        meta, closed_ms=closed_ms, version=version, incarnation=incarnation, secret=secret
     )
     await registry.restore(meta, Snapshot(version, kept, snapshot.pins, reasons))
     return len(changed)

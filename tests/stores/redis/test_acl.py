@@ -15,7 +15,6 @@ from heatsink.clock import SystemClock
 from heatsink.detect.fleet import FleetHeat
 from heatsink.detect.heat import Heat, Report, WindowHeat
 from heatsink.registry.decision import Decision
-from heatsink.registry.news import News
 from heatsink.stores.redis.board import RedisBoard
 from heatsink.stores.redis.bus import RedisBus
 from heatsink.stores.redis.connection import Connection, Refused
@@ -27,7 +26,7 @@ from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisCluster, RedisServer
 from tests.servers import patient, real
 
-from .test_relay_conformance import META, entry
+from .test_relay_conformance import PAIR, body
 from .test_wire_conformance import Listener, listening, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "redis.md").read_text()
@@ -69,9 +68,9 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         bus = RedisBus(coordinator, keys, "c", clock)
         assert await bus.receive() == [REPORT]
         assert await bus.receive() == []
-        await RedisNews(coordinator, keys).publish(META, [entry(1), entry(2)])
-        news = News(1_000, 2, "first", (entry(1), entry(2)))
-        assert await RedisNews(app, keys).read(0) == news
+        await RedisNews(coordinator, keys).publish("first", {1: body(1), 2: body(2)}, PAIR)
+        assert await RedisNews(app, keys).pair() == PAIR
+        assert await RedisNews(app, keys).entries("first", 0, 2) == [body(1), body(2)]
         await RedisSoft(coordinator, keys).publish([Decision("p", "workers", 1, "why")], 1)
         assert len(await RedisSoft(app, keys).read()) == 1
         await RedisBoard(coordinator, keys).show(HEAT)

@@ -5,29 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from msgspec import structs
 
 from heatsink.detect.heat import Heat, Report
-from heatsink.registry.decision import BUCKETS, Decision, LogEntry, Meta, for_key
-from heatsink.registry.news import News
+from heatsink.registry.decision import Decision
 from heatsink.registry.soft import SoftDecision, Targets
 
 from .conftest import Relay
 
-META = Meta(
-    closed_ms=1_000,
-    version=2,
-    term=0,
-    beat=0,
-    leader="",
-    incarnation="first",
-    seed=b"s",
-    id_scheme="",
-)
+PAIR = b"1000|2|first|signed"
 
 
-def entry(version: int) -> LogEntry:
-    return LogEntry(version, 5, 2_000 + version, (for_key("k#{}é", BUCKETS, version + 1, "hot"),))
+def body(version: int) -> bytes:
+    """A relay does not look into what it carries."""
+    return b"\0signed\xff entry %d" % version
 
 
 def workers(count: int | None) -> Decision:
@@ -48,38 +38,40 @@ async def test_reports_that_nobody_takes_do_not_pile_up(relay: Relay) -> None:
 
 
 async def test_without_news_there_is_none(relay: Relay) -> None:
-    assert await relay.news.read(0) is None
+    assert await relay.news.pair() is None
+    assert await relay.news.entries("first", 0, 9) == []
 
 
 async def test_news_is_the_pair_and_the_entries_that_are_missing(relay: Relay) -> None:
-    await relay.news.publish(META, [entry(1), entry(2)])
-    assert await relay.news.read(0) == News(1_000, 2, "first", (entry(1), entry(2)))
-    assert await relay.news.read(1) == News(1_000, 2, "first", (entry(2),))
-    assert await relay.news.read(2) == News(1_000, 2, "first")
-    assert await relay.news.read(9) == News(1_000, 2, "first")
+    await relay.news.publish("first", {1: body(1), 2: body(2), 3: body(3)}, PAIR)
+    assert await relay.news.pair() == PAIR
+    assert await relay.news.entries("first", 0, 3) == [body(1), body(2), body(3)]
+    assert await relay.news.entries("first", 1, 2) == [body(2)]
+    assert await relay.news.entries("first", 3, 9) == []
 
 
 async def test_entries_told_twice_or_late_change_nothing(
     relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await relay.news.publish(META, [entry(1), entry(2)])
-    await relay.news.publish(structs.replace(META, closed_ms=900, version=1), [entry(1)])
-    assert await relay.news.read(0) == News(900, 1, "first", (entry(1),))
-    await relay.news.publish(META, [])
-    assert await relay.news.read(0) == News(1_000, 2, "first", (entry(1), entry(2)))
+    await relay.news.publish("first", {1: body(1), 2: body(2)}, PAIR)
+    await relay.news.publish("first", {1: b"late"}, b"older")
+    assert await relay.news.pair() == b"older"
+    assert await relay.news.entries("first", 0, 2) == [body(1), body(2)]
+    await relay.news.publish("first", {}, PAIR)
+    assert await relay.news.pair() == PAIR
     assert not caplog.records
 
 
 async def test_a_gap_shows(relay: Relay) -> None:
-    await relay.news.publish(structs.replace(META, version=3), [entry(1), entry(3)])
-    assert await relay.news.read(0) == News(1_000, 3, "first", (entry(1), entry(3)))
+    await relay.news.publish("first", {1: body(1), 3: body(3)}, PAIR)
+    assert await relay.news.entries("first", 0, 3) == [body(1), body(3)]
 
 
 async def test_another_incarnation_has_a_log_of_its_own(relay: Relay) -> None:
-    await relay.news.publish(structs.replace(META, version=7), [entry(6), entry(7)])
-    other = structs.replace(META, incarnation="second", version=1)
-    await relay.news.publish(other, [entry(1)])
-    assert await relay.news.read(0) == News(1_000, 1, "second", (entry(1),))
+    await relay.news.publish("first", {6: body(6), 7: body(7)}, PAIR)
+    await relay.news.publish("second", {1: body(1)}, b"another")
+    assert await relay.news.pair() == b"another"
+    assert await relay.news.entries("second", 0, 7) == [body(1)]
 
 
 async def test_soft_decisions_reach_every_reader_once_and_in_order(relay: Relay) -> None:

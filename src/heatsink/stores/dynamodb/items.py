@@ -7,7 +7,7 @@
     conv_abc123#3     0x10 id            a row: body, and the epoch that placed it
     conv_abc123       0x20               EPOCHS(key), above every row: a newest-first query of the
                                          bare key brings it along for nothing
-    %meta             0x00               META: closed time, version, term
+    %meta             0x00               META: closed time, version, term, secret
     %log              version            LOG(version)
     %keys, %pins      key                all layouts and pins, for processes that start
 

@@ -58,6 +58,7 @@ def _meta_item(meta: Meta) -> Item:
         "ids": {"S": meta.id_scheme},
         "format": number(meta.format),
         "min_reader": number(meta.min_reader),
+        "secret": binary(meta.secret),
     }
 
 
@@ -75,6 +76,7 @@ def _meta_of(item: Item) -> Meta:
         servers=integer(item, "servers"),
         format=integer(item, "format"),
         min_reader=integer(item, "min_reader"),
+        secret=sort_of({"s": item["secret"]}) if "secret" in item else b"",
     )
 
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from heatsink.registry.decision import LogEntry, Meta
-from heatsink.registry.news import News
+from collections.abc import Mapping
 
 
 class MemoryNews:
     def __init__(self) -> None:
-        self.pair: News | None = None
-        self.log: dict[str, dict[int, LogEntry]] = {}
+        self.newest: bytes | None = None
+        self.log: dict[str, dict[int, bytes]] = {}
 
-    async def publish(self, meta: Meta, entries: Sequence[LogEntry]) -> None:
-        log = self.log.setdefault(meta.incarnation, {})
-        for entry in entries:
-            if entry.version > max(log, default=0):
-                log[entry.version] = entry
-        self.pair = News(meta.closed_ms, meta.version, meta.incarnation)
+    async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
+        known = self.log.setdefault(log, {})
+        for version, entry in entries.items():
+            if version > max(known, default=0):
+                known[version] = entry
+        self.newest = pair
 
-    async def read(self, after: int) -> News | None:
-        if self.pair is None:
-            return None
-        pair = self.pair
-        log = self.log.get(pair.incarnation, {})
-        versions = range(after + 1, pair.version + 1)
-        entries = tuple(log[version] for version in versions if version in log)
-        return News(pair.closed_ms, pair.version, pair.incarnation, entries)
+    async def pair(self) -> bytes | None:
+        return self.newest
+
+    async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
+        known = self.log.get(log, {})
+        return [entry for version, entry in sorted(known.items()) if after < version <= upto]

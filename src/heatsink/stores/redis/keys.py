@@ -42,11 +42,11 @@ class Keys(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> str:
-        """String: "closed time|version|incarnation", always written whole, with one SET."""
+        """String: "closed time|version|incarnation|MAC", always written whole, with one SET."""
         return f"{{{self.prefix}}}:registry:pair"
 
     def log(self, incarnation: str) -> str:
-        """Stream: a `LogEntry` each, with the version as its id. Expires when no longer fed."""
+        """Stream: a signed `LogEntry` each; its id is the version. Expires when no longer fed."""
         return f"{{{self.prefix}}}:registry:log:{incarnation}"
 
     @property
