@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .layout import Layout
+from .timekeeper import Evidence, Verdict
 
 BUCKETS = "buckets"
 PIN = "pin"
@@ -50,6 +51,7 @@ class Meta(msgspec.Struct, frozen=True):
     """The one record that orders everything: see `rules`.
 
     `servers` is how many report heat, as the leader counts them: their floors depend on it.
+    `evidence` is of the time, in a store that has no clock of its own: see `timekeeper`.
     """
 
     closed_ms: int
@@ -63,13 +65,18 @@ class Meta(msgspec.Struct, frozen=True):
     servers: int = 1
     format: int = FORMAT
     min_reader: int = FORMAT
+    evidence: Evidence | None = None
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """META as the store had it, and the store's own time then, to tell how wrong our clock is."""
+    """META as the store had it, and the store's own time then, to tell how wrong our clock is.
+
+    `verdict` is where that time comes from in a store without a clock of its own.
+    """
 
     meta: Meta
     store_ms: int
+    verdict: Verdict | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):

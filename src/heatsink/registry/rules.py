@@ -38,8 +38,14 @@ value after the commit, and log entries. A pair that is old, gone or of another 
 passed over; a gap in the entries is filled from the store; the three steps keep their order.
 
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
-comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's,
-and no clock that jumps is believed at once (`timekeeper`).
+comes back: so a process whose clock differs from the store's time by more than 5 s goes by the
+store's, and nothing that contradicts the store's time is believed at once (`timekeeper`).
+
+5. *Below a key's last epoch.* A key's epochs are appended in order. So whoever knows that one starts
+   at T knows all that start before it, also where T is past the horizon: ids of that key
+   below T may be placed. `fsck --reset-closed-time`, which alone takes C back, in a store that nobody
+   else has open and under a new incarnation, relies on it: a key that holds rows past the new C gets
+   an epoch behind the newest of them that changes nothing, and none may start before that one.
 """
 
 from __future__ import annotations
@@ -54,6 +60,7 @@ from .layout import COLD, Layout
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
 HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
+FAR_AHEAD_MS = 60_000  # further ahead of the store's time the closed time is never meant to be
 
 
 def check_append(
