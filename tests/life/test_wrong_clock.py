@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
 
-from heatsink import Heatsink, connect
-from heatsink.clock import SystemClock
-from tests.spread.test_log import spread
+import pytest
+from click.testing import CliRunner, Result
+
+from heatsink import Heatsink, Retries, connect
+from heatsink.clock import SystemClock, now_ms
+from heatsink.errors import Overloaded, WrongIncarnation
+from heatsink.ids import Minter, Uuid7
+from heatsink.registry import timekeeper
+from heatsink.registry.timekeeper import Verdict
+from heatsink.service.cli import main
+from heatsink.stores.sqlite import sqlite_stores
+from tests.spread.test_log import everything, spread
 
 TWO_DAYS_S = 2 * 86_400.0
 IN_FORCE_S = 8.0
@@ -16,7 +31,7 @@ IN_FORCE_S = 8.0
 class AheadClock(SystemClock):
     """This machine's, with a wall clock that is two days ahead."""
 
-    def now_s(self) -> float:  # type: ignore[override]
+    def now_s(self) -> float:
         return SystemClock.now_s() + TWO_DAYS_S
 
 
@@ -38,3 +53,155 @@ async def test_half_a_second_two_days_ahead_leaves_the_closed_time_alone(tmp_pat
             await spread(hs, "conv", 3)
         page = await hs.log.page("conv")
         assert [entry.id for entry in page.entries] == [third.id, second.id, first.id]
+
+
+async def test_a_clock_that_stays_ahead_beside_a_right_one_is_never_believed(
+    tmp_path: Path,
+) -> None:
+    """The one with the wrong clock leads, so the right one need not advance the closed time."""
+    url = f"sqlite:///{tmp_path}/chat.db"
+    async with connect(url) as hs:
+        await hs.log.append("conv", b"first")
+    with patch.object(timekeeper, "BELIEVE_S", 1.0), patch.object(timekeeper, "RENEW_S", 0.25):
+        async with connect(url, clock=AheadClock()) as wrong, connect(url, coordinate=False) as hs:
+            looks = await judgements(wrong, 30)
+            assert {bool(look.doubt) for look in looks} == {True}
+            assert ahead_s(hs) < 10
+        async with connect(url, clock=AheadClock()) as alone:
+            while ahead_s(alone) < TWO_DAYS_S - 60:
+                await asyncio.sleep(0.02)
+
+
+async def judgements(hs: Heatsink, count: int) -> list[Verdict]:
+    """As many as fit into several times the patience of the test."""
+    found: list[Verdict] = []
+    while len(found) < count:
+        verdict = (await hs._stores.registry.meta()).verdict
+        assert verdict is not None
+        found.append(verdict)
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def test_an_id_by_a_clock_that_is_not_believed_yet_may_be_sent_again(
+    tmp_path: Path,
+) -> None:
+    url, clock = f"sqlite:///{tmp_path}/chat.db", AheadClock()
+    async with connect(url) as hs:
+        await hs.log.append("conv", b"first")
+    raw, _ = Minter(Uuid7(), Random(1)).mint(now_ms(clock), now_ms(clock) + 1)
+    hasty = Retries(deadline_s=0.3)
+    async with connect(url, clock=clock, retries=hasty) as wrong:
+        with pytest.raises(Overloaded, match=r"172,8\d\d s ahead of the store's time.*retry"):
+            await wrong.log.append("conv", b"second", id=Uuid7().value(raw))
+        assert await wrong.log.append("conv", b"second")
+
+
+# -- the cure --------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> Result:
+    """In a thread: commands have an event loop of their own."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(CliRunner().invoke, main, arguments).result()
+
+
+async def moved_ahead(url: str) -> dict[str, Any]:
+    """A store that a clock two days ahead has founded, written and counted in, and laid out."""
+    async with connect(url, clock=AheadClock()) as wrong:
+        await spread(wrong, "conv", 3)
+        rows = [(await wrong.log.append("conv", b"%d" % n)).id for n in range(20)]
+        await wrong.log.delete("conv", rows[7])
+        token = Uuid7().value(Minter(Uuid7(), Random(1)).mint(now_ms(AheadClock()), 2**47)[0])
+        await wrong.counters.add("likes", 5, token=token)
+        async with wrong.counters.buffered() as counts:
+            await counts.add("views", 7)
+        assert await wrong.counters.value("likes") == 5  # this seals it, a day from now
+    with patch.object(timekeeper, "BELIEVE_S", 0.3):
+        async with connect(url) as hs:
+            while hs._registry.now_ms() / 1000 > SystemClock.now_s() + 5:
+                await asyncio.sleep(0.02)
+            await hs.log.append("calm", b"by a right clock")
+    return {"rows": rows, "token": token}
+
+
+async def test_a_store_that_was_moved_ahead_is_cured(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    known = await moved_ahead(url)
+    ill = run("doctor", "--store", url, "--queue", "memory://").output
+    command = f"fsck {url} --reset-closed-time"
+    assert "".join(f"heatsink {command}".split()) in "".join(ill.split())
+    cured = run(*command.split())
+    assert cured.exit_code == 0, cured.output
+    assert "every row is where its layout puts it" in cured.output
+    async with connect(url) as hs:
+        async with asyncio.timeout(IN_FORCE_S):
+            await spread(hs, "calm", 4)
+            await spread(hs, "new", 2)
+        for n, id in enumerate(known["rows"]):
+            entry = await hs.log.get("conv", id)
+            assert entry is None if n == 7 else entry is not None and entry.body == b"%d" % n
+        assert not (await hs.log.append("conv", b"3", id=known["rows"][3])).is_new
+        await hs.pin("conv", buckets=8, reason="it has to wait")
+        for n in range(5):
+            await hs.log.append("conv", b"later %d" % n)
+        assert len(await everything(hs, "conv")) == 24
+        await hs.counters.add("likes", 5, token=known["token"])
+        await hs.counters.add("likes", 1)
+        await hs.counters.add("views", 1)
+        assert (await hs.counters.value("likes"), await hs.counters.value("views")) == (6, 8)
+        assert (await hs.explain("conv")).buckets == 1  # as before its epoch, two days from now
+        assert "no new layout before" in str(await hs.explain("conv"))
+    assert run("fsck", url).exit_code == 0
+    healthy = run("doctor", "--store", url, "--queue", "memory://", "--json").output
+    assert "closed time" not in healthy
+
+
+async def test_the_cure_leaves_a_copy_that_opens(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    known = await moved_ahead(url)
+    copy = json.loads(run("fsck", url, "--reset-closed-time", "--json").output)["copy"]
+    async with connect(f"sqlite:///{copy}") as hs:
+        assert (await hs.log.get("conv", known["rows"][0])) is not None
+        assert ahead_s(hs) > TWO_DAYS_S - 60
+
+
+async def test_the_cure_is_refused_while_anybody_has_the_store_open(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    await moved_ahead(url)
+    async with connect(url, coordinate=False) as hs:
+        refused = run("fsck", url, "--reset-closed-time")
+        assert refused.exit_code == 1
+        assert "is in use: stop every process" in refused.stderr
+        assert await hs.log.page("calm")
+    assert os.listdir(tmp_path) == ["chat.db"]
+
+
+async def test_the_cure_is_refused_where_nothing_is_ill(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    async with connect(url) as hs:
+        await hs.log.append("conv", b"x")
+    for command, complaint in (
+        (("fsck", url, "--reset-closed-time"), "nothing to reset"),
+        (("fsck", url, "--reset-closed-time", "--rebuild"), "one at a time"),
+        (("fsck", "dynamodb://x", "--reset-closed-time"), "only a sqlite:// store"),
+    ):
+        refused = run(*command)
+        assert refused.exit_code == 2
+        assert complaint in refused.stderr
+
+
+async def test_a_process_that_slept_through_the_cure_is_refused(tmp_path: Path) -> None:
+    """Its view is of the time before: nothing that it remembers holds any more."""
+    url = f"sqlite:///{tmp_path}/chat.db"
+    await moved_ahead(url)
+    asleep = connect(url)
+    await asleep.__aenter__()
+    for task in asleep._running:
+        task.cancel()
+    await asleep._stores.close()  # as if its files had been closed for it
+    assert run("fsck", url, "--reset-closed-time").exit_code == 0
+    asleep._registry._store = sqlite_stores(tmp_path / "chat.db", SystemClock()).registry
+    with pytest.raises(WrongIncarnation, match="reconnect"):
+        await asleep._registry.renew()
+    await asleep._registry._store._database.close()  # type: ignore[attr-defined]

@@ -236,10 +236,11 @@ class Registry:
                 raise InvalidId(
                     f"id is {ahead_ms / 1000:.1f} s from the future: check the clock that made it"
                 )
-            if self._clock.monotonic_s() >= deadline_s:
+            pause_s = min(max(ahead_ms / 1000, 0.01), FOLLOW_S)
+            if self._clock.monotonic_s() + pause_s >= deadline_s:
                 cause = self.time.doubt or "the registry's closed time does not advance: retry"
                 raise Unavailable(cause)
-            await self._clock.sleep(min(max(ahead_ms / 1000, 0.01), FOLLOW_S))
+            await self._clock.sleep(pause_s)
 
     def is_fresh(self) -> bool:
         """Whether the view was renewed so lately that renewing it again would bring nothing."""
@@ -339,6 +340,10 @@ class Registry:
     def now_ms(self) -> int:
         """Now by our own clock, or by the store's if ours is far off."""
         return now_ms(self._clock) + self.time.correction_ms
+
+    def past_ms(self) -> int:
+        """Up to here time has passed for us, and is closed: also where the closed time is ahead."""
+        return min(self.now_ms(), self.view.horizon_ms)
 
     def fleet_now_s(self) -> float:
         """Now by the store's clock: what servers agree on, however wrong their own clocks are."""

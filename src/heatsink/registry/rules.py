@@ -32,6 +32,13 @@ one record (META) with the version of the log and the leader's term:
    reader's horizon needs no such read, by 1.
 4. *No fork.* An append is one transaction, conditional on the leader's term and on the version
    before it. A deposed leader's append fails; two appends cannot share a version.
+5. *Below a key's last epoch.* A key's epochs are appended in order. So whoever knows that one
+   starts at T knows all that start before it: ids of that key below T may be placed, also where T
+   is past the horizon.
+
+`fsck --reset-closed-time` alone takes C back: in a store that nobody else has open, and under a new
+incarnation. A key that holds rows from beyond the new C gets an epoch behind the newest of them
+that changes nothing: by 5, no row of its moves.
 
 Redis, where there is one, carries news: pairs (C, version) that META held, each written as one
 value after the commit, and log entries. A pair that is old, gone or of another incarnation is
@@ -40,12 +47,6 @@ passed over; a gap in the entries is filled from the store; the three steps keep
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
 comes back: so a process whose clock differs from the store's time by more than 5 s goes by the
 store's, and nothing that contradicts the store's time is believed at once (`timekeeper`).
-
-5. *Below a key's last epoch.* A key's epochs are appended in order. So whoever knows that one starts
-   at T knows all that start before it, also where T is past the horizon: ids of that key
-   below T may be placed. `fsck --reset-closed-time`, which alone takes C back, in a store that nobody
-   else has open and under a new incarnation, relies on it: a key that holds rows past the new C gets
-   an epoch behind the newest of them that changes nothing, and none may start before that one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What time it is, for a process that trusts no clock at once.
 
-The closed time follows the clock and never comes back, so a clock is believed only as long as the
-**store's time** agrees with it within 5 s; a process whose clock does not agree goes by the store's.
-What the store's time is depends on the store:
+The closed time follows the clock and never comes back. So a clock is believed only as long as the
+**store's time** agrees with it within 5 s; a process whose clock does not goes by the store's. What
+the store's time is depends on the store:
 
 - DynamoDB has a clock of its own and tells it with every answer.
 - A file has none. META holds **evidence** instead: at which reading of the machine's boot clock it
@@ -37,6 +37,10 @@ class Evidence(msgspec.Struct, frozen=True):
     boot: str
     boot_ms: int
     time_ms: int
+
+    @classmethod
+    def of(cls, witness: Witness, time_ms: int) -> Evidence:
+        return cls(witness.boot_id(), int(witness.boot_s() * 1000), time_ms)
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
@@ -116,16 +117,7 @@ class SqliteRegistry:
         )
 
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        def replace(connection: sqlite3.Connection) -> None:
-            for table in ("epochs", "pins", "log"):
-                connection.execute(f"DELETE FROM {table}")
-            _write_meta(connection, meta)
-            for key, layout in snapshot.layouts.items():
-                _write_layout(connection, layout, snapshot.reasons[key])
-            for decision in snapshot.pins.values():
-                _write_pin(connection, decision)
-
-        await self._database.write(replace)
+        await self._database.write(partial(replace_registry, meta, snapshot))
 
     async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
         for key, layout in (await self.snapshot()).layouts.items():
@@ -151,6 +143,16 @@ class SqliteRegistry:
             _write_meta(connection, meta)
 
         await self._database.write(raise_beat)
+
+
+def replace_registry(meta: Meta, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
+    for table in ("epochs", "pins", "log"):
+        connection.execute(f"DELETE FROM {table}")
+    _write_meta(connection, meta)
+    for key, layout in snapshot.layouts.items():
+        _write_layout(connection, layout, snapshot.reasons[key])
+    for decision in snapshot.pins.values():
+        _write_pin(connection, decision)
 
 
 def _write_layout(connection: sqlite3.Connection, layout: Layout, decision: Decision) -> None:
