@@ -199,3 +199,9 @@ def test_a_clock_that_is_no_witness_counts_as_of_an_unknown_boot() -> None:
 
     witness = witness_of(Plain())  # type: ignore[arg-type]
     assert (witness.boot_id(), witness.synchronised_s()) == ("", None)
+
+
+def test_a_jump_since_the_last_look_does_not_move_what_cannot_come_back() -> None:
+    time = Timekeeper()
+    time.observe(NOW_MS, NOW_MS, 100.0)
+    assert time.steady_ms(100.25) == NOW_MS + 250

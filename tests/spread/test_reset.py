@@ -66,7 +66,7 @@ class Store:
         self.clock = ManualClock(NOW_MS / 1000)
         file = Path(folder) / "x.db"
         open_file(file, SCHEMA).close()
-        self.alone = SqliteAlone(file, self.clock)
+        self.alone = SqliteAlone.open(file, self.clock)
         self.alone._connection.execute("PRAGMA synchronous=OFF")
         self.registry, self.log = self.alone.stores.registry, self.alone.stores.log
         self.counters = self.alone.stores.counters

@@ -41,7 +41,7 @@ def open_alone(url: str, clock: Clock) -> SqliteAlone:
         raise InvalidSetting(
             "only a sqlite:// store can be had alone: nobody can be kept out of a DynamoDB table"
         )
-    return SqliteAlone(_sqlite_file(parts, must_exist=True), clock)
+    return SqliteAlone.open(_sqlite_file(parts, must_exist=True), clock)
 
 
 def _refuse_extras(parts: SplitResult) -> None:

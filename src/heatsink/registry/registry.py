@@ -176,7 +176,8 @@ class Registry:
         reading = reading or await self.renew()
         horizon_ms = self._horizon_ms()
         enough_ms = horizon_ms if leads else self._thin_ms()
-        closed_ms = rules.new_closed_time(reading, self.now_ms(), enough_ms, horizon_ms)
+        steady_ms = self.time.steady_ms(self._clock.monotonic_s())
+        closed_ms = rules.new_closed_time(reading, steady_ms, enough_ms, horizon_ms)
         if closed_ms is None and reading.verdict and reading.verdict.is_due:
             closed_ms = reading.meta.closed_ms  # to renew the evidence
         if closed_ms is not None:

@@ -132,6 +132,7 @@ class Timekeeper:
         self.correction_ms = 0
         self.offset_ms = 0
         self.doubt = ""
+        self._observed = (0, 0.0)
         self._ours = SteadyTime()
         self._stores = SteadyTime()
 
@@ -145,3 +146,9 @@ class Timekeeper:
         self.correction_ms = (stores_ms if wrong else ours_ms) - wall_ms
         self.offset_ms = stores_ms - wall_ms
         self.doubt = verdict.doubt if verdict else ""
+        self._observed = (wall_ms + self.correction_ms, monotonic_s)
+
+    def steady_ms(self, monotonic_s: float) -> int:
+        """Now, whatever our clock has done since we looked: for what cannot be taken back."""
+        time_ms, observed_s = self._observed
+        return time_ms + int(1000 * (monotonic_s - observed_s))

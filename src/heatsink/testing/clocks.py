@@ -64,13 +64,14 @@ class ManualClock:
 class SkewedClock:
     """A process's clock on virtual time: off by `offset_s`, and stopped while it is stalled.
 
-    As the machine's it is of a `boot`, and if it `is_synchronised` it vouches for itself.
+    `boot` is the machine's; `kernel_offset_s` is how far its kernel's clock is off if that claims
+    to be synchronised.
     """
 
     def __init__(self, offset_s: float = 0.0) -> None:
         self.offset_s = offset_s
         self.boot = "this boot"
-        self.is_synchronised = False
+        self.kernel_offset_s: float | None = None
         self._stalled_until_s = 0.0
 
     def now_s(self) -> float:
@@ -86,7 +87,8 @@ class SkewedClock:
         return self.monotonic_s()
 
     def synchronised_s(self) -> float | None:
-        return self.now_s() if self.is_synchronised else None
+        off_s = self.kernel_offset_s
+        return None if off_s is None else BEGINNING_S + self.monotonic_s() + off_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -43,12 +43,17 @@ class SoleDatabase(Database):
 class SqliteAlone:
     """Its `stores` see the file as usual. `close` lets others in again."""
 
-    def __init__(self, file: Path, clock: Clock) -> None:
+    def __init__(self, file: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._connection = open_alone(file)
-        self._database = SoleDatabase(file, self._connection, run_batch)
+        self._connection = connection
+        self._database = SoleDatabase(file, connection, run_batch)
         self.stores = stores_over(self._database, clock)
+
+    @classmethod
+    def open(cls, file: Path, clock: Clock) -> SqliteAlone:
+        """Refused while anybody else has the file open."""
+        return cls(file, open_alone(file), clock)
 
     def copy(self) -> Path:
         """A copy beside the file, as SQLite makes it: whole, and in a file of its own."""
