@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.clock import now_ms
