@@ -85,6 +85,11 @@ def now_ms(clock: Clock) -> int:
 
 
 @cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@cache
 def _boot_id() -> str:
     try:
         return f"{BOOT_ID.read_text().strip()} {TIME_NAMESPACE.readlink()}"
@@ -96,7 +101,7 @@ def _boot_session() -> str:
     """What macOS has for it."""
     name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
     try:
-        ask = ctypes.CDLL(None).sysctlbyname
+        ask = _libc().sysctlbyname
         failed = ask(b"kern.bootsessionuuid", name, ctypes.byref(size), None, ctypes.c_size_t(0))
     except (AttributeError, OSError, TypeError):
         return ""
@@ -126,7 +131,7 @@ def _synchronised_s() -> float | None:
     """`adjtimex` without a mode changes nothing and needs no right."""
     timex = _Timex()
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
+        state = _libc().adjtimex(ctypes.byref(timex))
     except (AttributeError, OSError, TypeError):
         return None
     if state < 0 or state == TIME_ERROR or timex.status & STA_UNSYNC:

@@ -15,12 +15,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink import Heatsink, Retries, connect
+from heatsink.boto.adoption import adopt
 from heatsink.clock import SystemClock, now_ms
+from heatsink.dynamo.server import running_engine
+from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import Overloaded, WrongIncarnation
 from heatsink.ids import Minter, Uuid7
 from heatsink.registry import timekeeper
-from heatsink.registry.timekeeper import Verdict
+from heatsink.registry.decision import Verdict
 from heatsink.service.cli import main
+from heatsink.stores.dynamodb import make_table
+from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.sqlite import sqlite_stores
 from tests.spread.test_log import everything, spread
 
@@ -189,6 +194,28 @@ async def test_the_cure_is_refused_where_nothing_is_ill(tmp_path: Path) -> None:
         refused = run(*command)
         assert refused.exit_code == 2
         assert complaint in refused.stderr
+
+
+async def test_on_dynamodb_the_doctor_says_what_is_left_to_do() -> None:
+    clock = SystemClock()
+    async with running_engine(EngineSettings(port=0), clock) as endpoint:
+        await make_table(parse("messages", {"endpoint": endpoint}), clock)
+        url = f"dynamodb://messages?endpoint={endpoint}"
+        async with connect(url) as hs:
+            await hs._stores.registry.advance(now_ms(AheadClock()))
+        flags = ("--store", url, "--queue", "memory://", "--json")
+        told = json.loads((await asyncio.to_thread(run, "doctor", *flags)).output)
+    [ill] = [finding for finding in told if finding["what"] == "closed time"]
+    assert (ill["state"], "copy its rows to a new one" in ill["cure"]) == ("wrong", True)
+
+
+async def test_rows_of_tables_elsewhere_keep_the_closed_time_where_it_is(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    await moved_ahead(url)
+    await adopt(url, "chat", True, SystemClock())
+    refused = run("fsck", url, "--reset-closed-time")
+    assert refused.exit_code == 2
+    assert "places rows of other tables (chat)" in refused.stderr
 
 
 async def test_a_process_that_slept_through_the_cure_is_refused(tmp_path: Path) -> None:

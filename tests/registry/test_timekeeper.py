@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from heatsink.clock import SystemClock, now_ms, witness_of
-from heatsink.registry.timekeeper import BELIEVE_S, Evidence, StoreTime, Timekeeper, Verdict
+from heatsink.registry.decision import Evidence, Verdict
+from heatsink.registry.timekeeper import BELIEVE_S, StoreTime, Timekeeper, evidence_of
 from heatsink.testing import ManualClock
 
 NOW_MS = 1_800_000_000_000
@@ -72,7 +73,7 @@ class Process:
 def known() -> Iterator[None]:
     """The store was used a moment ago, by a right clock."""
     clock = ManualClock()
-    Process.evidence = Evidence.of(clock, now_ms(clock))
+    Process.evidence = evidence_of(clock, now_ms(clock))
     yield
     Process.evidence = None
 
@@ -158,7 +159,7 @@ async def test_a_machine_that_slept_has_the_time_at_once() -> None:
     process = Process(clock)
     process.look()
     await clock.advance(8 * 3_600.0)
-    assert process.look() == Verdict(now_ms(clock), Evidence.of(clock, now_ms(clock)), True)
+    assert process.look() == Verdict(now_ms(clock), evidence_of(clock, now_ms(clock)), True)
 
 
 @pytest.mark.usefixtures("known")
@@ -190,14 +191,15 @@ def test_this_machine_is_a_witness() -> None:
     assert witness_of(clock) is clock
     assert clock.boot_s() > 0
     assert clock.boot_id() == SystemClock().boot_id()
-    assert clock.synchronised_s() is None or abs(clock.synchronised_s() - clock.now_s()) < 1
+    kernel_s = clock.synchronised_s()
+    assert kernel_s is None or abs(kernel_s - clock.now_s()) < 1
 
 
 def test_a_clock_that_is_no_witness_counts_as_of_an_unknown_boot() -> None:
     class Plain:
         now_s, monotonic_s, sleep = SystemClock.now_s, SystemClock.monotonic_s, SystemClock.sleep
 
-    witness = witness_of(Plain())  # type: ignore[arg-type]
+    witness = witness_of(Plain())
     assert (witness.boot_id(), witness.synchronised_s()) == ("", None)
 
 

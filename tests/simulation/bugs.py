@@ -16,12 +16,12 @@ from heatsink.clock import now_ms
 from heatsink.errors import Retryable
 from heatsink.keys import partition_of
 from heatsink.registry import rules
-from heatsink.registry.decision import LogEntry, Meta, Reading
+from heatsink.registry.decision import Evidence, LogEntry, Meta, Reading, Verdict
 from heatsink.registry.layout import Layout
 from heatsink.registry.news import News
 from heatsink.registry.registry import Registry
 from heatsink.registry.relay import Listener, Teller
-from heatsink.registry.timekeeper import Evidence, StoreTime, Timekeeper, Verdict
+from heatsink.registry.timekeeper import StoreTime, Timekeeper, evidence_of
 from heatsink.registry.view import View
 from heatsink.spread import fsck
 from heatsink.spread.buffered import _Cell
@@ -336,7 +336,7 @@ def a_clock_ahead_believed_within_one_boot() -> Iterator[None]:
 
     def believe(self: StoreTime, _known: Evidence | None) -> Verdict:
         time_ms = now_ms(self._clock)
-        return Verdict(time_ms, Evidence.of(self._witness, time_ms), is_due=True)
+        return Verdict(time_ms, evidence_of(self._witness, time_ms), is_due=True)
 
     with patch.object(StoreTime, "judge", believe):
         yield
@@ -348,7 +348,7 @@ def evidence_renewed_by_those_who_disagree() -> Iterator[None]:
     judge = StoreTime.judge
 
     def testify(self: StoreTime, known: Evidence | None) -> Verdict:
-        mine = Evidence.of(self._witness, now_ms(self._clock))
+        mine = evidence_of(self._witness, now_ms(self._clock))
         return structs.replace(judge(self, known), testimony=mine)
 
     with patch.object(StoreTime, "judge", testify):

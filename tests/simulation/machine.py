@@ -8,7 +8,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.clock import now_ms
 from heatsink.errors import HeatsinkError
 from heatsink.ids import Uuid7
-from heatsink.registry.timekeeper import Evidence
+from heatsink.registry.timekeeper import evidence_of
 from heatsink.spread import fsck
 
 from .backends import SqliteBackend
@@ -135,7 +135,7 @@ class CuredWorld(World):
         meta = (await stores.registry.meta()).meta
         if meta.closed_ms < now_ms(clock) + 1000 * TWO_DAYS_S - 60_000:
             raise Violation("the store was not moved ahead")
-        evidence = Evidence.of(clock, now_ms(clock))
+        evidence = evidence_of(clock, now_ms(clock))
         await fsck.reset_closed_time(
             alone, stores.registry, stores.counters, evidence, fsck.Elsewhere(), "cured"
         )

@@ -23,7 +23,7 @@ from heatsink.keys import partition_of
 from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
 from heatsink.registry.layout import EPOCHS_MAX, Layout
 from heatsink.registry.rules import FAR_AHEAD_MS, check_append
-from heatsink.registry.timekeeper import Evidence
+from heatsink.registry.timekeeper import evidence_of
 from heatsink.spread.fsck import Elsewhere, Reset, check, reset_closed_time, reset_layout
 from heatsink.spread.store import Row, Running
 from heatsink.stores.sqlite.alone import SqliteAlone
@@ -86,7 +86,7 @@ class Store:
         return await self.counters.add(place(layout, key, raw), raw, time_ms, 1)
 
     async def reset(self, elsewhere: Elsewhere | None = None) -> Reset:
-        evidence = Evidence.of(self.clock, NOW_MS)
+        evidence = evidence_of(self.clock, NOW_MS)
         parts = (self.registry, self.counters, evidence, elsewhere or Elsewhere(), "new")
         return await reset_closed_time(self.alone, *parts)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from .layout import Layout
-from .timekeeper import Evidence, Verdict
 
 BUCKETS = "buckets"
 PIN = "pin"
@@ -45,6 +44,27 @@ class LogEntry(msgspec.Struct, frozen=True):
     @property
     def pin_decisions(self) -> list[Decision]:
         return [decision for decision in self.decisions if decision.setting == PIN]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """When the clock of the boot `boot` was at `boot_ms`, it was `time_ms`."""
+
+    boot: str
+    boot_ms: int
+    time_ms: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What time it is by the evidence in META.
+
+    `testimony` is evidence that this process may put in its place; `is_due` if it should do so now.
+    `doubt` says why the clock of this process does not count; empty if it does.
+    """
+
+    time_ms: int
+    testimony: Evidence | None = None
+    is_due: bool = False
+    doubt: str = ""
 
 
 class Meta(msgspec.Struct, frozen=True):

@@ -22,38 +22,18 @@ A new store has no evidence, and believes whoever founds it.
 
 from __future__ import annotations
 
-import msgspec
-
 from heatsink.clock import Clock, Witness, now_ms
+
+from .decision import Evidence, Verdict
 
 SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
 BELIEVE_S = 10.0
 RENEW_S = BELIEVE_S / 4  # evidence that is older is renewed, so that a wrong clock is contradicted
 
 
-class Evidence(msgspec.Struct, frozen=True):
-    """When the clock of the boot `boot` was at `boot_ms`, it was `time_ms`."""
-
-    boot: str
-    boot_ms: int
-    time_ms: int
-
-    @classmethod
-    def of(cls, witness: Witness, time_ms: int) -> Evidence:
-        return cls(witness.boot_id(), int(witness.boot_s() * 1000), time_ms)
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What time it is by the evidence in META.
-
-    `testimony` is evidence that this process may put in its place; `is_due` if it should do so now.
-    `doubt` says why the clock of this process does not count; empty if it does.
-    """
-
-    time_ms: int
-    testimony: Evidence | None = None
-    is_due: bool = False
-    doubt: str = ""
+def evidence_of(witness: Witness, time_ms: int) -> Evidence:
+    """Evidence that it is this time now."""
+    return Evidence(witness.boot_id(), int(witness.boot_s() * 1000), time_ms)
 
 
 class StoreTime:

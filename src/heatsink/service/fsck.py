@@ -17,7 +17,7 @@ from heatsink.ids import scheme_named
 from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.isolate.store import POSTS
 from heatsink.registry.rules import FAR_AHEAD_MS
-from heatsink.registry.timekeeper import Evidence
+from heatsink.registry.timekeeper import evidence_of
 from heatsink.spread.fsck import (
     Elsewhere,
     Findings,
@@ -124,7 +124,7 @@ async def run_reset(url: str, clock: Clock, tick: Callable[[], object] = lambda:
     alone = open_alone(url, clock)
     try:
         stores = alone.stores
-        evidence = Evidence.of(witness_of(clock), now_ms(clock))
+        evidence = evidence_of(witness_of(clock), now_ms(clock))
         await _check_reset(stores, evidence.time_ms)
         before = await _checked(stores, tick)
         if not before.clean:

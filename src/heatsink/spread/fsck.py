@@ -21,11 +21,10 @@ import msgspec
 from heatsink.hashing import seeded_hash
 from heatsink.ids import TIME_MS_MAX, IdScheme, scheme_named
 from heatsink.keys import key_of, partition_of
-from heatsink.registry.decision import BUCKETS, Decision, Meta, Snapshot, for_key
+from heatsink.registry.decision import BUCKETS, Decision, Evidence, Meta, Snapshot, for_key
 from heatsink.registry.layout import COLD, EPOCHS_MAX, FIRST_EPOCH, Epoch, Layout
 from heatsink.registry.rules import FAR_AHEAD_MS
 from heatsink.registry.store import RegistryStore
-from heatsink.registry.timekeeper import Evidence
 
 from .store import CounterStore, Row
 
