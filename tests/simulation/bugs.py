@@ -232,8 +232,9 @@ def a_dry_bucket_taken_for_empty() -> Iterator[None]:
 
 @bug
 def a_clock_a_year_ahead_believed() -> Iterator[None]:
-    def believe(self: Timekeeper, *_: Any) -> None:
+    def believe(self: Timekeeper, wall_ms: int, _: int, monotonic_s: float, *_verdict: Any) -> None:
         self.correction_ms = self.offset_ms = 0
+        self._observed = (wall_ms, monotonic_s)
 
     with patch.object(Timekeeper, "observe", believe):
         yield
