@@ -79,6 +79,7 @@ async def contradicted(hs: Heatsink, seconds: float) -> None:
     """Until others have renewed the evidence for so long."""
     first = last = (await hs._stores.registry.meta()).meta.evidence
     assert first is not None
+    assert last is not None
     while last.boot_ms < first.boot_ms + 1000 * seconds:
         reading = await hs._stores.registry.meta()
         assert reading.verdict is not None
