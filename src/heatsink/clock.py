@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import time
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+TIME_NAMESPACE = Path("/proc/self/ns/time")  # the boot clock may differ between namespaces
+TIME_ERROR, STA_UNSYNC, STA_NANO = 5, 0x0040, 0x2000
 
 
 class Clock(Protocol):
@@ -17,6 +24,20 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+@runtime_checkable
+class Witness(Protocol):
+    """What a machine knows about time beside its wall clock. A `Clock` may be one as well."""
+
+    def boot_id(self) -> str:
+        """Names the boot whose clock `boot_s` is; empty if that is not known."""
+
+    def boot_s(self) -> float:
+        """Seconds since the boot, sleep included. Nobody can set it."""
+
+    def synchronised_s(self) -> float | None:
+        """The kernel's wall clock if it is synchronised, as by NTP; None if not, or not known."""
+
+
 class SystemClock:
     """The clock of this machine."""
 
@@ -26,6 +47,93 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def boot_id(self) -> str:
+        return _boot_id()
+
+    def boot_s(self) -> float:
+        try:
+            return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        except (AttributeError, OSError):
+            return time.monotonic()
+
+    def synchronised_s(self) -> float | None:
+        return _synchronised_s()
+
+
+class NoWitness:
+    """For a clock that is none: the boot is not known, and nobody vouches for the wall clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def boot_id(self) -> str:
+        return ""
+
+    def boot_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def synchronised_s(self) -> float | None:
+        return None
+
+
+def witness_of(clock: Clock) -> Witness:
+    return clock if isinstance(clock, Witness) else NoWitness(clock)
+
 
 def now_ms(clock: Clock) -> int:
     return int(clock.now_s() * 1000)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return f"{BOOT_ID.read_text().strip()} {TIME_NAMESPACE.readlink()}"
+    except OSError:
+        return _boot_session()
+
+
+def _boot_session() -> str:
+    """What macOS has for it."""
+    name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    try:
+        ask = _libc().sysctlbyname
+        failed = ask(b"kern.bootsessionuuid", name, ctypes.byref(size), None, ctypes.c_size_t(0))
+    except (AttributeError, OSError, TypeError):
+        return ""
+    return "" if failed else name.value.decode()
+
+
+class _Timex(ctypes.Structure):
+    """The beginning of Linux's `struct timex`, with room for the rest."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("constant", ctypes.c_long),
+        ("precision", ctypes.c_long),
+        ("tolerance", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("fraction", ctypes.c_long),
+        ("rest", ctypes.c_long * 48),
+    )
+
+
+def _synchronised_s() -> float | None:
+    """`adjtimex` without a mode changes nothing and needs no right."""
+    timex = _Timex()
+    try:
+        state = _libc().adjtimex(ctypes.byref(timex))
+    except (AttributeError, OSError, TypeError):
+        return None
+    if state < 0 or state == TIME_ERROR or timex.status & STA_UNSYNC:
+        return None
+    return float(timex.seconds + timex.fraction / (1e9 if timex.status & STA_NANO else 1e6))

@@ -15,8 +15,8 @@ from heatsink.errors import (
 )
 from heatsink.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, for_key
-from heatsink.registry.layout import EPOCHS_MAX
+from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
+from heatsink.registry.layout import EPOCHS_MAX, Layout
 from heatsink.registry.news import SECRET_BYTES
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.registry import MemoryRegistry
@@ -221,3 +221,16 @@ async def test_a_closed_time_that_stands_still_is_an_error(
     registry = await opened(store, clock)
     with pytest.raises(Unavailable, match="does not advance"):
         await registry.reach(registry.view.horizon_ms + 1_000, deadline_s=-1.0)
+
+
+async def test_a_key_whose_last_epoch_is_far_ahead_does_not_hold_up_others(
+    store: MemoryRegistry, clock: ManualClock
+) -> None:
+    registry, term = await leading(store, clock)
+    far_ms = registry.view.horizon_ms + 86_400_000
+    reasons = {"held": for_key("held", BUCKETS, 1, "reset")}
+    snapshot = Snapshot(1, {"held": Layout([(far_ms, 1)])}, {}, reasons)
+    await store.restore(msgspec.structs.replace(registry.meta, version=1, term=term), snapshot)
+    decisions = [for_key(key, BUCKETS, 5, "hot") for key in ("held", "other")]
+    assert await registry.publish(decisions, term) == decisions[1:]
+    assert (await store.layout("held")).epochs[-1].start_ms == far_ms

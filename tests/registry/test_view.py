@@ -81,3 +81,11 @@ def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(
     late.load(Snapshot(early.version, early.layouts, early.pins, early.reasons))
     assert all(late.apply(each) for each in log)
     assert (late.layouts, late.version) == (whole.layouts, whole.version)
+
+
+def test_below_a_keys_last_epoch_all_is_known_also_past_the_horizon() -> None:
+    view = View()
+    view.apply(entry(1))
+    view.adopt(5, 1)
+    assert [view.knows("k", time_ms) for time_ms in (4, 5, 9, 10)] == [True, True, True, False]
+    assert [view.knows("other", time_ms) for time_ms in (4, 5)] == [True, False]

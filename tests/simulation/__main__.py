@@ -15,6 +15,7 @@ from tests.dynamo.simulation.world import simulate as simulate_engine
 from tests.isolate import simulation as timelines
 
 from .history import Violation
+from .machine import simulate_cure, simulate_machine
 from .world import simulate, simulate_dynamodb
 
 RUNS: dict[str, Callable[[int], object]] = {
@@ -24,6 +25,8 @@ RUNS: dict[str, Callable[[int], object]] = {
     "timelines": timelines.simulate,
     "engine": simulate_engine,
     "dynamodb": simulate_dynamodb,
+    "machine": simulate_machine,
+    "cure": simulate_cure,
 }
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation)
 

@@ -6,15 +6,19 @@ Nodes reach it over their links. An observer inside is shown every change of the
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from email.utils import formatdate
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.settings import Settings
 from heatsink.clock import Clock, now_ms
 from heatsink.dynamo.engine import API, Engine
 from heatsink.dynamo.rows.items import Key, Row
@@ -29,7 +33,9 @@ from heatsink.stores.dynamodb.registry import _meta_of
 from heatsink.stores.dynamodb.table import Table
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.stores import Stores
+from heatsink.stores.sqlite.alone import SqliteAlone
+from heatsink.stores.sqlite.database import SCHEMA
+from heatsink.stores.stores import Stores, _nothing
 from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import SkewedClock, linked_stores
 from heatsink.testing.faults import _Linked
@@ -85,6 +91,45 @@ class MemoryBackend:
         pass
 
     async def close(self) -> dict[str, int]:
+        return {}
+
+
+class SqliteBackend:
+    """One machine: each process with SQLite's stores of its own, by its own clock, over one file.
+
+    A call is atomic, as in memory: there is no thread, and a write is done when it has landed.
+    """
+
+    def __init__(self, seed: int, observer: Observer, redis: UnreliableRedis | None) -> None:
+        self._observer = observer
+        self._redis = redis
+        self._rng = Random(seed)
+        self._clock = SkewedClock()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.executescript(SCHEMA)
+        self.stores = self._stores(self._clock)
+
+    def _stores(self, clock: SkewedClock) -> Stores:
+        stores = self.alone(clock).stores
+        registry: Any = AuditedRegistry(stores.registry, self._observer)
+        if self._redis is not None:
+            stores = replace(stores, news=self._redis.news, bus=self._redis.bus)
+        return replace(stores, registry=registry, close=_nothing)
+
+    def alone(self, clock: SkewedClock) -> SqliteAlone:
+        return SqliteAlone(Path(":memory:"), self._connection, clock)
+
+    def connect(self, node: Node) -> Stores:
+        relay = node.relay_link if self.stores.news else None
+        return linked_stores(self._stores(node.clock), node.link, relay)
+
+    async def open(self) -> None:
+        """Founded by a right clock: a new store has no evidence against a wrong one."""
+        async with Heatsink(self.stores, Settings(coordinate=False), self._clock, self._rng):
+            pass
+
+    async def close(self) -> dict[str, int]:
+        self._connection.close()
         return {}
 
 

@@ -81,6 +81,7 @@ class RegistryAudit:
     """Invariant 5: watches the store's registry from the inside, at every change."""
 
     def __init__(self) -> None:
+        self.ahead_ms_max: float = AHEAD_MS_MAX
         self._closed_ms = 0
         self._version = 0
         self._term = 0
@@ -92,7 +93,7 @@ class RegistryAudit:
             raise Violation("the closed time went back")
         if meta.version < self._version or meta.term < self._term:
             raise Violation("the registry went back")
-        if meta.closed_ms > reading.store_ms + AHEAD_MS_MAX:
+        if meta.closed_ms > reading.store_ms + self.ahead_ms_max:
             raise Violation("the closed time is far ahead: layouts cannot change for long")
         self._closed_ms, self._version, self._term = meta.closed_ms, meta.version, meta.term
 

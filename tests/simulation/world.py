@@ -11,6 +11,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from heatsink.client import heatsink
+from heatsink.clock import now_ms
 from heatsink.dynamo import adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.ids import Minter, Uuid7
@@ -62,12 +63,15 @@ class World:
         self._skew_clocks()
         await self.backend.open()
         await asyncio.gather(*(node.start() for node in self.nodes))
-        workers = [asyncio.ensure_future(work) for work in self._workload()]
-        await asyncio.sleep(TROUBLE_S)
-        await self._stop(workers)
+        await self._live(TROUBLE_S)
         await self._calm_down()
         await self._final_checks()
         return self.history
+
+    async def _live(self, seconds: float) -> None:
+        workers = [asyncio.ensure_future(work) for work in self._workload()]
+        await asyncio.sleep(seconds)
+        await self._stop(workers)
 
     def _workload(self) -> list[Any]:
         redis = [self._forever(self.redis.make_trouble, 3.0)] if self.with_redis else []
@@ -89,9 +93,10 @@ class World:
         ]
 
     async def _stop(self, workers: list[asyncio.Task[None]]) -> None:
-        for worker in [*workers, *self.acts]:
+        acts, self.acts = self.acts, []
+        for worker in [*workers, *acts]:
             worker.cancel()
-        for result in await asyncio.gather(*workers, *self.acts, return_exceptions=True):
+        for result in await asyncio.gather(*workers, *acts, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
         if self.violation:
@@ -325,10 +330,8 @@ class World:
 
     async def _calm_down(self) -> None:
         """Faults end; what was sent lands, however late; every process is up again."""
-        self.redis.heal()
+        self._heal()
         for node in self.nodes:
-            node.faults.heal()
-            node.faults.latency_s = (0.001, 0.01)
             if node.client is None:
                 await node.start()
         while landings := [task for node in self.nodes for task in node.landings]:
@@ -336,6 +339,12 @@ class World:
             if all(task in landings for node in self.nodes for task in node.landings):
                 break
         await asyncio.sleep(CALM_S)
+
+    def _heal(self) -> None:
+        self.redis.heal()
+        for node in self.nodes:
+            node.faults.heal()
+            node.faults.latency_s = (0.001, 0.01)
 
     async def _final_checks(self) -> None:
         checks.check_all_answered(self.history)
@@ -361,7 +370,7 @@ class World:
                 raise Violation(f"{node.name} cannot count though nothing is wrong any more")
 
     def saw(self, reading: Reading) -> None:
-        self._check(self.audit.see, reading)
+        self._check(self.audit.see, Reading(reading.meta, now_ms(self.truth_clock)))
 
     def saw_append(self, entry: LogEntry, term: int | None, before: Meta) -> None:
         self.history.layout_changes += len(entry.bucket_decisions)
@@ -401,19 +410,21 @@ def has_folds(seed: int) -> bool:
 
 def simulate(seed: int) -> History:
     """Run one seed. Raises `Violation` if an invariant does not hold."""
-    return _play(seed, MemoryBackend, has_folds(seed))
+    return play(seed, MemoryBackend, has_folds(seed))
 
 
 def simulate_dynamodb(seed: int) -> History:
     """The same on DynamoDB's store, over an engine whose partitions run hot and split."""
-    return _play(seed, DynamoBackend, with_folds=True)
+    return play(seed, DynamoBackend, with_folds=True)
 
 
-def _play(seed: int, make_backend: MakeBackend, with_folds: bool) -> History:
+def play(
+    seed: int, make_backend: MakeBackend, with_folds: bool, make_world: type[World] = World
+) -> History:
     surprises: list[str] = []
 
     async def run() -> History:
-        history = await World(seed, make_backend, with_folds).run()
+        history = await make_world(seed, make_backend, with_folds).run()
         if surprises:
             raise Violation(surprises[0])
         return history

@@ -15,6 +15,7 @@ from heatsink.detect.tracker import Tracker
 from heatsink.registry.decision import Decision
 from heatsink.registry.layout import Epoch, Layout
 from heatsink.registry.registry import Registry
+from heatsink.registry.rules import FAR_AHEAD_MS
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.policy import BucketRules, Culprit, suffers_from
 
@@ -106,6 +107,9 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.insert(3, f"  store   {self.store}")
         if self.wanted is not None:
             lines.insert(2, f"  wanted  {wanted_words(self.wanted.value, self.wanted.reason)}")
+        if self.epochs[-1].start_ms > self.now_ms + FAR_AHEAD_MS:
+            since = _date(self.epochs[-1].start_ms)
+            lines.insert(2, f"  but     a clock was far ahead: no new layout before {since}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         return "\n".join(lines)
@@ -233,5 +237,9 @@ def _count(number: int, one: str, many: str = "") -> str:
 def _epoch(epoch: Epoch) -> str:
     if epoch.start_ms == 0:
         return f"{_count(epoch.buckets, 'bucket')} from the beginning"
-    start = datetime.fromtimestamp(epoch.start_ms / 1000, UTC)
-    return f"{_count(epoch.buckets, 'bucket')} from {start.isoformat(' ', 'milliseconds')[:-6]} UTC"
+    return f"{_count(epoch.buckets, 'bucket')} from {_date(epoch.start_ms)}"
+
+
+def _date(time_ms: int) -> str:
+    date = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return f"{date.isoformat(' ', 'milliseconds')[:-6]} UTC"

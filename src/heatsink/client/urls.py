@@ -11,6 +11,7 @@ from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.sqlite import sqlite_stores
+from heatsink.stores.sqlite.alone import SqliteAlone
 from heatsink.stores.stores import Stores
 
 EXAMPLES = (
@@ -35,6 +36,16 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
     return opener(parts, clock, must_exist)
 
 
+def open_alone(url: str, clock: Clock) -> SqliteAlone:
+    """The store with all others kept out; refused while anybody else has it open."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        raise InvalidSetting(
+            "only a sqlite:// store can be had alone: nobody can be kept out of a DynamoDB table"
+        )
+    return SqliteAlone.open(_sqlite_file(parts, must_exist=True), clock)
+
+
 def _refuse_extras(parts: SplitResult) -> None:
     if parts.query or parts.fragment or parts.netloc:
         raise InvalidSetting(f"url has parts that no store reads: use {EXAMPLES}")
@@ -50,13 +61,17 @@ def _memory(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
 
 
 def _sqlite(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
+    return sqlite_stores(_sqlite_file(parts, must_exist), clock)
+
+
+def _sqlite_file(parts: SplitResult, must_exist: bool) -> Path:
     _refuse_extras(parts)
     file = Path(parts.path[1:])
     try:
         _check_file(file, must_exist)
     except (OSError, ValueError) as error:
         raise InvalidSetting(f"url names no usable file ({error}): use {EXAMPLES}") from None
-    return sqlite_stores(file, clock)
+    return file
 
 
 def _check_file(file: Path, must_exist: bool) -> None:

@@ -7,7 +7,7 @@ everybody agree on it, and a flip neither loses a post nor shows it twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from heatsink.registry.decision import PIN, SETTING, for_key
@@ -37,10 +37,12 @@ class Modes:
         self._registry = registry
         self._reach = reach
 
-    async def know_until(self, time_ms: int) -> None:
-        """Make `at` exact up to this time."""
-        if time_ms >= self._registry.view.horizon_ms:
-            await self._reach(time_ms)
+    async def know(self, posts: Iterable[tuple[str, int]]) -> None:
+        """Make `at` exact for posts, each given by its author and its time."""
+        knows = self._registry.view.knows
+        unknown = [time_ms for author, time_ms in posts if not knows(PREFIX + author, time_ms)]
+        if unknown:
+            await self._reach(max(unknown))
 
     def now(self, author: str) -> str:
         """What is in force for the newest posts, as far as this process knows."""

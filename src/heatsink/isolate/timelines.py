@@ -308,8 +308,8 @@ class Timelines:
 
     async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
         """Others may have posted under a mode that this process has not heard of yet."""
-        if newest_first:
-            await self._modes.know_until(self._scheme.time_ms(newest_first[0].raw))
+        time_ms = self._scheme.time_ms
+        await self._modes.know((entry.author, time_ms(entry.raw)) for entry in newest_first)
         return [entry for entry in newest_first if self._mode_of(entry) == mode]
 
     def _mode_of(self, entry: HomeEntry) -> str:

@@ -48,12 +48,34 @@ class LogEntry(msgspec.Struct, frozen=True):
         return [decision for decision in self.decisions if decision.setting == PIN]
 
 
+class Evidence(msgspec.Struct, frozen=True):
+    """When the clock of the boot `boot` was at `boot_ms`, it was `time_ms`."""
+
+    boot: str
+    boot_ms: int
+    time_ms: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What time it is by the evidence in META.
+
+    `testimony` is evidence that this process may put in its place; `is_due` if it should do so now.
+    `doubt` says why the clock of this process does not count; empty if it does.
+    """
+
+    time_ms: int
+    testimony: Evidence | None = None
+    is_due: bool = False
+    doubt: str = ""
+
+
 class Meta(msgspec.Struct, frozen=True):
     """The one record that orders everything: see `rules`.
 
     `servers` is how many report heat, as the leader counts them: their floors depend on it.
     `secret` signs the news (see `news`): whoever reads the store knows it, nobody else may. So it
     is left out wherever META is shown.
+    `evidence` is of the time, in a store that has no clock of its own: see `timekeeper`.
     """
 
     closed_ms: int
@@ -68,6 +90,7 @@ class Meta(msgspec.Struct, frozen=True):
     format: int = FORMAT
     min_reader: int = FORMAT
     secret: bytes = b""
+    evidence: Evidence | None = None
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         shown = (name for name in self.__struct_fields__ if name != "secret")
@@ -78,10 +101,14 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """META as the store had it, and the store's own time then, to tell how wrong our clock is."""
+    """META as the store had it, and the store's own time then, to tell how wrong our clock is.
+
+    `verdict` is where that time comes from in a store without a clock of its own.
+    """
 
     meta: Meta
     store_ms: int
+    verdict: Verdict | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):

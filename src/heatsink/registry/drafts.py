@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from .decision import BUCKETS, Decision
-from .layout import EPOCHS_MAX
+from .layout import EPOCHS_MAX, Layout
+from .rules import AHEAD_MS_MAX
 from .view import View
 
 
@@ -27,9 +28,14 @@ def _settled(decision: Decision, view: View) -> Decision:
     return structs.replace(decision, value=max(layout.max_buckets, decision.value), reason=reason)
 
 
+def _waits(layout: Layout, view: View) -> bool:
+    """Its last epoch is so far ahead that none may follow yet: others need not wait for it."""
+    return layout.epochs[-1].start_ms >= view.horizon_ms + AHEAD_MS_MAX
+
+
 def _is_news(decision: Decision, view: View) -> bool:
     if decision.setting == BUCKETS:
         layout = view.layout(decision.key)
-        return layout.buckets != decision.value and not layout.full
+        return layout.buckets != decision.value and not layout.full and not _waits(layout, view)
     pinned = view.pins.get(decision.key)
     return pinned != decision if decision.value is not None else pinned is not None

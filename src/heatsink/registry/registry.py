@@ -29,7 +29,7 @@ from .layout import Layout
 from .news import News, NewsStore, Seal
 from .relay import FOLLOW_S, Listener, Teller
 from .store import RegistryStore
-from .timekeeper import Timekeeper
+from .timekeeper import RENEW_S, Timekeeper
 from .view import View
 
 FRESH_S = 1.0
@@ -66,7 +66,7 @@ class Registry:
         self._latency = Latency()
         self.time = Timekeeper()
         self.behind_ms_max = BEHIND_MS_MAX
-        self._renewed_s = float("-inf")
+        self._renewed_s = self._asked_s = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
 
@@ -141,12 +141,12 @@ class Registry:
         """The pair first, then the log up to its version, and only then the closed time."""
         meta, asked_s = reading.meta, self._clock.monotonic_s()
         self._meta = meta
-        self.time.observe(now_ms(self._clock), reading.store_ms, asked_s)
+        self.time.observe(now_ms(self._clock), reading.store_ms, asked_s, reading.verdict)
         self.behind_ms_max = max(BEHIND_MS_MAX, 2 * (meta.closed_ms - reading.store_ms))
         if self.view.version < meta.version:
             await self._apply_log(meta.version)
         self.view.adopt(meta.closed_ms, meta.version)
-        self._renewed_s = asked_s
+        self._renewed_s = self._asked_s = asked_s
 
     async def _apply_log(self, upto: int) -> None:
         entries = await self._store.log(self.view.version, upto)
@@ -179,7 +179,10 @@ class Registry:
         reading = reading or await self.renew()
         horizon_ms = self._horizon_ms()
         enough_ms = horizon_ms if leads else self._thin_ms()
-        closed_ms = rules.new_closed_time(reading, self.now_ms(), enough_ms, horizon_ms)
+        steady_ms = self.time.steady_ms(self._clock.monotonic_s())
+        closed_ms = rules.new_closed_time(reading, steady_ms, enough_ms, horizon_ms)
+        if closed_ms is None and reading.verdict and reading.verdict.is_due:
+            closed_ms = reading.meta.closed_ms  # to renew the evidence
         if closed_ms is not None:
             await self._catch_up(await self._ours(self._store.advance(closed_ms)))
 
@@ -196,8 +199,13 @@ class Registry:
         """Keep the view fresh, by news if there is any; if it is urgent, by all means."""
         informed = await self._hear()
         due = self._listener is None or self._listener.should_ask(self.servers, informed)
-        if due or (urgent and not informed):
+        if due or (urgent and not informed) or self._should_testify():
             await self.keep_ahead(leads=False)
+
+    def _should_testify(self) -> bool:
+        """A wrong clock is believed if nobody contradicts it: so look, though there is news."""
+        asked_s = self._clock.monotonic_s() - self._asked_s
+        return self.meta.evidence is not None and asked_s >= RENEW_S
 
     async def follow(self) -> None:
         """Keep the view fresh for ever; a store that does not answer is asked again."""
@@ -227,13 +235,16 @@ class Registry:
             if time_ms < self.view.horizon_ms:
                 return
             ahead_ms = time_ms - self.view.horizon_ms
-            if ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX:
+            is_future = ahead_ms > FUTURE_MS_MAX and time_ms > self.now_ms() + FUTURE_MS_MAX
+            if is_future and not self.time.doubt:
                 raise InvalidId(
                     f"id is {ahead_ms / 1000:.1f} s from the future: check the clock that made it"
                 )
-            if self._clock.monotonic_s() >= deadline_s:
-                raise Unavailable("the registry's closed time does not advance: retry")
-            await self._clock.sleep(min(max(ahead_ms / 1000, 0.01), FOLLOW_S))
+            pause_s = min(max(ahead_ms / 1000, 0.01), FOLLOW_S)
+            if self._clock.monotonic_s() + pause_s >= deadline_s:
+                cause = self.time.doubt or "the registry's closed time does not advance: retry"
+                raise Unavailable(cause)
+            await self._clock.sleep(pause_s)
 
     def is_fresh(self) -> bool:
         """Whether the view was renewed so lately that renewing it again would bring nothing."""
@@ -333,6 +344,10 @@ class Registry:
     def now_ms(self) -> int:
         """Now by our own clock, or by the store's if ours is far off."""
         return now_ms(self._clock) + self.time.correction_ms
+
+    def past_ms(self) -> int:
+        """Up to here time has passed for us, and is closed: also where the closed time is ahead."""
+        return min(self.now_ms(), self.view.horizon_ms)
 
     def fleet_now_s(self) -> float:
         """Now by the store's clock: what servers agree on, however wrong their own clocks are."""

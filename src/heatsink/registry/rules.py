@@ -32,6 +32,13 @@ one record (META) with the version of the log and the leader's term:
    reader's horizon needs no such read, by 1.
 4. *No fork.* An append is one transaction, conditional on the leader's term and on the version
    before it. A deposed leader's append fails; two appends cannot share a version.
+5. *Below a key's last epoch.* A key's epochs are appended in order. So whoever knows that one
+   starts at T knows all that start before it: ids of that key below T may be placed, also where T
+   is past the horizon.
+
+`fsck --reset-closed-time` alone takes C back: in a store that nobody else has open, and under a new
+incarnation. A key that holds rows from beyond the new C gets an epoch behind the newest of them
+that changes nothing: by 5, no row of its moves.
 
 Redis, where there is one, carries news: pairs (C, version) that META held, each written as one
 value after the commit, and log entries. A gap in the entries is filled from the store; the three
@@ -49,8 +56,8 @@ each once, in order. News is also never older than what it is believed for: only
 horizon makes a view count as renewed.
 
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
-comes back: so a process whose clock differs from the store's by more than 5 s goes by the store's,
-and no clock that jumps is believed at once (`timekeeper`).
+comes back: so a process whose clock differs from the store's time by more than 5 s goes by the
+store's, and nothing that contradicts the store's time is believed at once (`timekeeper`).
 """
 
 from __future__ import annotations
@@ -66,6 +73,7 @@ from .timekeeper import SKEW_MS_MAX
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
 HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
+FAR_AHEAD_MS = 60_000  # further ahead of the store's time the closed time is never meant to be
 
 
 def check_append(

@@ -22,6 +22,10 @@ class View:
     def layout(self, key: str) -> Layout:
         return self.layouts.get(key, COLD)
 
+    def knows(self, key: str, time_ms: int) -> bool:
+        """Whether no epoch that could hold this time is unknown here: ids of it may be placed."""
+        return time_ms < self.horizon_ms or time_ms < self.layout(key).epochs[-1].start_ms
+
     def apply(self, entry: LogEntry) -> bool:
         """Take the next version in, or pass over an old one. False if one before it is missing."""
         if entry.version <= self.version:

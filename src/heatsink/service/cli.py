@@ -20,7 +20,7 @@ from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.clock import SystemClock
 from heatsink.dynamo.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
-from heatsink.errors import HeatsinkError, InvalidInput, Misconfigured, NotFound
+from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, Misconfigured, NotFound
 
 from .bench.command import bench
 from .bulk import bulk
@@ -94,20 +94,31 @@ def main() -> None:
 @main.command()
 @click.argument("url")
 @click.option("--rebuild", is_flag=True, help="Make lost epochs anew from the rows.")
+@click.option(
+    "--reset-closed-time",
+    "reset",
+    is_flag=True,
+    help="After a wrong clock: take the closed time back to now (SQLite, all processes stopped).",
+)
 @json_option
-def fsck(url: str, rebuild: bool, as_json: bool) -> None:
+def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
     """Verify that every row of the store at URL is where its layout puts it."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    from .fsck import run_fsck
+    from .fsck import run_fsck, run_reset
+
+    if rebuild and reset:
+        raise InvalidSetting("--rebuild and --reset-closed-time are two repairs: one at a time")
 
     console = Console(stderr=True)
     columns = TextColumn("{task.completed:,} rows looked at"), TimeElapsedColumn()
     quiet = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         rows = bar.add_task("", total=None)
-        outcome = asyncio.run(run_fsck(url, rebuild, SystemClock(), lambda: bar.advance(rows)))
+        clock, tick = SystemClock(), lambda: bar.advance(rows)
+        run = run_reset(url, clock, tick) if reset else run_fsck(url, rebuild, clock, tick)
+        outcome = asyncio.run(run)
     click.echo(outcome.as_json() if as_json else str(outcome))
     if not outcome.findings.clean:
         click.get_current_context().exit(1)

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import msgspec
 
+from heatsink.boto.names import ADOPTED, TABLES
 from heatsink.client.chance import fresh_secret
-from heatsink.client.urls import open_stores
-from heatsink.clock import Clock
+from heatsink.client.urls import open_alone, open_stores
+from heatsink.clock import Clock, now_ms, witness_of
+from heatsink.errors import InvalidSetting
 from heatsink.ids import scheme_named
-from heatsink.spread.fsck import Findings, Rows, check, rebuild
+from heatsink.isolate.modes import PREFIX as MODES
+from heatsink.isolate.store import POSTS
+from heatsink.registry.rules import FAR_AHEAD_MS
+from heatsink.registry.timekeeper import evidence_of
+from heatsink.spread.fsck import (
+    Elsewhere,
+    Findings,
+    Reset,
+    Rows,
+    check,
+    rebuild,
+    reset_closed_time,
+)
 from heatsink.spread.store import Row
+from heatsink.stores.stores import Stores
+
+FROM_ELSEWHERE = Elsewhere(unseen=(TABLES,), follow=((MODES, POSTS),))
 
 
 class Outcome(msgspec.Struct, frozen=True):
     findings: Findings
-    keys_mended: int | None
+    keys_mended: int | None = None
+    copy: str | None = None
+    reset: Reset | None = None
 
     def as_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -28,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True):
         lines = [f"{findings.rows:,} rows of {findings.keys:,} keys checked"]
         if self.keys_mended is not None:
             lines.insert(0, f"epochs of {self.keys_mended:,} keys rebuilt: reconnect all clients")
+        if self.reset is not None:
+            lines = [*_told(self.reset, self.copy), *lines]
         if findings.clean:
             return "\n".join([*lines, "every row is where its layout puts it"])
         lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
@@ -40,6 +62,28 @@ class Outcome(msgspec.Struct, frozen=True):
                 "cure: heatsink fsck URL --rebuild makes the epochs anew from what is there"
             )
         return "\n".join(lines)
+
+
+def _told(reset: Reset, copy: str | None) -> list[str]:
+    lines = [
+        f"copied to {copy}",
+        f"closed time: {_date(reset.closed_before_ms)} before, {_date(reset.closed_ms)} now",
+    ]
+    if reset.held_keys:
+        lines.append(
+            f"{reset.held_keys:,} keys have rows from beyond it, the last of "
+            f"{_date(reset.held_until_ms)}: they keep their layouts until that time is past"
+        )
+    if reset.sealed:
+        lines.append(
+            f"{reset.sealed:,} parts of counters refuse adds until that time: they have forgotten "
+            "tokens, and cannot tell which of them were counted"
+        )
+    return [*lines, "start your processes again: all other keys get new layouts at once"]
+
+
+def _date(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -71,3 +115,46 @@ async def run_fsck(
         return Outcome(findings, mended)
     finally:
         await stores.close()
+
+
+async def run_reset(url: str, clock: Clock, tick: Callable[[], object] = lambda: None) -> Outcome:
+    """Take back a closed time that a wrong clock moved ahead; nobody else may have the store open.
+
+    The store is checked before and after, and copied in between.
+    """
+    alone = open_alone(url, clock)
+    try:
+        stores = alone.stores
+        evidence = evidence_of(witness_of(clock), now_ms(clock))
+        await _check_reset(stores, evidence.time_ms)
+        before = await _checked(stores, tick)
+        if not before.clean:
+            return Outcome(before)
+        copy = alone.copy()
+        parts = (stores.registry, stores.counters, evidence, FROM_ELSEWHERE, uuid4().hex)
+        reset = await reset_closed_time(alone, *parts)
+        return Outcome(await _checked(stores, tick), copy=str(copy), reset=reset)
+    finally:
+        await alone.close()
+
+
+async def _checked(stores: Stores, tick: Callable[[], object]) -> Findings:
+    scheme = scheme_named((await stores.registry.meta()).meta.id_scheme)
+    return await check(_Counted(stores.log, tick), stores.counters, stores.registry, scheme)
+
+
+async def _check_reset(stores: Stores, time_ms: int) -> None:
+    ahead_ms = (await stores.registry.meta()).meta.closed_ms - time_ms
+    if ahead_ms <= FAR_AHEAD_MS:
+        raise InvalidSetting(
+            f"the closed time is {ahead_ms / 1000:,.1f} s from now: there is nothing to reset"
+        )
+    pins = (await stores.registry.snapshot()).pins
+    tables = {
+        name.removeprefix(ADOPTED).partition("/")[0] for name in pins if name.startswith(ADOPTED)
+    }
+    if tables:
+        raise InvalidSetting(
+            f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "
+            "cannot be looked at from here: wait until the closed time has come"
+        )

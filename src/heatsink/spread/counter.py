@@ -118,8 +118,8 @@ class Counters:
             self._folded[key] = bare.folded_ms
 
     def _oldest_ms(self) -> int:
-        """Tokens from before this are too old. By the horizon, which all processes agree on."""
-        return max(self._registry.view.horizon_ms - int(self._token_ttl_s * 1000), 0)
+        """Tokens from before this are too old."""
+        return max(self._registry.past_ms() - int(self._token_ttl_s * 1000), 0)
 
     def _check_age(self, time_ms: int) -> None:
         if time_ms < self._oldest_ms():

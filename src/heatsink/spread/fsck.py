@@ -1,26 +1,39 @@
 """Is every row where its layout puts it? And if the layouts are lost: what do the rows say?
 
 Every row carries the epoch that placed it, so the registry's epochs can be made anew from the data.
+
+A closed time that a wrong clock moved far ahead is reset here too. It may come back because nobody
+else has the store open, and nobody who remembers it is let in afterwards: the registry gets another
+incarnation. What is there must stay where (key, id) computes it, though, also what is of a
+time past the new closed time. So each key that holds a trace from there (a row, a token, a running
+total) gets an epoch behind the newest of them that changes nothing: the **floor**. Epochs are
+appended in order, so none can ever again start below it. Epochs past the new closed time that
+placed nothing are dropped, so that a key without such traces gets new layouts at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
 from heatsink.hashing import seeded_hash
-from heatsink.ids import IdScheme
+from heatsink.ids import TIME_MS_MAX, IdScheme, scheme_named
 from heatsink.keys import key_of, partition_of
-from heatsink.registry.decision import BUCKETS, Decision, Meta, Snapshot, for_key
-from heatsink.registry.layout import COLD, FIRST_EPOCH, Epoch, Layout
+from heatsink.registry.decision import BUCKETS, Decision, Evidence, Meta, Snapshot, for_key
+from heatsink.registry.layout import COLD, EPOCHS_MAX, FIRST_EPOCH, Epoch, Layout
+from heatsink.registry.rules import FAR_AHEAD_MS
 from heatsink.registry.store import RegistryStore
 
 from .store import CounterStore, Row
 
 EXAMPLES_MAX = 20
 SPARE_MS = 1_000  # room for the epochs that a rebuild adds
+RESET = "the closed time was reset"
+RESET_HELD = (
+    f"{RESET}, and the key has rows from beyond it: no new layout before their time is past"
+)
 
 
 class Rows(Protocol):
@@ -180,3 +193,144 @@ async def _proven_epochs(log: Rows, scheme: IdScheme) -> tuple[dict[str, set[Epo
         if epoch != FIRST_EPOCH:
             epochs.setdefault(key_of(partition)[0], set()).add(epoch)
     return epochs, newest_ms
+
+
+class SoleStore(Protocol):
+    """A store that nobody else has open."""
+
+    def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
+        """Times of rows, tokens and running totals with their partitions: of each, the newest."""
+
+    def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
+        """The oldest and the newest trace of a span; None if nothing is in it."""
+
+    def seals(self) -> dict[str, int]:
+        """Partitions of counters with the time before which they are sealed or folded."""
+
+    async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
+        """Replace the registry and open sealed counters from the closed time on, all at once."""
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """`held_keys` have traces from past the closed time, the newest before `held_until_ms`.
+
+    `sealed` parts of counters refuse adds until then, since tokens of that time were forgotten.
+    """
+
+    closed_before_ms: int
+    closed_ms: int
+    held_keys: int
+    held_until_ms: int
+    sealed: int
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Layouts that place what is not under their own key, by how the keys begin.
+
+    Those in `unseen` place rows that are not in this store. Those that `follow` others place what
+    is under the key with the other beginning.
+    """
+
+    unseen: tuple[str, ...] = ()
+    follow: tuple[tuple[str, str], ...] = ()
+
+
+async def reset_closed_time(
+    alone: SoleStore,
+    registry: RepairStore,
+    counters: CounterStore,
+    evidence: Evidence,
+    elsewhere: Elsewhere,
+    incarnation: str,
+) -> Reset:
+    """Take the closed time back to the time of the evidence. The store must be clean."""
+    meta, snapshot = (await registry.meta()).meta, await registry.snapshot()
+    scheme, now_ms = scheme_named(meta.id_scheme), evidence.time_ms
+    near = alone.ends(now_ms, now_ms + FAR_AHEAD_MS, scheme)  # by clocks that are a little ahead
+    closed_ms = 1 + (near[1] if near else now_ms)
+    newest = _newest_traces(alone.traces(scheme), elsewhere)
+    for key in snapshot.layouts:
+        if key.startswith(elsewhere.unseen):
+            _raise(newest, key, meta.closed_ms - 1)
+    opened, sealed = _sort_seals(alone, snapshot, closed_ms, scheme)
+    for partition, until_ms in sealed.items():
+        _raise(newest, key_of(partition)[0], until_ms - 1)
+    async for partition in counters.shares():
+        key, bucket = key_of(partition)
+        before = snapshot.layouts.get(key, COLD)
+        after = reset_layout(before, newest.get(key, 0), closed_ms)
+        if bucket is not None and bucket >= after.max_buckets:
+            _raise(newest, key, before.epochs[-1].start_ms)
+    held = {key: time_ms for key, time_ms in newest.items() if time_ms >= closed_ms}
+    version = meta.version + 1
+    founded = msgspec.structs.replace(
+        meta,
+        closed_ms=closed_ms,
+        version=version,
+        term=meta.term + 1,
+        beat=0,
+        leader="",
+        incarnation=incarnation,
+        evidence=evidence,
+    )
+    await alone.reset(founded, _reset_snapshot(snapshot, version, held, closed_ms), opened)
+    until_ms = max(held.values(), default=closed_ms - 1) + 1
+    return Reset(meta.closed_ms, closed_ms, len(held), until_ms, len(sealed))
+
+
+def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
+    """The layout under an earlier closed time; what it placed up to `newest_ms` stays in place."""
+    needed_ms = max(newest_ms, closed_ms - 1)
+    kept: list[tuple[int, int]] = [e for e in layout.later if e.start_ms <= needed_ms]
+    if newest_ms >= closed_ms:
+        is_last = len(kept) + 2 >= EPOCHS_MAX  # with the first one and this
+        kept.append((newest_ms + 1, layout.max_buckets if is_last else layout.buckets))
+    return Layout(kept)
+
+
+def _reset_snapshot(
+    snapshot: Snapshot, version: int, held: Mapping[str, int], closed_ms: int
+) -> Snapshot:
+    layouts, reasons = dict(snapshot.layouts), dict(snapshot.reasons)
+    for key in {**snapshot.layouts, **held}:
+        before = snapshot.layouts.get(key, COLD)
+        layouts[key] = reset_layout(before, held.get(key, 0), closed_ms)
+        if layouts[key] != before:
+            reason = RESET_HELD if key in held else RESET
+            reasons[key] = for_key(key, BUCKETS, layouts[key].buckets, reason)
+        if layouts[key] == COLD:
+            del layouts[key]
+            reasons.pop(key, None)
+    return Snapshot(version, layouts, snapshot.pins, reasons)
+
+
+def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> dict[str, int]:
+    newest: dict[str, int] = {}
+    for partition, time_ms in traces:
+        key, _ = key_of(partition)
+        _raise(newest, key, time_ms)
+        for follower, followed in elsewhere.follow:
+            if key.startswith(followed):
+                _raise(newest, follower + key.removeprefix(followed), time_ms)
+    return newest
+
+
+def _sort_seals(
+    alone: SoleStore, snapshot: Snapshot, closed_ms: int, scheme: IdScheme
+) -> tuple[list[str], dict[str, int]]:
+    """Which parts of counters may be opened again, and which stay sealed until when.
+
+    A seal past the closed time has made a part forget its tokens. Nobody can send one of them again
+    if nothing at all is of the time between: the clock went past that time in one jump.
+    """
+    ends = alone.ends(closed_ms, TIME_MS_MAX, scheme)
+    starts = [e.start_ms for layout in snapshot.layouts.values() for e in layout.later]
+    lived = [time_ms for time_ms in starts if time_ms >= closed_ms]
+    lived_ms = min([*lived, *(ends or ())], default=TIME_MS_MAX)
+    ahead = {part: until_ms for part, until_ms in alone.seals().items() if until_ms > closed_ms}
+    opened = [part for part, until_ms in ahead.items() if until_ms <= lived_ms]
+    return opened, {part: until_ms for part, until_ms in ahead.items() if until_ms > lived_ms}
+
+
+def _raise(times: dict[str, int], key: str, time_ms: int) -> None:
+    times[key] = max(times.get(key, 0), time_ms)

@@ -202,7 +202,7 @@ class Log:
         raw, time_ms = self._router.id_from(id)
         self._tracker.record_read(key)
         deadline_s = self._parts.begin()
-        if time_ms >= self._registry.view.horizon_ms:
+        if not self._registry.view.knows(key, time_ms):
             await self._backoff.call(self._registry.renew, key, deadline_s)
         try:
             partition, _ = self._router.place(key, raw, time_ms)

@@ -87,7 +87,7 @@ class Router:
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
         """The partition of an id, and the epoch that put it there."""
-        if time_ms >= self._view.horizon_ms:
+        if not self._view.knows(key, time_ms):
             raise PastHorizon
         layout = self._view.layouts.get(key)
         if layout is None:

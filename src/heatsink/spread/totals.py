@@ -38,9 +38,9 @@ class TotalsStore:
 
     def is_good(self, key: str, writer: Writer) -> bool:
         """Whether a writer's name would be placed where it is if it were minted now."""
-        view = self._parts.registry.view
-        young = view.horizon_ms - writer.minted_ms < self._age_ms_max
-        return young and view.layout(key) is writer.layout
+        registry = self._parts.registry
+        young = registry.past_ms() - writer.minted_ms < self._age_ms_max
+        return young and registry.view.layout(key) is writer.layout
 
     def begin(self) -> float:
         return self._parts.begin()

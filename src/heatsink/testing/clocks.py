@@ -9,9 +9,11 @@ BEGINNING_S = 1_800_000_000.0
 
 
 class ManualClock:
-    """Stands still until it is turned."""
+    """Stands still until it is turned. All of them are of one boot unless `boot` says otherwise."""
 
     def __init__(self, now_s: float = BEGINNING_S) -> None:
+        self.boot = "this boot"
+        self.is_synchronised = False
         self._began_s = now_s
         self._passed_s = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -22,6 +24,15 @@ class ManualClock:
 
     def monotonic_s(self) -> float:
         return self._passed_s
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def boot_s(self) -> float:
+        return self._passed_s
+
+    def synchronised_s(self) -> float | None:
+        return self.now_s() if self.is_synchronised else None
 
     async def sleep(self, seconds: float) -> None:
         awake = asyncio.get_running_loop().create_future()
@@ -51,10 +62,16 @@ class ManualClock:
 
 
 class SkewedClock:
-    """A process's clock on virtual time: off by `offset_s`, and stopped while it is stalled."""
+    """A process's clock on virtual time: off by `offset_s`, and stopped while it is stalled.
+
+    `boot` is the machine's; `kernel_offset_s` is how far its kernel's clock is off if that claims
+    to be synchronised.
+    """
 
     def __init__(self, offset_s: float = 0.0) -> None:
         self.offset_s = offset_s
+        self.boot = "this boot"
+        self.kernel_offset_s: float | None = None
         self._stalled_until_s = 0.0
 
     def now_s(self) -> float:
@@ -62,6 +79,16 @@ class SkewedClock:
 
     def monotonic_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def boot_s(self) -> float:
+        return self.monotonic_s()
+
+    def synchronised_s(self) -> float | None:
+        off_s = self.kernel_offset_s
+        return None if off_s is None else BEGINNING_S + self.monotonic_s() + off_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

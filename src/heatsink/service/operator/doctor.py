@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -20,6 +22,8 @@ from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
+from heatsink.registry.rules import FAR_AHEAD_MS
+from heatsink.registry.timekeeper import BELIEVE_S
 from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
 from heatsink.stores.stores import Stores
@@ -28,7 +32,7 @@ State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
-AHEAD_MS_MAX = 60_000
+BELIEVED = f"Processes believe it when it is synchronised, or unopposed for {BELIEVE_S:.0f} s"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -92,7 +96,7 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
     else:
         meta = reading.meta
         yield Finding("store", "ok", f"version {meta.version}, {meta.id_scheme} ids")
-        for finding in _times(reading, clock):
+        for finding in _times(url, reading, clock):
             yield finding
     finally:
         await stores.close()
@@ -108,28 +112,43 @@ async def _opened(url: str, clock: Clock) -> Stores:
     return stores
 
 
-def _times(reading: Reading, clock: Clock) -> list[Finding]:
-    meta, off_ms = reading.meta, now_ms(clock) - reading.store_ms
-    ahead_ms = meta.closed_ms - reading.store_ms
-    wrong = abs(off_ms) > CLOCK_MS_MAX
-    found = [
-        Finding(
-            "clock",
-            "wrong" if wrong else "ok",
-            f"{off_ms / 1000:+.1f} s from the store's",
-            "set this machine's clock (NTP): until then the store's is used" if wrong else "",
-        )
-    ]
-    if ahead_ms > AHEAD_MS_MAX:
-        cure = "some clock was far ahead; new layouts wait until that time has come"
-        detail = f"the closed time is {ahead_ms / 1000:,.0f} s ahead"
-        found.append(Finding("closed time", "wrong", detail, cure))
+def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
+    meta = reading.meta
+    found = [_clock(reading, clock)]
+    known_ms = now_ms(clock) if reading.verdict else reading.store_ms
+    if (ahead_ms := meta.closed_ms - known_ms) > FAR_AHEAD_MS:
+        detail = f"a clock was far ahead: new layouts wait for {ahead_ms / 1000:,.0f} s"
+        found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
     if meta.leader:
         found.append(Finding("leader", "ok", meta.leader))
     else:
         cure = "start heatsink serve or heatsink coordinator: layouts stand still"
         found.append(Finding("leader", "warning", "nobody leads", cure))
     return found
+
+
+def _clock(reading: Reading, clock: Clock) -> Finding:
+    off_ms = now_ms(clock) - reading.store_ms
+    if abs(off_ms) <= CLOCK_MS_MAX:
+        return Finding("clock", "ok", f"{off_ms / 1000:+.1f} s from the store's")
+    if not reading.verdict:
+        cure = "set this machine's clock (NTP): until then the store's is used"
+        return Finding("clock", "wrong", f"{off_ms / 1000:+.1f} s from the store's", cure)
+    detail = f"{off_ms / 1000:+,.1f} s from the last evidence of time in the store"
+    cure = "right after a reboot without NTP; else set this machine's clock. " + BELIEVED
+    return Finding("clock", "warning", detail, cure)
+
+
+def _cure_of_closed_time(url: str) -> str:
+    if urlsplit(url).scheme == "sqlite":
+        return (
+            "if this machine's clock is right, stop all processes that use the store and run: "
+            f"heatsink fsck {shlex.quote(url)} --reset-closed-time"
+        )
+    return (
+        "set the clocks; keys keep their buckets until that time has come. It cannot be reset, "
+        "since nobody can be kept out of the table: to go on at once, copy its rows to a new one"
+    )
 
 
 async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:

@@ -15,7 +15,10 @@ from .registry import SqliteRegistry
 
 
 def sqlite_stores(file: Path, clock: Clock) -> Stores:
-    database = Database(file, run_batch)
+    return stores_over(Database(file, run_batch), clock)
+
+
+def stores_over(database: Database, clock: Clock) -> Stores:
     registry = SqliteRegistry(database, clock)
     return Stores(
         log=SqliteLog(database, clock),

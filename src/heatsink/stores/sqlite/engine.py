@@ -106,7 +106,7 @@ class Writer:
             self._refuse_all(error)
             return
         while (batch := self._next_batch()) is not None:
-            _commit(connection, batch, self._checked_batch)
+            commit(connection, batch, self._checked_batch)
             self._report(batch)
         connection.close()
 
@@ -158,7 +158,7 @@ def _settle_all(batch: Sequence[Job[Any]]) -> None:
         job.settle()
 
 
-def _commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: RunBatch) -> None:
+def commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: RunBatch) -> None:
     """All in one transaction; if that fails, one by one, so that only the culprit is refused.
 
     What its caller has given up is left out: behind a lock each would wait for it in vain.
@@ -176,7 +176,7 @@ def _commit(connection: sqlite3.Connection, batch: list[Job[Any]], run_batch: Ru
             batch[0].error = _ours(error)
             return
         for job in batch:
-            _commit(connection, [job], run_batch)
+            commit(connection, [job], run_batch)
 
 
 def _ours(error: Exception) -> Exception:
@@ -211,6 +211,31 @@ def open_file(file: Path, schema: str) -> sqlite3.Connection:
             pause.wait(OPEN_PAUSE_S)  # others make the same new file; WAL begins without waiting
         except sqlite3.Error as error:
             raise _not_opened(file, error) from error
+
+
+def open_alone(file: Path) -> sqlite3.Connection:
+    """A connection that keeps all others out; refused while one is open, here or elsewhere.
+
+    In WAL mode every open connection holds a shared lock, an idle one too, and a killed one none.
+    """
+    connection = _connect(file)
+    try:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA synchronous=FULL")
+        _check_owner(connection, file)
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if "locked" not in str(error):
+            raise _not_opened(file, error) from error
+        raise Unavailable(
+            f"{str(file)!a} is in use: stop every process that has it open, then repeat"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(file: Path) -> sqlite3.Connection:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
-from heatsink.clock import Clock, now_ms
+from heatsink.clock import Clock, witness_of
 from heatsink.errors import Deposed, NoRegistry, Outdated
 from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
 from heatsink.registry.layout import COLD, Layout
-from heatsink.registry.rules import check_append
+from heatsink.registry.rules import FAR_AHEAD_MS, check_append
+from heatsink.registry.timekeeper import StoreTime
 
 from .database import Database
 
@@ -45,10 +47,11 @@ def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
 class SqliteRegistry:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._clock = clock
+        self._time = StoreTime(clock, witness_of(clock))
 
     def _reading(self, meta: Meta) -> Reading:
-        return Reading(meta, now_ms(self._clock))
+        verdict = self._time.judge(meta.evidence)
+        return Reading(meta, verdict.time_ms, verdict)
 
     async def found(self, meta: Meta) -> Reading:
         def create(connection: sqlite3.Connection) -> Meta:
@@ -62,10 +65,17 @@ class SqliteRegistry:
         return self._reading(self._database.read(_read_meta))
 
     async def advance(self, closed_ms: int) -> Reading:
+        """What others testified since we looked is newer, and stays."""
+        known = self._database.read(_read_meta).evidence
+        verdict = self._time.judge(known)
+        allowed_ms = min(closed_ms, verdict.time_ms + FAR_AHEAD_MS)
+
         def raise_closed_time(connection: sqlite3.Connection) -> Meta:
-            meta = _read_meta(connection)
-            if closed_ms > meta.closed_ms:
-                meta = msgspec.structs.replace(meta, closed_ms=closed_ms)
+            before = _read_meta(connection)
+            meta = msgspec.structs.replace(before, closed_ms=max(before.closed_ms, allowed_ms))
+            if verdict.testimony is not None and before.evidence == known:
+                meta = msgspec.structs.replace(meta, evidence=verdict.testimony)
+            if meta != before:
                 _write_meta(connection, meta)
             return meta
 
@@ -107,16 +117,7 @@ class SqliteRegistry:
         )
 
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        def replace(connection: sqlite3.Connection) -> None:
-            for table in ("epochs", "pins", "log"):
-                connection.execute(f"DELETE FROM {table}")
-            _write_meta(connection, meta)
-            for key, layout in snapshot.layouts.items():
-                _write_layout(connection, layout, snapshot.reasons[key])
-            for decision in snapshot.pins.values():
-                _write_pin(connection, decision)
-
-        await self._database.write(replace)
+        await self._database.write(partial(replace_registry, meta, snapshot))
 
     async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
         for key, layout in (await self.snapshot()).layouts.items():
@@ -142,6 +143,16 @@ class SqliteRegistry:
             _write_meta(connection, meta)
 
         await self._database.write(raise_beat)
+
+
+def replace_registry(meta: Meta, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
+    for table in ("epochs", "pins", "log"):
+        connection.execute(f"DELETE FROM {table}")
+    _write_meta(connection, meta)
+    for key, layout in snapshot.layouts.items():
+        _write_layout(connection, layout, snapshot.reasons[key])
+    for decision in snapshot.pins.values():
+        _write_pin(connection, decision)
 
 
 def _write_layout(connection: sqlite3.Connection, layout: Layout, decision: Decision) -> None:

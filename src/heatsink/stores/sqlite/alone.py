@@ -1,0 +1,115 @@
+"""A SQLite file that nobody else has open: for a repair that must be alone with it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from heatsink.clock import Clock
+from heatsink.errors import InvalidSetting
+from heatsink.ids import IdScheme
+from heatsink.registry.decision import Meta, Snapshot
+
+from . import stores_over
+from .database import Database
+from .engine import Job, Operation, Result, RunBatch, commit, open_alone, unavailable
+from .log import run_batch
+from .registry import replace_registry
+
+SEALED = "SELECT partition, max(sealed_ms, folded_ms) FROM shares"
+LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded_ms, ?)"
+
+
+class SoleDatabase(Database):
+    """One connection for reads and writes, and no thread: a write is done when it returns."""
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, run_batch: RunBatch) -> None:
+        super().__init__(file, run_batch)
+        self._reader = connection
+        self._run_batch = run_batch
+
+    def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
+        assert self._reader is not None
+        job = Job(operation, asyncio.get_running_loop().create_future())
+        commit(self._reader, [job], self._run_batch)
+        job.settle()
+        return job.future
+
+
+class SqliteAlone:
+    """Its `stores` see the file as usual. `close` lets others in again."""
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._connection = connection
+        self._database = SoleDatabase(file, connection, run_batch)
+        self.stores = stores_over(self._database, clock)
+
+    @classmethod
+    def open(cls, file: Path, clock: Clock) -> SqliteAlone:
+        """Refused while anybody else has the file open."""
+        return cls(file, open_alone(file), clock)
+
+    def copy(self) -> Path:
+        """A copy beside the file, as SQLite makes it: whole, and in a file of its own."""
+        now = datetime.fromtimestamp(self._clock.now_s(), UTC)
+        target = self._file.with_name(f"{self._file.name}.{now:%Y%m%dT%H%M%SZ}.copy")
+        if target.exists():
+            raise InvalidSetting(f"{target} is there already: move it away, or repeat in a second")
+        try:
+            copy = sqlite3.connect(target)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
+        except sqlite3.Error as error:
+            raise unavailable(error) from error
+        return target
+
+    def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
+        """Times of rows, tokens and running totals with their partitions: of each, the newest."""
+        execute = self._connection.execute
+        for partition, raw in execute("SELECT partition, max(raw) FROM rows GROUP BY partition"):
+            yield partition, scheme.time_ms(raw)
+        yield from execute("SELECT partition, max(time_ms) FROM tokens GROUP BY partition")
+        yield from execute("SELECT partition, max(time_ms) FROM writers GROUP BY partition")
+
+    def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
+        """The oldest and the newest trace of a span; None if nothing is in it."""
+        execute, first = self._connection.execute, scheme.first_raw
+        sql = "SELECT min(raw), max(raw) FROM rows WHERE raw >= ? AND raw < ?"
+        (raws,) = execute(sql, (first(from_ms), first(below_ms)))
+        found = [scheme.time_ms(raw) for raw in raws if raw is not None]
+        for table in ("tokens", "writers"):
+            sql = (
+                f"SELECT min(time_ms), max(time_ms) FROM {table} WHERE time_ms >= ? AND time_ms < ?"
+            )
+            (times,) = execute(sql, (from_ms, below_ms))
+            found += [time_ms for time_ms in times if time_ms is not None]
+        return (min(found), max(found)) if found else None
+
+    def seals(self) -> dict[str, int]:
+        """Partitions of counters with the time before which they are sealed or folded."""
+        return dict(self._connection.execute(SEALED))
+
+    async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
+        """Replace the registry and open sealed counters from the closed time on, all at once."""
+        await self._database.write(partial(_reset, meta, snapshot, opened))
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def _reset(
+    meta: Meta, snapshot: Snapshot, opened: list[str], connection: sqlite3.Connection
+) -> None:
+    replace_registry(meta, snapshot, connection)
+    for partition in opened:
+        values = (meta.closed_ms, meta.closed_ms, partition)
+        connection.execute(f"{LOWER} WHERE partition = ?", values)
+    connection.execute("DELETE FROM reports")  # of windows that will not come for long
