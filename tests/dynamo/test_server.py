@@ -18,7 +18,7 @@ from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.testing import ManualClock
 
-LIST = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
+LIST = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
 ANY_PORT = EngineSettings(port=0)
 
 
@@ -60,7 +60,7 @@ async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
 async def test_what_is_not_the_protocol_is_refused() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.write(request(b"{not json"))
         status, body = await wire.answer()
@@ -82,7 +82,9 @@ async def test_what_is_not_the_protocol_is_refused() -> None:
 async def test_a_browser_gets_no_permission_to_cross_origins() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n")
+        wire.writer.write(
+            b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n"
+        )
         assert (await wire.answer())[0] == 404
         wire.writer.close()
 
@@ -143,11 +145,11 @@ async def test_a_browser_gets_the_page_and_the_figures_and_nothing_else() -> Non
             (b"/partitions", 200, b"[]"),
             (b"/../settings.py", 404, b"X-Amz-Target"),
         ):
-            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
             answered, body = await wire.answer()
             assert answered == status
             assert part in body
-        wire.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        wire.writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.close()
 

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from heatsink import __version__
 from heatsink.clock import SystemClock
+from heatsink.connections import ConnectionLimits
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.service.cli import main
 from heatsink.service.demo import stage as stage_module
@@ -35,7 +36,7 @@ from heatsink.service.demo.acts.chat.verdict import (
     reach_verdict,
 )
 from heatsink.service.demo.lanes.meter import Meter, Totals
-from heatsink.service.demo.page import HOST, Server, make_site
+from heatsink.service.demo.page import HOST, DemoServer, make_site
 from heatsink.service.demo.stage import Stage
 from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jump, ramp
 from heatsink.service.listening import listen
@@ -285,15 +286,20 @@ async def test_a_second_run_of_an_act_has_to_wait_for_the_first(client: httpx.As
     assert (await client.post("/demo/run", headers=ORIGIN)).status_code == 409
 
 
+LIMITS = ConnectionLimits()
+
+
 @asynccontextmanager
-async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
+async def serving(
+    plan: Plan, limits: ConnectionLimits = LIMITS
+) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
     (listener,) = listen(HOST, 0)
     clock = SystemClock()
     async with memory_world(plan, clock, Random(7)) as world:
         stage = Stage(world, plan)
         settings = ServeSettings(data=Path())
         async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
-            server = Server(app, stage)
+            server = DemoServer(app, stage, limits)
             running = asyncio.ensure_future(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:

@@ -10,7 +10,7 @@ from heatsink.client.status import Status
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.service.api.feed import Feed
-from heatsink.service.api.metrics import Metrics
+from heatsink.service.api.metrics import PROMETHEUS, Metrics
 from heatsink.service.api.problems import Refusal
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.shapes import (
@@ -46,7 +46,7 @@ async def readyz(call: Call[NoQuery, None]) -> Reply:
 
 
 async def metrics(call: Call[NoQuery, None]) -> Response:
-    return Response(call.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(call.service.metrics.text(), media_type=PROMETHEUS)
 
 
 async def events(call: Call[NoQuery, None]) -> Response:
