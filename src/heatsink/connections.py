@@ -11,6 +11,9 @@ A protocol inherits `Bounded` beside its own base and calls it as the parser get
     on_url → count_url · on_header → count_header · on_headers_complete → end_head
     a request is being answered → keep · the answer is sent → release · connection_lost → leave
 
+Where such calls would cost too much, a protocol sets `_stirred` when it has answered, instead of
+calling `release`. The longest idle is then found as a clock cache finds it: roughly.
+
 One timer serves all connections of a server, and a request that arrives whole starts none.
 """
 
@@ -91,8 +94,15 @@ class Crowd:
             connection.head_is_late()
         if self._closes_idle:
             for connection in _due(self.idle, now_s - self.limits.idle_s):
-                connection.close_if_stuck(now_s)
+                if not connection.was_stirred():
+                    connection.close_if_stuck(now_s)
         self.watch(loop)
+
+    def longest_idle(self) -> Bounded:
+        """Whoever was stirred goes to the end of the line, once."""
+        while (first := next(iter(self.idle))).was_stirred():
+            pass
+        return first
 
     def end_watch(self) -> None:
         if self._timer is not None:
@@ -125,6 +135,7 @@ class Bounded:
     _head_bytes = 0
     _headers = 0
     _unsent = float("inf")
+    _stirred = False  # a request was answered since the last `release`
 
     @abstractmethod
     def refuse(self, status: int, detail: str) -> None:
@@ -136,7 +147,7 @@ class Bounded:
         crowd.all.add(self)
         crowd.heads[self] = crowd.idle[self] = now_s
         if len(crowd.all) > crowd.limits.connections:
-            next(iter(crowd.idle)).give_up()
+            crowd.longest_idle().give_up()
         crowd.watch(self.loop)
 
     def give_up(self) -> None:
@@ -197,7 +208,7 @@ class Bounded:
         limits = self.crowd.limits
         if self._headers > limits.headers:
             return f"the request has more than {limits.headers:,} headers"
-        if max(self._head_bytes, self._arrived) > limits.header_bytes:
+        if max(self._head_bytes, self._arrived) >= limits.header_bytes:
             return f"the request's head is larger than {limits.header_bytes:,} bytes"
         return ""
 
@@ -219,6 +230,13 @@ class Bounded:
         if self in crowd.all:
             crowd.idle[self] = self.loop.time()
             crowd.watch(self.loop)
+
+    def was_stirred(self) -> bool:
+        """Whether a request was answered since it was released last: then it is released now."""
+        stirred, self._stirred = self._stirred, False
+        if stirred:
+            self.release()
+        return stirred
 
     def close_if_stuck(self, now_s: float) -> None:
         """A reader that still takes the answer has time; one that takes nothing has not."""

@@ -42,6 +42,7 @@ from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jum
 from heatsink.service.listening import listen
 from heatsink.service.serve.server import ServeSettings, running_app
 from heatsink.testing import ManualClock
+from tests.raw_http import hang_up, open_line
 
 from .demo_world import memory_world, play
 
@@ -309,6 +310,23 @@ async def serving(
                     server.end()
                     await running
                     await stage.close()
+
+
+async def test_half_sent_requests_keep_no_viewer_out() -> None:
+    async with serving(Plan(peak=200, limit=500), ConnectionLimits(connections=20, headers=20)) as (
+        _,
+        client,
+    ):
+        assert client.base_url.port is not None
+        crowd = [await open_line(client.base_url.port) for _ in range(60)]
+        for line in crowd:
+            line.writer.write(b"GET /demo HTTP/1.1\r\nhost: localhost\r\nx: ")
+        assert (await client.get("/demo")).status_code == 200
+        many = {f"x-{number}": "y" for number in range(30)}
+        assert (await client.get("/demo", headers=many)).status_code == 431
+        wrong = await client.get("/demo", headers={"host": "evil.example"})
+        assert wrong.status_code == 421
+        await hang_up(*crowd)
 
 
 async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:

@@ -22,9 +22,11 @@ import msgspec
 
 from heatsink.clock import Clock
 from heatsink.connections import (
+    HEAD_TOO_LARGE,
     NOT_HTTP,
     Bounded,
     Crowd,
+    HeadTooLarge,
     foreign,
     misdirected,
     names_of,
@@ -47,10 +49,8 @@ TEND_AGAIN_S = 1.0
 LAST_TURNS = 5  # until connections that are just being accepted are there, and gone
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
-TARGET = b"x-amz-target"
-TARGET_LENGTH = len(TARGET)
-HOST_HEADER, ORIGIN = b"host", b"origin"
-HOST_LENGTH, ORIGIN_LENGTH = len(HOST_HEADER), len(ORIGIN)
+TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
+TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
 REASONS = {
     200: b"OK",
@@ -80,20 +80,26 @@ def http_date(second: int) -> bytes:
 
 
 class Connection(asyncio.Protocol, Bounded):
-    """One client. Requests are answered in the order they came."""
+    """One client. Requests are answered in the order they came.
+
+    What arrives is parsed in pieces that a head may have. So the pieces bound its size, and nobody
+    has to add up its headers.
+    """
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
         self.crowd = server.crowd
         self.loop = server.loop
         self.parser = httptools.HttpRequestParser(self)
+        self._piece = server.crowd.limits.header_bytes
+        self._headers_max = server.crowd.limits.headers
+        self._host, self._origin, self._target = b"", b"", b""
+        self._known_host: bytes | None = None
         self._is_open = False
-        self._due = 0  # answers that come late
-        self._host = self._origin = b""
-        self._target = ""
+        self._owed = 0  # answers that are still to come
         self._url = b""
         self._body: list[bytes] = []
-        self._size = 0
+        self._size = self._size_seen = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -109,19 +115,28 @@ class Connection(asyncio.Protocol, Bounded):
         self._is_open = False
         super().give_up()
 
+    def close_if_stuck(self, now_s: float) -> None:
+        if self._size == self._size_seen:
+            super().close_if_stuck(now_s)
+        else:  # a body that still arrives
+            self._size_seen = self._size
+            self.release()
+
     def data_received(self, data: bytes) -> None:
+        if len(data) > self._piece:
+            for start in range(0, len(data), self._piece):
+                self.data_received(data[start : start + self._piece])
+            return
         was_in_head = self._in_head
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if too_large := self.head_refusal():
-                self.refuse(431, too_large)
+                self.refuse(HEAD_TOO_LARGE, too_large)
             else:
                 self.refuse(NOT_HTTP, "this is not HTTP/1.1")
         if self._in_head:
             self.heard(len(data), was_in_head)
-        if not self._due:
-            self.release()
 
     def pause_writing(self) -> None:
         """A client that does not read its answers may not ask for more."""
@@ -132,33 +147,37 @@ class Connection(asyncio.Protocol, Bounded):
         self.transport.resume_reading()
 
     def on_message_begin(self) -> None:
-        self.begin_head()
-        self._target, self._url, self._body, self._size = "", b"", [], 0
-        self._host = self._origin = b""
+        self._in_head, self._arrived, self._headers = True, 0, 0
+        self._host, self._origin, self._target = b"", b"", b""
+        self._url, self._body, self._size = b"", [], 0
 
     def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counted here, not by a call for each header, and checked at the end of the head."""
-        length = len(name)
         self._headers += 1
-        self._head_bytes += length + len(value)
-        if length == HOST_LENGTH:
-            if name.lower() == HOST_HEADER:
-                self._host = value
-        elif length == TARGET_LENGTH:
+        length = len(name)
+        if length > TARGET_LENGTH:
+            return
+        if length == TARGET_LENGTH:
             if name.lower() == TARGET:
-                self._target = value.decode("latin-1")
+                self._target = value
+        elif length == HOST_LENGTH:
+            if name.lower() == HOST_FIELD:
+                self._host = value
         elif length == ORIGIN_LENGTH and name.lower() == ORIGIN:
             self._origin = value
 
-    def on_headers_complete(self) -> None:
-        self.check_head()
-        self.end_head()
+    def _take_head(self) -> None:
+        if self._headers > self._headers_max or self._arrived >= self._piece:
+            raise HeadTooLarge
+        self._in_head = False
+        if self.crowd.heads:
+            self.end_head()
 
     def on_body(self, body: bytes) -> None:
+        if self._in_head:
+            self._take_head()
         self._size += len(body)
         if self._size <= BODY_BYTES_MAX:
             self._body.append(body)
@@ -167,18 +186,29 @@ class Connection(asyncio.Protocol, Bounded):
             self.refuse(413, "a request may have 16 MB")
 
     def on_message_complete(self) -> None:
-        if refusal := self._server.refusal_of(self._host, self._origin):
-            self.refuse(*refusal)
-        elif self._target:
+        self._stirred = True
+        if self._in_head:
+            self._take_head()
+        if (self._origin or self._host != self._known_host) and not self._is_allowed():
+            return
+        if self._target:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._server.handle(self, self._target, body)
+            self._server.handle(self, self._target.decode("latin-1"), body)
         else:
             self.send(self._server.browse(self.parser.get_method(), self._url))
 
+    def _is_allowed(self) -> bool:
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is not None:
+            self.refuse(*refusal)
+            return False
+        self._known_host = self._host
+        return True
+
     def owe(self, answers: int) -> None:
-        """So many answers more come late, or fewer."""
-        self._due += answers
-        if self._due:
+        """So many answers more are still to come, or fewer."""
+        self._owed += answers
+        if self._owed:
             self.keep()
         elif self._is_open:
             self.release()
@@ -211,11 +241,10 @@ class EngineServer:
         self._server: asyncio.Server | None = None
         self._names = names_of(HOST, settings.allow_hosts) or frozenset()
         self._limits = settings.connections
-        self.refusal_of = lru_cache(maxsize=64)(self._refusal_of)
         self.crowd: Crowd
         self.loop: asyncio.AbstractEventLoop
 
-    def _refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
+    def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
         """Why a request of these headers is refused, if it is: see `heatsink.connections`."""
         name = host.decode("latin-1")
         if refusal := misdirected(name, self._names):
