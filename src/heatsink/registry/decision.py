@@ -50,6 +50,8 @@ class Meta(msgspec.Struct, frozen=True):
     """The one record that orders everything: see `rules`.
 
     `servers` is how many report heat, as the leader counts them: their floors depend on it.
+    `lease_ms` is until when the leader leads, by the store's clock as the leader knows it: for
+    people. Whoever wants to lead watches `beat` instead, and compares no clocks.
     """
 
     closed_ms: int
@@ -61,6 +63,7 @@ class Meta(msgspec.Struct, frozen=True):
     seed: bytes
     id_scheme: str
     servers: int = 1
+    lease_ms: int = 0
     format: int = FORMAT
     min_reader: int = FORMAT
 

@@ -40,6 +40,8 @@ class Listener:
         self._heard_s = clock.monotonic_s()
         self._asked_s = clock.monotonic_s()
         self._jitter = 1.0
+        self.told_s: float | None = None
+        """When a leader told news last, on the monotonic clock; None: not yet."""
 
     async def newest(self, after: int, incarnation: str) -> News | None:
         """News of our incarnation that is newer than all before; None if there is none."""
@@ -49,7 +51,9 @@ class Listener:
             return None
         if news is None or not self._is_credible(news, incarnation):
             return None
+        is_first = not self._closed_ms  # which may be old
         self._closed_ms, self._heard_s = news.closed_ms, self._clock.monotonic_s()
+        self.told_s = None if is_first else self._heard_s
         return news
 
     async def check(self) -> None:

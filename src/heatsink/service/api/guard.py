@@ -10,11 +10,12 @@ from hashlib import blake2b
 from heatsink.connections import foreign, misdirected
 from heatsink.errors import InvalidSetting
 
-from .problems import Refusal
+from .problems import UNKNOWN_TOKEN, Refusal
 from .routes import SCOPES, Scope
 
 TOKEN_LENGTH_MIN = 8
 CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+UNKNOWN = "unknown token: this server was not started with it; check for a typo, or ask for another"
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ class Guard:
         for token in self._tokens:
             if hmac.compare_digest(token.digest, digest):
                 found = token
-        if found is None or kind.lower() != b"bearer":
+        if kind.lower() != b"bearer" or not secret.strip():
             raise Refusal(401, "send Authorization: Bearer TOKEN", headers=CHALLENGE)
+        if found is None:
+            raise Refusal(401, UNKNOWN, headers=CHALLENGE, title=UNKNOWN_TOKEN)
         if SCOPES.index(found.scope) < SCOPES.index(scope):
             raise Refusal(403, f"this call needs the scope {scope}; the token has {found.scope}")
         return found.name

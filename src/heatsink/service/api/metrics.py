@@ -32,6 +32,7 @@ METRICS = {
     "spread_keys": "Keys with more than one bucket now",
     "extra_buckets": "Buckets beyond the first of every key",
     "pinned_keys": "Keys pinned by an operator",
+    "leaderless_s": "Seconds for which nobody has led, as far as this process knows; 0: one leads",
 }
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

@@ -23,6 +23,7 @@ from heatsink.service.api.shapes import (
     ReadActivity,
     Ready,
     Requests,
+    ServerStatus,
     Underway,
 )
 
@@ -43,6 +44,27 @@ async def readyz(call: Call[NoQuery, None]) -> Reply:
     status = call.service.hs.status()
     answer = Ready(status.ready, status.leads, status.version)
     return Reply(answer, 200 if status.ready else 503)
+
+
+async def status(call: Call[NoQuery, None]) -> Reply:
+    found = await call.service.hs.leadership()
+    now = call.service.hs.status()
+    return Reply(
+        ServerStatus(
+            name=now.name,
+            ready=now.ready,
+            leads=now.leads,
+            leader=found.leader,
+            nobody_leads=found.vacancy,
+            term=now.term,
+            version=now.version,
+            horizon_s=round(now.horizon_s, 3),
+            servers=now.servers,
+            spread_keys=now.spread_keys,
+            extra_buckets=now.extra_buckets,
+            pinned_keys=now.pinned_keys,
+        )
+    )
 
 
 async def metrics(call: Call[NoQuery, None]) -> Response:
