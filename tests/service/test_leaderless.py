@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from asyncio.subprocess import PIPE
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,7 +18,9 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+import heatsink
 from heatsink.service.cli import main
+from heatsink.service.listening import noting_signals, until_signal
 from tests.processes import Served, command_line, serving
 
 PATIENCE_S = 60
@@ -164,27 +168,35 @@ def test_a_coordinator_told_to_end_while_it_starts_ends_cleanly(
     assert [json.loads(line)["event"] for line in said.splitlines()] == ["stopped"]
 
 
-def test_a_coordinator_that_leads_before_it_has_started_gives_the_lease_back(
+async def test_a_coordinator_that_leads_before_it_has_started_gives_the_lease_back(
     tmp_path: Path,
 ) -> None:
     """It waits for its queue while its other half leads already."""
-    leads = '"what":"leader","state":"ok"'
     store = f"sqlite:///{tmp_path}/x.db"
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        queue = f"redis://127.0.0.1:{silent.getsockname()[1]}?timeout_s=30"
+        queue = f"redis://127.0.0.1:{silent.getsockname()[1]}?timeout_s=10"
         flags = ("--store", store, "--queue", queue, "--port", "0")
         command = command_line("coordinator", *flags)
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        try:
-            until(lambda: leads in run("doctor", "--json", "--store", store).stdout)
+        async with heatsink.connect(store, coordinate=False) as hs:
+            process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stderr=PIPE)
+            while not (await hs.leadership()).leader:
+                await asyncio.sleep(0.1)
             process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-            process.wait()
+            _, said = await process.communicate()
+            await hs._registry.renew()
+            assert hs._registry.meta.leader == "", "it was given back"
     assert process.returncode == 0, said
-    assert "Traceback" not in said
-    found = json.loads(run("doctor", "--json", "--store", store).stdout)
-    (leader,) = [one for one in found if one["what"] == "leader"]
-    assert leader["detail"].startswith("nobody leads since")
-    assert "ran out" not in leader["detail"], "it was given back"
+    assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_there_is_an_event_loop_ends_it_too(number: signal.Signals) -> None:
+    async def start(noted: Sequence[int]) -> None:
+        with until_signal(noted) as ending:
+            await asyncio.sleep(PATIENCE_S)
+        assert ending.cancelled
+
+    with noting_signals() as noted:
+        os.kill(os.getpid(), number)
+        asyncio.run(start(noted))
+    assert noted == [number]

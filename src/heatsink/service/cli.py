@@ -152,7 +152,7 @@ def coordinator(
     from heatsink.bulk import BulkSettings
 
     from .coordinator import Endpoints, check_store, coordinate
-    from .listening import exits_on_sigterm
+    from .listening import noting_signals
 
     set_up(options["log_json"])
     check_store(store)
@@ -168,8 +168,8 @@ def coordinator(
         "scaling": options["scaling"],
         "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
     }
-    with exits_on_sigterm():
-        asyncio.run(coordinate(store, endpoints, **settings))
+    with noting_signals() as noted:
+        asyncio.run(coordinate(store, endpoints, noted=noted, **settings))
 
 
 UNITS = Number(UNITS_MIN, UNITS_MAX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from socket import socket
 from typing import Any
@@ -107,11 +107,13 @@ def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> 
     return plain_app({**pages, "/metrics": ("read", show_metrics)}, guard)
 
 
-async def coordinate(store: str, endpoints: Endpoints, **settings: Any) -> None:
+async def coordinate(
+    store: str, endpoints: Endpoints, noted: Sequence[int] = (), **settings: Any
+) -> None:
     """`settings` are those of `connect`. Whether the port is free shows before all else."""
     listeners = listen(endpoints.host, endpoints.port)
     try:
-        with until_signal() as ending:
+        with until_signal(noted) as ending:
             ids = await ids_of(store, SystemClock())
             client = connect(store, ids=ids, **settings)
             scales_workers = bool(settings.get("queue"))

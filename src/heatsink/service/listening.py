@@ -11,8 +11,7 @@ import errno
 import os
 import signal
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -200,13 +199,18 @@ class Ending:
 
 
 @contextmanager
-def until_signal() -> Iterator[Ending]:
-    """Run what is inside until SIGINT or SIGTERM, also while it starts; then it is cleaned up."""
+def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
+    """Run what is inside until SIGINT or SIGTERM, also while it starts; then it is cleaned up.
+
+    `noted` are signals that came before: see `noting_signals`.
+    """
     starting, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert starting is not None
     ending = Ending(starting)
     for number in SIGNALS:
         loop.add_signal_handler(number, ending.end, number)
+    if noted:
+        ending.end(noted[0])
     try:
         yield ending
     except asyncio.CancelledError:
@@ -215,10 +219,12 @@ def until_signal() -> Iterator[Ending]:
 
 
 @contextmanager
-def exits_on_sigterm() -> Iterator[None]:
-    """Exit code 0 also before there is an event loop to handle the signal, and without a word."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+def noting_signals() -> Iterator[Sequence[int]]:
+    """Keeps signals for `until_signal` that come before there is an event loop to handle them."""
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
     try:
-        yield
+        yield noted
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
