@@ -84,6 +84,7 @@ async def test_metrics_need_the_token_if_there_is_one(given: str | None) -> None
     answer = await ask("/metrics", token=TOKEN, authorization=given)
     assert answer.status_code == 401
     assert "heatsink_" not in answer.text
+    assert ("unknown token" in answer.text) is (given == "Bearer wrong")
     for path in ("/healthz", "/readyz"):
         assert (await ask(path, token=TOKEN)).status_code == 200
 
