@@ -142,7 +142,7 @@ async def test_without_redis_only_the_leader_knows_and_others_say_so(tmp_path: P
 
 async def test_where_nobody_leads_nobody_knows() -> None:
     async with heatsink.connect("memory://", coordinate=False) as hs:
-        assert "heat    not known: nobody has led yet" in str(await hs.explain("k"))
+        assert "leader  nobody has led yet" in str(await hs.explain("k"))
 
 
 @pytest.mark.timeout(30)

@@ -90,7 +90,7 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.pin is not None:
             text = f"pinned to {self.pin.value}: {self.pin.reason}"
             if self.nobody_leads and self.buckets != self.pin.value:
-                text += f"; not in force yet, as {self.nobody_leads}"
+                text += "; not in force yet, as nobody leads"
             return text
         if self.decision is not None:
             return self.decision.reason
@@ -148,7 +148,7 @@ def wanted_words(value: int | None, reason: str) -> str:
 def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
     """Why a process does not know the heat of the fleet, and who does."""
     if nobody_leads:
-        return f"not known: {nobody_leads}"
+        return "not known: nobody leads"
     if leads:
         return "not known: reports of heat are missing or late"
     if leader:

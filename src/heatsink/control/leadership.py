@@ -14,7 +14,7 @@ from heatsink.registry.decision import Meta
 
 CURE = (
     "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
-    "pins are not in force"
+    "new pins wait"
 )
 
 
@@ -47,8 +47,8 @@ class Leadership(msgspec.Struct, frozen=True):
         if not self.until_ms:
             return "nobody has led yet"
         since = datetime.fromtimestamp(self.until_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        text = f"nobody leads since {since} UTC, {self.leaderless_s:,.0f} s ago"
-        return f"{text}: the lease of {self.last} ran out" if self.last else text
+        why = f"; the lease of {self.last} ran out" if self.last else ""
+        return f"nobody leads since {since} UTC ({self.leaderless_s:,.0f} s ago{why})"
 
 
 def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:

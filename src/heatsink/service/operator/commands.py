@@ -38,8 +38,9 @@ def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
 
 def heat_table(heat: dict[str, Any]) -> Table | str:
     if heat["window"] is None:
-        why = not_known(heat["leads"], heat["leader"], heat["nobody_leads"])
-        return f"Heat is {escape(why)}."
+        if heat["nobody_leads"]:
+            return f"Heat is not known: {escape(heat['nobody_leads'])}. {CURE.capitalize()}."
+        return f"Heat is {escape(not_known(heat['leads'], heat['leader'], None))}."
     if not heat["keys"] and heat["unreported_s"] is None:
         whom = "" if heat["leads"] else f"; ask {escape(heat['leader'])}, which leads"
         return f"Whether a key is hot is not known: reports of heat are missing or late{whom}."
@@ -121,8 +122,8 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(done)
     else:
-        vacant = f", once somebody leads: {_when(done)}" if done["nobody_leads"] else ""
-        click.echo(f"{key}: the policy decides again{vacant}")
+        vacant = done["nobody_leads"]
+        click.echo(f"{key}: the policy decides again" + (f"; {_when(done)}" if vacant else ""))
 
 
 def _when(done: dict[str, Any]) -> str:
