@@ -44,7 +44,7 @@ async def fill(url: str, keys: int) -> None:
     """One version per group of keys and epoch: groups do not share the start of an epoch."""
     stores = stores_at(url)
     reading = await stores.registry.found(FOUNDING)
-    meta = await stores.lease.lead(reading.meta, "benchmark")
+    meta = await stores.lease.lead(reading.meta, "benchmark", 0)
     groups = [range(first, first + GROUP) for first in range(0, keys, GROUP)]
     for version, (buckets, group) in enumerate(product(EPOCHS, groups), start=1):
         decisions = tuple(for_key(name(number), BUCKETS, buckets, REASON) for number in group)

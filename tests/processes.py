@@ -40,12 +40,21 @@ class Served:
         return self.process.wait(END_S)
 
 
+def command_line(command: str, *flags: str, files: int | None = None) -> list[str]:
+    """`files` is how many the process may have open."""
+    limited = [] if files is None else ["sh", "-c", f'ulimit -n {files} && exec "$0" "$@"']
+    return [*limited, sys.executable, "-m", "heatsink.service", command, *flags, "--log-json"]
+
+
 @contextmanager
-def serving(folder: Path, *flags: str, command: str = "serve") -> Iterator[Served]:
+def serving(
+    folder: Path, *flags: str, command: str = "serve", files: int | None = None
+) -> Iterator[Served]:
     """Started and ready; ended at the end, with its log read to the last line."""
-    whole = [sys.executable, "-m", "heatsink.service", command, "--port", "0", "--log-json"]
+    port_flag = "--metrics-port" if command == "worker" else "--port"
+    whole = command_line(command, *flags, port_flag, "0", files=files)
     process = subprocess.Popen(
-        [*whole, *flags], cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        whole, cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
     served, started = Served(process), Queue[int | None]()
     reader = Thread(target=_read, args=(served, started))
@@ -76,5 +85,5 @@ def _read(served: Served, started: Queue[int | None]) -> None:
             event = {"event": "text", "message": line}
         served.events.append(event)
         if event["event"] == "started":
-            started.put(event["port"])
+            started.put(event.get("port") or event.get("metrics_port"))
     started.put(None)

@@ -15,6 +15,9 @@ LOOK_S_MIN = 0.001
 class Cut:
     """`with cut(deadline_s)` around an attempt cancels it then, which makes it `Unavailable`.
 
+    Where what was cancelled adds a note to the cancellation, the error says that: what it waited
+    for, say.
+
     That is `asyncio.timeout` at a quarter of its cost: one timer looks after all attempts. As calls
     have equal time and most end early, it goes off about once in such a time. A task has one
     attempt under way.
@@ -40,17 +43,17 @@ class Cut:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         task = asyncio.current_task()
         assert task is not None
         if self._open.pop(task, None) is None:
             self._end(task, error)
 
-    def _end(self, task: asyncio.Task[Any], error: type[BaseException] | None) -> None:
+    def _end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
         """Of an attempt that was cut: unless somebody else cancelled it as well, nobody did."""
         is_ours = task.uncancel() <= self._made.pop(task)
-        if is_ours and error is asyncio.CancelledError:
-            raise Unavailable(self._said) from None
+        if is_ours and isinstance(error, asyncio.CancelledError):
+            raise Unavailable(*getattr(error, "__notes__", [self._said])[-1:]) from None
 
     def _look_at(self, deadline_s: float) -> None:
         if self._timer is not None:

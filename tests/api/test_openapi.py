@@ -40,6 +40,7 @@ POST /v1/bulk/{name}/pause
 POST /v1/bulk/{name}/resume
 POST /v1/bulk/{name}/retry-failed
 GET /v1/timelines
+GET /v1/status
 GET /v1/heat
 GET /v1/keys/{key}
 PUT /v1/keys/{key}/pin

@@ -166,7 +166,7 @@ async def test_the_hottest_keys_come_first_with_bounds(api: AsyncClient, hs: Hea
 async def test_a_pin_is_explained_and_decided(api: AsyncClient) -> None:
     body = {"buckets": 4, "reason": "launch"}
     pinned = await api.put("/v1/keys/big/pin", json=body)
-    assert pinned.json() == {"subject": "key:big", "value": 4}
+    assert pinned.json() == {"subject": "key:big", "value": 4, "nobody_leads": None}
     for _ in range(100):
         explained = (await api.get("/v1/keys/big")).json()
         if explained["buckets"] == 4:

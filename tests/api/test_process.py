@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from heatsink import connect
+from heatsink.connections import within_files
 from heatsink.service.api.limits import Limits
-from heatsink.service.serve.connections import within_files
 from tests.processes import Served, serving
 
 LIMITS = (

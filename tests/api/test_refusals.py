@@ -309,6 +309,10 @@ async def test_scopes(asking: Asker) -> None:
 
         for wrong in (None, "", "Bearer wrong", "Bearer ", "Basic reader-1", "reader-1"):
             assert await statuses(wrong) == [401, 401, 401, 401]
+        for given, title in (("Bearer wrong-one", "Unknown token"), ("", "A token is needed")):
+            refused = await api.get("/v1/heat", headers={"authorization": given})
+            assert check(refused, 401)["title"] == title
+            assert ("unknown token" in refused.text) is (title == "Unknown token")
         assert await statuses("Bearer reader-1") == [200, 403, 403, 200]
         assert await statuses("bearer writer-1") == [200, 201, 403, 200]
         assert await statuses("Bearer boss-0001") == [200, 201, 200, 200]

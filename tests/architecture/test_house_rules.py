@@ -15,7 +15,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 FOLDERS = sorted({module.parent for module in MODULES})
 
 FUNCTION_LINES_MAX = 70
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 PROTOCOL_METHODS_MAX = 8
 PARAMETERS_MAX = 8
 FILES_MAX = 12
@@ -75,7 +75,7 @@ def test_a_module_is_short_and_explains_itself(module: Path) -> None:
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_a_protocol_is_narrow(module: Path) -> None:
     for node in ast.walk(parsed(module)):
-        if isinstance(node, ast.ClassDef) and any("Protocol" in dotted(b) for b in node.bases):
+        if isinstance(node, ast.ClassDef) and any(dotted(b) == "Protocol" for b in node.bases):
             methods = [n for n in node.body if isinstance(n, FUNCTIONS)]
             assert len(methods) <= PROTOCOL_METHODS_MAX, node.name
 

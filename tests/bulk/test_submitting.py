@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from heatsink import connect
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.batch import Batch
 from heatsink.clock import now_ms
@@ -245,9 +246,23 @@ async def test_what_was_sealed_runs_though_its_producer_died_before_it_released_
         assert (await world.bulk.wait("x", 60.0)).done == 10
 
 
+@pytest.mark.timeout(25)  # its patience with a queue that was there would be 30 s
+async def test_a_queue_that_was_never_there_is_given_up_in_seconds_and_has_accepted_nothing() -> (
+    None
+):
+    async with connect("memory://", queue="redis://127.0.0.1:1") as hs:
+        with pytest.raises(Overloaded) as raised:
+            await hs.bulk.submit("note", range(10), id="x")
+        assert str(raised.value).startswith("the queue was never reached (Redis at 127.0.0.1:1 ")
+        assert str(raised.value).endswith("; nothing was accepted: submit again with id='x'")
+        with pytest.raises(Unavailable, match=r"never reached .*; nothing was accepted"):
+            await hs.bulk.open()
+
+
 @on_virtual_time
 async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_again() -> None:
     world = World(deadline_s=3.0)
+    await world.bulk.open()
     world.link_of_producer.faults.cut = True
     with pytest.raises(
         Overloaded, match=r"did not answer for 3 s .*: submit again with id='x'"

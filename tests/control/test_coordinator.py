@@ -124,7 +124,7 @@ async def test_losing_the_term_while_publishing_ends_the_reign(clock: ManualCloc
     store = MemoryRegistry(clock)
     leader = await coordinator(store, "a", clock)
     await leader._lease.hold()
-    await store.lead((await store.meta()).meta, "usurper")
+    await store.lead((await store.meta()).meta, "usurper", 0)
     assert await leader.publish([for_key("k", BUCKETS, 9, "late")]) == []
     assert not leader.leads
     assert (await store.layout("k")).buckets == 1

@@ -28,13 +28,13 @@ class Moody(MemoryRegistry):
     silent = False
     loses_answers = False
 
-    async def beat(self, term: int, servers: int) -> None:
+    async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         if self.silent:
             raise Unavailable("no answer")
-        await super().beat(term, servers)
+        await super().beat(term, servers, lease_ms)
 
-    async def lead(self, seen: Meta, leader: str) -> Meta:
-        meta = await super().lead(seen, leader)
+    async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
+        meta = await super().lead(seen, leader, lease_ms)
         if self.loses_answers:
             raise Unavailable("the answer was lost")
         return meta
@@ -68,7 +68,7 @@ async def test_a_standby_takes_over_within_two_leases_of_a_death(
         waited_s += 0.25
     assert 3.0 <= waited_s <= 6.0
     with pytest.raises(Deposed):
-        await store.beat(1, 1)
+        await store.beat(1, 1, 0)
 
 
 async def test_a_living_leader_keeps_the_lease(store: Moody, clock: ManualClock) -> None:

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from heatsink import connect
 from heatsink.bulk import Actions
 from heatsink.bulk.work.consumer import ConsumerSettings
+from heatsink.connections import LOOPBACK_NAMES
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.cli import main
-from heatsink.service.coordinator import LOOPBACK
 from heatsink.service.queue_metrics import WorkCollector
 from heatsink.service.worker import find_actions
 
@@ -113,7 +113,7 @@ def test_a_command_line_is_one_the_program_takes(
     for name, value in launch.variables.items():
         monkeypatch.setenv(name, value)
     values = parsed(launch).params
-    assert values.get("host", "localhost") in LOOPBACK or values["token"]
+    assert values.get("host", "localhost") in LOOPBACK_NAMES or values["token"]
 
 
 def test_a_variable_is_one_the_command_reads(launch: Launch) -> None:

@@ -117,3 +117,43 @@ def test_silence_is_a_complete_window_so_that_keys_cool() -> None:
 def test_a_hostile_report_does_not_parse(hostile: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(hostile, type=Report)
+
+
+def test_a_window_whose_last_report_is_late_has_no_bound() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 90), 8.0)
+    aggregator.add(report("b", 7, 800, elapsed_s=0.4), 8.0)  # it raced, and no more was heard
+    (window,) = complete(aggregator.take(8.5))
+    assert window.unreported_s is None
+    assert window.keys["k"].bound_s is None
+    assert window.hottest(1).unreported_s is None
+    assert aggregator.add(report("b", 7, 900), 8.6) is False
+    for server in "ab":
+        aggregator.add(report(server, 8, 90), 9.0)
+    (window,) = complete(aggregator.take(9.5))
+    assert window.unreported_s == 10, "both have said all"
+
+
+def test_a_server_that_is_late_in_every_window_is_missed_in_every_window() -> None:
+    aggregator = Aggregator(1.0)
+    for number in range(10, 20):
+        aggregator.add(report("a", number, 90), number + 1.0)
+        bounds = [heat.unreported_s for heat in complete(aggregator.take(number + 1.5))]
+        assert bounds == ([5] if number == 10 else [None]), number
+        aggregator.add(report("late", number, 90), number + 1.6)
+
+
+def test_a_server_that_has_gone_is_missed_for_a_while_only() -> None:
+    aggregator, bounds = Aggregator(1.0), []
+    for server in "ab":
+        aggregator.add(report(server, 10, 90), 11.0)
+    for number in range(11, 20):
+        aggregator.add(report("a", number, 90), number + 1.0)
+        bounds += [heat.unreported_s for heat in complete(aggregator.take(number + 1.5))]
+    assert bounds == [10, None, None, None, None, None, 5, 5, 5, 5]
+
+
+def test_a_window_of_silence_has_no_bound() -> None:
+    aggregator = Aggregator(1.0)
+    (window,) = aggregator.take(8.5)
+    assert (window.complete, window.unreported_s) == (True, None)

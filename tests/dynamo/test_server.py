@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from heatsink.clock import SystemClock
+from heatsink.connections import ConnectionLimits
 from heatsink.dynamo.adaptation import Adaptation
 from heatsink.dynamo.engine import TEND_S
 from heatsink.dynamo.server import TEND_AGAIN_S, running_engine
@@ -18,7 +19,7 @@ from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.testing import ManualClock
 
-LIST = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
+LIST = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
 ANY_PORT = EngineSettings(port=0)
 
 
@@ -60,7 +61,7 @@ async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
 async def test_what_is_not_the_protocol_is_refused() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.write(request(b"{not json"))
         status, body = await wire.answer()
@@ -82,8 +83,11 @@ async def test_what_is_not_the_protocol_is_refused() -> None:
 async def test_a_browser_gets_no_permission_to_cross_origins() -> None:
     async with running_engine(ANY_PORT, SystemClock()) as url:
         wire = await connect(url)
-        wire.writer.write(b"OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n")
+        asked = b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+        wire.writer.write(asked % b"")
         assert (await wire.answer())[0] == 404
+        wire.writer.write(asked % b"Origin: http://evil.example\r\n")
+        assert (await wire.answer())[0] == 403
         wire.writer.close()
 
 
@@ -143,11 +147,11 @@ async def test_a_browser_gets_the_page_and_the_figures_and_nothing_else() -> Non
             (b"/partitions", 200, b"[]"),
             (b"/../settings.py", 404, b"X-Amz-Target"),
         ):
-            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
             answered, body = await wire.answer()
             assert answered == status
             assert part in body
-        wire.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        wire.writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
         assert (await wire.answer())[0] == 404
         wire.writer.close()
 
@@ -178,3 +182,77 @@ async def test_a_mistake_in_tending_is_told_with_its_place_and_costs_one_turn(
             await clock.advance(seconds)
             assert len(tended) == before + 2, "it goes on"
     assert len(caplog.records) == 1
+
+
+def bounded(**limits: float) -> EngineSettings:
+    return EngineSettings(port=0, connections=ConnectionLimits(**limits))  # type: ignore[arg-type]
+
+
+async def test_a_head_that_comes_too_slowly_is_refused() -> None:
+    async with running_engine(bounded(header_s=0.05), SystemClock()) as url:
+        wire, silent = await connect(url), await connect(url)
+        wire.writer.write(LIST)
+        status, body = await wire.answer()
+        assert (status, body) == (408, b'{"message":"the request\'s head took longer than 0.05 s"}')
+        assert await wire.ended()
+        assert await silent.ended()
+        kept = await connect(url)
+        for _ in range(3):
+            kept.writer.write(request())
+            assert (await kept.answer())[0] == 200
+        kept.writer.write(LIST)
+        assert (await kept.answer())[0] == 408, "also after requests that came in time"
+        for each in (wire, silent, kept):
+            each.writer.close()
+
+
+async def test_an_idle_connection_is_closed_and_one_whose_answer_is_due_is_not() -> None:
+    limits = ConnectionLimits(idle_s=0.05)
+    settings = EngineSettings(port=0, latency_s=0.3, connections=limits)
+    async with running_engine(settings, SystemClock()) as url:
+        wire, half = await connect(url), await connect(url)
+        wire.writer.write(request())
+        half.writer.write(LIST + b"Content-Length: 9\r\n\r\nhalf a ")
+        assert await half.ended(), "a body that does not go on"
+        assert (await wire.answer())[0] == 200
+        assert await wire.ended()
+        wire.writer.close()
+        half.writer.close()
+
+
+async def test_of_too_many_connections_those_that_ask_for_nothing_are_closed_first() -> None:
+    async with running_engine(bounded(connections=3), SystemClock()) as url:
+        wires = [await connect(url) for _ in range(3)]
+        for wire in wires[:2]:
+            wire.writer.write(request())
+            await wire.answer()
+        wires[2].writer.write(LIST)
+        wires.append(await connect(url))
+        assert await wires[2].ended()
+        for wire in (wires[0], wires[1], wires[3]):
+            wire.writer.write(request())
+            assert (await wire.answer())[0] == 200
+        for wire in wires:
+            wire.writer.close()
+
+
+async def test_a_large_body_beside_a_small_head_is_taken() -> None:
+    async with running_engine(bounded(header_bytes=300), SystemClock()) as url:
+        wire = await connect(url)
+        for _ in range(2):
+            wire.writer.write(request(b'{"Limit": %s7}' % (b" " * 100_000)))
+            assert (await wire.answer())[0] == 200
+        wire.writer.write(request(head=LIST + b"X: " + b"y" * 700 + b"\r\n"))
+        assert (await wire.answer())[0] == 431
+        wire.writer.close()
+
+
+async def test_the_same_host_is_refused_with_the_same_words_as_by_serve() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(request(head=LIST.replace(b"localhost", b"rebound.example:8322")))
+        status, body = await wire.answer()
+        assert status == 421
+        said = "this server does not answer to the host 'rebound.example:8322': see --allow-host"
+        assert body == b'{"message":"%s"}' % said.encode()
+        wire.writer.close()

@@ -48,7 +48,7 @@ async def opened(store: MemoryRegistry, clock: ManualClock) -> Registry:
 
 async def leading(store: MemoryRegistry, clock: ManualClock) -> tuple[Registry, int]:
     registry = await opened(store, clock)
-    meta = await store.lead(registry.meta, "me")
+    meta = await store.lead(registry.meta, "me", 0)
     return registry, meta.term
 
 
@@ -142,7 +142,7 @@ async def test_the_newest_decisions_come_first(store: MemoryRegistry, clock: Man
 
 async def test_a_deposed_leader_cannot_publish(store: MemoryRegistry, clock: ManualClock) -> None:
     registry, term = await leading(store, clock)
-    await store.lead((await store.meta()).meta, "another")
+    await store.lead((await store.meta()).meta, "another", 0)
     with pytest.raises(Deposed):
         await registry.publish([for_key("k", BUCKETS, 5, "hot")], term)
     assert (await store.layout("k")).buckets == 1

@@ -21,6 +21,7 @@ from heatsink.ids import IdScheme, Ulid, Uuid7
 from heatsink.service import coordinator
 from heatsink.service.cli import main
 from heatsink.service.coordinator import Endpoints, health_app, run_coordinator
+from heatsink.service.listening import until_signal
 from heatsink.stores.embedded import free_port
 
 STATUS = Status(
@@ -41,7 +42,8 @@ STALE = Status("b", False, 3, 17, -0.1, 5, 2, 6, 1)
 async def ask(
     path: str, status: Status = STATUS, token: str | None = None, authorization: str | None = None
 ) -> httpx.Response:
-    transport = httpx.ASGITransport(health_app(lambda: status, token))
+    guard = Endpoints("127.0.0.1", 1, token).guard
+    transport = httpx.ASGITransport(health_app(lambda: status, guard))
     headers = {} if authorization is None else {"Authorization": authorization}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path, headers=headers)
@@ -82,6 +84,7 @@ async def test_metrics_need_the_token_if_there_is_one(given: str | None) -> None
     answer = await ask("/metrics", token=TOKEN, authorization=given)
     assert answer.status_code == 401
     assert "heatsink_" not in answer.text
+    assert ("unknown token" in answer.text) is (given == "Bearer wrong")
     for path in ("/healthz", "/readyz"):
         assert (await ask(path, token=TOKEN)).status_code == 200
 
@@ -212,7 +215,8 @@ async def test_it_gives_the_lead_back_when_it_ends(
             await asyncio.sleep(0.02)
 
     monkeypatch.setattr("uvicorn.Server.serve", serve)
-    await run_coordinator(client, [], None)
+    with until_signal() as ending:
+        await run_coordinator(client, [], Endpoints("127.0.0.1", 0, None), ending)
     with pytest.raises(heatsink.errors.Closed):
         client.status()
     async with heatsink.connect(url, coordinate=False) as other:

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from heatsink import __version__
 from heatsink.clock import SystemClock
+from heatsink.connections import ConnectionLimits
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.service.cli import main
 from heatsink.service.demo import stage as stage_module
@@ -35,12 +36,13 @@ from heatsink.service.demo.acts.chat.verdict import (
     reach_verdict,
 )
 from heatsink.service.demo.lanes.meter import Meter, Totals
-from heatsink.service.demo.page import HOST, Server, make_site
+from heatsink.service.demo.page import HOST, DemoServer, make_site
 from heatsink.service.demo.stage import Stage
 from heatsink.service.demo.traffic import SHAPES, Leg, Pacer, Plan, Traffic, jump, ramp
 from heatsink.service.listening import listen
 from heatsink.service.serve.server import ServeSettings, running_app
 from heatsink.testing import ManualClock
+from tests.raw_http import hang_up, open_line
 
 from .demo_world import memory_world, play
 
@@ -285,15 +287,20 @@ async def test_a_second_run_of_an_act_has_to_wait_for_the_first(client: httpx.As
     assert (await client.post("/demo/run", headers=ORIGIN)).status_code == 409
 
 
+LIMITS = ConnectionLimits()
+
+
 @asynccontextmanager
-async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
+async def serving(
+    plan: Plan, limits: ConnectionLimits = LIMITS
+) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
     (listener,) = listen(HOST, 0)
     clock = SystemClock()
     async with memory_world(plan, clock, Random(7)) as world:
         stage = Stage(world, plan)
         settings = ServeSettings(data=Path())
         async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
-            server = Server(app, stage)
+            server = DemoServer(app, stage, limits)
             running = asyncio.ensure_future(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
@@ -303,6 +310,23 @@ async def serving(plan: Plan) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
                     server.end()
                     await running
                     await stage.close()
+
+
+async def test_half_sent_requests_keep_no_viewer_out() -> None:
+    async with serving(Plan(peak=200, limit=500), ConnectionLimits(connections=20, headers=20)) as (
+        _,
+        client,
+    ):
+        assert client.base_url.port is not None
+        crowd = [await open_line(client.base_url.port) for _ in range(60)]
+        for line in crowd:
+            line.writer.write(b"GET /demo HTTP/1.1\r\nhost: localhost\r\nx: ")
+        assert (await client.get("/demo")).status_code == 200
+        many = {f"x-{number}": "y" for number in range(30)}
+        assert (await client.get("/demo", headers=many)).status_code == 431
+        wrong = await client.get("/demo", headers={"host": "evil.example"})
+        assert wrong.status_code == 421
+        await hang_up(*crowd)
 
 
 async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:

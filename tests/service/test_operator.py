@@ -59,6 +59,7 @@ def answered(server: Served, *arguments: str) -> Any:
 
 
 def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
+    until(lambda: answered(server, "hot")["leads"])
     done = asked(server, "pin", "a/b #1", "3", "--reason", "launch [at noon]")
     assert (done.exit_code, done.stdout) == (0, "a/b #1: pinned to 3; in force within a second\n")
     explained = answered(server, "explain", "a/b #1")
@@ -66,7 +67,8 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
     assert "launch [at noon]" in asked(server, "decisions").stdout
     assert answered(server, "decisions")[-1]["subject"] == "key:a/b #1"
-    assert answered(server, "unpin", "a/b #1") == {"subject": "key:a/b #1", "value": None}
+    unpinned = {"subject": "key:a/b #1", "value": None, "nobody_leads": None}
+    assert answered(server, "unpin", "a/b #1") == unpinned
     assert answered(server, "explain", "a/b #1")["pin"] is None
 
 
@@ -85,9 +87,9 @@ def test_hot_keys_and_the_whole_picture(server: Served) -> None:
     until(lambda: answered(server, "hot")["leads"])
     until(lambda: answered(server, "hot")["window"] is not None)
     assert answered(server, "hot")["bucket_units_s"] == 400
-    assert "No key is hot" in asked(server, "hot").stdout
-    explained = asked(server, "explain", "cold").stdout
-    assert "heat    below what is reported: at most" in explained
+    until(lambda: "No key is hot" in asked(server, "hot").stdout)
+    bounded = "heat    below what is reported: at most"
+    until(lambda: bounded in asked(server, "explain", "cold").stdout)
     seen = asked(server, "top", "--once")
     assert seen.exit_code == 0
     for title in ("Hot keys", "Queue partitions", "Batches under way", "Decisions"):
@@ -106,10 +108,19 @@ def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
         "leader": "boss:1",
         "keys": [],
         "unreported_s": None,
+        "nobody_leads": None,
     }
     assert heat_table(unknown) == "Heat is not known here: ask boss:1, which leads."
     assert heat_table({**unknown, "leads": True}) == (
-        "Heat is not known: no reports of heat came in lately."
+        "Heat is not known: reports of heat are missing or late."
+    )
+    vacancy = "nobody leads since 2026-01-01 00:00:00 UTC (9 s ago)"
+    vacant = heat_table({**unknown, "nobody_leads": vacancy})
+    assert str(vacant).startswith(f"Heat is not known: {vacancy}. Start `heatsink coordinator`")
+    late = {**unknown, "window": "2026-01-01T00:00:00Z"}
+    assert heat_table(late) == (
+        "Whether a key is hot is not known: reports of heat are missing or late; ask boss:1, "
+        "which leads."
     )
 
 

@@ -26,7 +26,7 @@ from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import Throttled
 from heatsink.registry.decision import LogEntry, Meta, Reading
 from heatsink.stores.dynamodb import stores_over
-from heatsink.stores.dynamodb.client import DynamoClient, Result
+from heatsink.stores.dynamodb.client import DynamoClient, Result, Turns
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.items import META, NOTHING, Item
 from heatsink.stores.dynamodb.registry import _meta_of
@@ -265,9 +265,7 @@ class WiredClient(DynamoClient):
 class PatientClient(WiredClient):
     """For checks: waits until it is served."""
 
-    async def call(
-        self, operation: str, payload: Item, turns: asyncio.Semaphore | None = None
-    ) -> Result:
+    async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
         while True:
             try:
                 return await super().call(operation, payload, turns)

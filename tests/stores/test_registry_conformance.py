@@ -120,20 +120,22 @@ async def test_trimming_forgets_the_log_but_not_what_it_said(founded: Stores) ->
 
 async def test_one_of_two_rivals_leads(founded: Stores) -> None:
     seen = (await founded.lease.meta()).meta
-    bids = [founded.lease.lead(seen, name) for name in ("a", "b")]
+    bids = [founded.lease.lead(seen, name, 5) for name in ("a", "b")]
     results = await asyncio.gather(*bids, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["Meta", "Outdated"]
     assert (await founded.registry.meta()).meta.term == 1
 
 
 async def test_a_beat_shows_that_the_leader_lives(founded: Stores) -> None:
-    meta = await founded.lease.lead(META, "a")
-    await founded.lease.beat(meta.term, 7)
-    assert (await founded.registry.meta()).meta.servers == 7
+    meta = await founded.lease.lead(META, "a", 5)
+    assert (await founded.registry.meta()).meta.lease_ms == meta.lease_ms == 5
+    await founded.lease.beat(meta.term, 7, 6)
+    found = (await founded.registry.meta()).meta
+    assert (found.servers, found.lease_ms) == (7, 6)
     with pytest.raises(Outdated):
-        await founded.lease.lead(meta, "b")
+        await founded.lease.lead(meta, "b", 5)
     with pytest.raises(Deposed):
-        await founded.lease.beat(meta.term - 1, 1)
+        await founded.lease.beat(meta.term - 1, 1, 5)
 
 
 async def test_restoring_replaces_everything(founded: Stores) -> None:

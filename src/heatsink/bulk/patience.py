@@ -8,11 +8,12 @@ from random import Random
 from typing import Any, TypeVar
 
 from heatsink.clock import Clock
-from heatsink.errors import Closed, Overloaded, Retryable
+from heatsink.errors import Closed, Overloaded, Retryable, Unavailable
 
 Result = TypeVar("Result")
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
+FIRST_S = 3.0  # for a queue that has never answered: it is not away, its URL is wrong
 
 
 class Opening:
@@ -41,11 +42,13 @@ class Patience:
         self.is_closed = False
 
     async def open(self) -> None:
-        await self._opening()
+        try:
+            await self._opening()
+        except Retryable as error:
+            raise Unavailable(f"{_never_reached(error)}; nothing was accepted") from error
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        give_up_s = self._clock.monotonic_s() + self._deadline_s
-        pause_s = PAUSE_S
+        began_s, pause_s = self._clock.monotonic_s(), PAUSE_S
         while not self.is_closed:
             try:
                 if not self._opening.is_open:
@@ -53,10 +56,24 @@ class Patience:
                 return await method(*arguments)
             except Retryable as error:
                 wait_s = pause_s * self._rng.uniform(0.5, 1.0)
-                if self._clock.monotonic_s() + wait_s > give_up_s:
-                    raise Overloaded(
-                        f"the queue did not answer for {self._deadline_s:g} s ({error}): try again"
-                    ) from error
+                self._check_time(began_s, wait_s, error)
             await self._clock.sleep(wait_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
         raise Closed("the client of this queue was closed: use it inside `async with`")
+
+    def _check_time(self, began_s: float, wait_s: float, error: Retryable) -> None:
+        """Whether to try once more, after a pause. A queue that was never there gets less time."""
+        resumed_s = self._clock.monotonic_s() + wait_s - began_s
+        if self._opening.is_open:
+            if resumed_s > self._deadline_s:
+                raise Overloaded(
+                    f"the queue did not answer for {self._deadline_s:g} s ({error}): try again"
+                ) from error
+        elif resumed_s > min(FIRST_S, self._deadline_s):
+            never = Overloaded(_never_reached(error))
+            never.add_note("nothing was accepted")
+            raise never from error
+
+
+def _never_reached(error: Retryable) -> str:
+    return f"the queue was never reached ({error}): check its URL, and that its server runs"

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from heatsink.absorb.near_keys import NearKeys
+from heatsink.control.leadership import CURE
 from heatsink.detect.fleet import FleetHeat
 from heatsink.detect.heat import KeyHeat, PartitionHeat
 from heatsink.detect.tracker import Tracker
@@ -40,11 +41,13 @@ class Explanation(msgspec.Struct, frozen=True):
     heat: KeyHeat | None
     """What it costs now, where that is known."""
     unreported_s: float | None = None
-    """What a key costs at most a second that is not reported; `None`: heat is not known here."""
+    """What a key costs at most a second that is not reported; `None`: that is not known."""
     leads: bool = False
     """Whether the process that was asked leads."""
     leader: str = ""
-    """Who leads, as far as is known."""
+    """Who leads; empty: nobody."""
+    nobody_leads: str | None = None
+    """Since when nobody leads, in words; None while somebody does."""
     wanted: Decision | None = None
     """What the policy decides now and the store has refused to write so far; the leader knows."""
     table_refusal: str | None = None
@@ -78,15 +81,18 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What makes it hot: writes, which are spread, or reads, which are kept near."""
-        kinds = ("write-hot" if self.buckets > 1 else "", "read-hot" if self.near else "")
-        return ", ".join(filter(None, kinds))
+        """Why it is spread or kept near: an operator pinned it, or its writes or reads are hot."""
+        spread = "pinned" if self.pin else "write-hot" if self.buckets > 1 else ""
+        return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
 
     @property
     def reason(self) -> str:
         """Why it has as many buckets as it has."""
         if self.pin is not None:
-            return f"pinned to {self.pin.value}: {self.pin.reason}"
+            text = f"pinned to {self.pin.value}: {self.pin.reason}"
+            if self.nobody_leads and self.buckets != self.pin.value:
+                text += "; not in force yet, as nobody leads"
+            return text
         if self.decision is not None:
             return self.decision.reason
         return "never write-hot: one bucket" if self.near else "never hot: one bucket"
@@ -97,7 +103,7 @@ class Explanation(msgspec.Struct, frozen=True):
         lines = [
             f"{self.key}: {_count(self.buckets, 'bucket')} now{hot}",
             f"  why     {self.reason}",
-            f"  heat    {heat_words(self.heat, self.unreported_s, self.leads, self.leader)}",
+            f"  heat    {self._heat_words()}",
             f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
             "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
         ]
@@ -112,29 +118,43 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.insert(2, f"  but     a clock was far ahead: no new layout before {since}")
         if self.table_refusal:
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
+        if self.nobody_leads:
+            lines.append(f"  leader  {self.nobody_leads}: {CURE}")
         return "\n".join(lines)
 
+    def _heat_words(self) -> str:
+        return heat_words(self.heat, self.unreported_s, self.leads, self.leader, self.nobody_leads)
 
-def heat_words(heat: KeyHeat | None, unreported_s: float | None, leads: bool, leader: str) -> str:
+
+def heat_words(
+    heat: KeyHeat | None,
+    unreported_s: float | None,
+    leads: bool,
+    leader: str,
+    nobody_leads: str | None,
+) -> str:
     """A key's heat; without a figure, whether it is cold or nobody here knows."""
     if heat is not None:
+        more = "an unknown number" if heat.bound_s is None else f"at most {heat.bound_s:,.0f}"
         return (
-            f"{heat.writes_s:,.0f} writes/s (+ at most {heat.bound_s:,.0f}), "
+            f"{heat.writes_s:,.0f} writes/s (+ {more}), "
             f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
         )
     if unreported_s is not None:
         return f"below what is reported: at most {unreported_s:,.0f} units/s"
-    return not_known(leads, leader)
+    return not_known(leads, leader, nobody_leads)
 
 
 def wanted_words(value: int | None, reason: str) -> str:
     return f"{value} buckets, which the store refuses to write so far: {reason}"
 
 
-def not_known(leads: bool, leader: str) -> str:
+def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
     """Why a process does not know the heat of the fleet, and who does."""
+    if nobody_leads:
+        return "not known: nobody leads"
     if leads:
-        return "not known: no reports of heat came in lately"
+        return "not known: reports of heat are missing or late"
     if leader:
         return f"not known here: ask {leader}, which leads"
     return "not known: no leader is known"
@@ -156,6 +176,7 @@ class Explainer:
         layout = await self.backoff.call(partial(self.registry.layout, key), key, deadline_s)
         fleet = await self.coordination.fleet_heat(deadline_s)
         heat = fleet.window.keys.get(key) if fleet else None
+        found = await self.coordination.look_who_leads(deadline_s)
         view = self.registry.view
         return Explanation(
             key=key,
@@ -167,7 +188,8 @@ class Explainer:
             unreported_s=fleet.window.unreported_s if fleet else None,
             wanted=self.coordination.wanted(key),
             leads=self.coordination.coordinator.leads,
-            leader=self.coordination.leader_of(fleet),
+            leader=found.leader,
+            nobody_leads=found.vacancy,
             store=self._store_can(layout, heat, fleet) if heat and fleet else None,
             table_refusal=self.backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),

@@ -21,6 +21,7 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.checks import check_text, check_whole, shown
 from heatsink.clock import Clock
 from heatsink.control.beside import Beside
+from heatsink.control.leadership import Leadership
 from heatsink.detect.reporter import Reporter, ReportSettings
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
@@ -308,7 +309,15 @@ class Heatsink:
         """How this process is doing: for health checks and metrics."""
         self._check_open()
         assert self._coordination is not None
-        return status_of(self._name, self._registry, self._coordination.coordinator.leads)
+        coordination = self._coordination
+        found = coordination.leadership()
+        return status_of(self._name, self._registry, coordination.coordinator.leads, found)
+
+    async def leadership(self) -> Leadership:
+        """Who leads, or since when nobody does."""
+        self._check_open()
+        assert self._coordination is not None
+        return await self._coordination.look_who_leads(self._backoff.deadline_s())
 
     async def hottest(self, limit: int = 20) -> Hottest:
         """The fleet's hottest keys, with bounds on what is not known."""

@@ -9,6 +9,7 @@ import msgspec
 
 from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
+from heatsink.control.leadership import Leadership, leadership_of
 from heatsink.control.lease import Lease
 from heatsink.control.loop import ControlLoop
 from heatsink.control.turn_log import TurnLog
@@ -44,7 +45,7 @@ class Hottest(msgspec.Struct, frozen=True):
 
     The leader hears of them and shows them to others, where there is a Redis for news. `start_s`
     is None where they are not known: it does not lead and is shown nothing, or hears of nobody.
-    No key that is not listed had more than `unreported_s` a second.
+    No key that is not listed had more than `unreported_s` a second; None: there is no bound.
     """
 
     leads: bool
@@ -55,6 +56,8 @@ class Hottest(msgspec.Struct, frozen=True):
     keys: tuple[HotKey, ...] = ()
     partitions: tuple[PartitionHeat, ...] = ()
     """Of a store that says where its rows lie: the hottest first."""
+    nobody_leads: str | None = None
+    """Since when nobody leads, in words; None while somebody does."""
 
 
 class KeyWatch:
@@ -92,6 +95,10 @@ class KeyWatch:
         if window.complete:
             self.seen = FleetHeat(self._lease.holder, self.window_s, keys, partitions)
         return keys
+
+    @property
+    def holder(self) -> str:
+        return self._lease.holder
 
     @property
     def latest(self) -> WindowHeat | None:
@@ -143,14 +150,18 @@ class Coordination:
         return None
 
     async def hottest(self, limit: int) -> Hottest:
-        leads, heat = self.coordinator.leads, await self.fleet_heat(self.backoff.deadline_s())
+        deadline_s = self.backoff.deadline_s()
+        leads, heat = self.coordinator.leads, await self.fleet_heat(deadline_s)
         if heat is None:
-            return Hottest(leads, self.leader_of(heat), self.watch.window_s)
+            found = await self.look_who_leads(deadline_s)
+            window_s = self.watch.window_s
+            return Hottest(leads, found.leader, window_s, nobody_leads=found.vacancy)
         hottest = heat.hottest(limit)
         window = hottest.window
         return Hottest(
             leads=leads,
-            leader=self.leader_of(heat),
+            leader=heat.leader,
+            nobody_leads=self.leadership().vacancy,
             window_s=heat.window_s,
             start_s=window.start_s,
             unreported_s=window.unreported_s,
@@ -162,9 +173,20 @@ class Coordination:
         """The buckets that this process, which leads, has decided and the store did not take."""
         return self.loop.wanted(f"key:{key}", BUCKETS) if self.coordinator.leads else None
 
-    def leader_of(self, heat: FleetHeat | None) -> str:
-        """Who leads: whoever shows the heat, else as META had it when it was read last."""
-        return heat.leader if heat else self.registry.meta.leader
+    async def look_who_leads(self, deadline_s: float) -> Leadership:
+        """As META has it now: with news, this process reads it seldom."""
+        if self.registry.has_news and not self.coordinator.leads:
+            with suppress(HeatsinkError), self.backoff.cut(deadline_s):
+                await self.registry.renew()
+        return self.leadership()
+
+    def leadership(self) -> Leadership:
+        """Who leads, as far as this process knows."""
+        registry = self.registry
+        now_ms = int(registry.fleet_now_s() * 1000)
+        if self.coordinator.leads:
+            return Leadership(self.watch.holder, now_ms, now_ms)
+        return leadership_of(registry.meta, now_ms, registry.led_until_ms())
 
     def _buckets(self, key: str) -> int:
         layout = self.registry.view.layout(key)
@@ -179,7 +201,7 @@ def coordinate_keys(
     clock: Clock,
     backoff: Backoff,
 ) -> Coordination:
-    lease = Lease(stores.lease, name, clock, settings.lease_s)
+    lease = Lease(stores.lease, name, clock, settings.lease_s, registry.fleet_now_s)
     watch = KeyWatch(stores.bus, registry, lease, settings.window_s)
     coordinator = Coordinator(registry, lease, clock, TurnLog(clock).note)
     policy = BucketPolicy(settings.rules)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from heatsink.control.leadership import Leadership
 from heatsink.isolate.modes import PREFIX as MODES
 from heatsink.registry.decision import SETTING
 from heatsink.registry.registry import Registry
@@ -34,6 +35,10 @@ class Status(msgspec.Struct, frozen=True):
     """Their buckets beyond the first."""
     pinned_keys: int
     """Keys that an operator has pinned."""
+    leader: str = ""
+    """Who leads, as far as this process knows; empty: nobody does, so nothing is decided."""
+    leaderless_s: float = 0.0
+    """For how long nobody has led: 0 while somebody does, infinite if nobody ever did."""
 
     @property
     def ready(self) -> bool:
@@ -41,7 +46,7 @@ class Status(msgspec.Struct, frozen=True):
         return self.horizon_s > 0
 
 
-def status_of(name: str, registry: Registry, leads: bool) -> Status:
+def status_of(name: str, registry: Registry, leads: bool, found: Leadership) -> Status:
     view = registry.view
     spread = [
         layout.buckets
@@ -58,4 +63,6 @@ def status_of(name: str, registry: Registry, leads: bool) -> Status:
         spread_keys=len(spread),
         extra_buckets=sum(spread) - len(spread),
         pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
+        leader=found.leader,
+        leaderless_s=found.leaderless_s,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from .heat import NOWHERE, Heat, KeyHeat, Report, WindowHeat
@@ -62,12 +63,16 @@ class Aggregator:
         self._window_s = window_s
         self._windows: dict[int, dict[str, _Account]] = {}
         self._finished = -1
+        self._reporters: deque[set[str]] = deque(maxlen=WINDOWS_KEPT)
+        """Servers that reported in the last windows, be it late."""
 
     def add(self, report: Report, now_s: float) -> bool:
         """Take a report in. False if it is too old, from the future, or no news."""
         current = int(now_s / self._window_s)
         self._notice_jump_back(current)
         if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
+            if self._reporters and report.window <= self._finished:
+                self._reporters[-1].add(report.server)
             return False
         servers = self._windows.setdefault(report.window, {})
         account = servers.setdefault(report.server, _Account())
@@ -88,32 +93,46 @@ class Aggregator:
         for window in sorted(self._windows):
             complete = now_s >= (window + 1) * self._window_s + GRACE_S
             accounts = self._windows.pop(window) if complete else self._windows[window]
-            taken.append(self._sum(window, list(accounts.values()), complete))
+            is_bounded = complete and self._is_bounded(accounts)
+            taken.append(self._sum(window, list(accounts.values()), complete, is_bounded))
             if complete:
+                self._reporters.append(set(accounts))
                 self._finished = window
                 self.servers = max(len(accounts), 1)
         return self._with_silence(taken, now_s)
+
+    def _is_bounded(self, accounts: dict[str, _Account]) -> bool:
+        """Whether every server that reported lately has said all of a window."""
+        final = {server for server, account in accounts.items() if account.final}
+        expected = set(accounts).union(*self._reporters)
+        return bool(expected) and expected <= final
 
     def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:
         """A window in which nobody reported anything is complete too: that is how keys cool."""
         ended = int((now_s - GRACE_S) / self._window_s) - 1
         if ended > self._finished and not any(heat.window == ended for heat in taken):
             self._finished = ended
-            taken.append(self._sum(ended, [], complete=True))
+            self._reporters.append(set())
+            taken.append(self._sum(ended, [], complete=True, is_bounded=False))
         return sorted(taken, key=lambda heat: heat.window)
 
-    def _sum(self, window: int, accounts: list[_Account], complete: bool) -> WindowHeat:
-        unreported_s = sum(account.unreported_s for account in accounts)
+    def _sum(
+        self, window: int, accounts: list[_Account], complete: bool, is_bounded: bool
+    ) -> WindowHeat:
+        unreported_s = sum(account.unreported_s for account in accounts) if is_bounded else None
         keys: dict[str, KeyHeat] = {}
         for key in {key: None for account in accounts for key in account.keys}:
-            silent_s = sum(a.unreported_s for a in accounts if key not in a.keys)
+            silent_s = None
+            if is_bounded:
+                silent_s = sum(a.unreported_s for a in accounts if key not in a.keys)
             seen = [account.keys[key] for account in accounts if key in account.keys]
             keys[key] = _sum_key(seen, silent_s, complete)
         return WindowHeat(window, window * self._window_s, complete, keys, unreported_s)
 
 
-def _sum_key(seen: list[_Seen], silent_s: float, complete: bool) -> KeyHeat:
+def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHeat:
     """While a window runs, a key that speeds up counts by its latest rate."""
+    errors_s = sum(each.heat.error * each.per_s for each in seen)
     rates = [each.heat.write_units * each.per_s for each in seen]
     if not complete:
         rates = [max(rate, each.recent_s) for rate, each in zip(rates, seen, strict=True)]
@@ -123,6 +142,6 @@ def _sum_key(seen: list[_Seen], silent_s: float, complete: bool) -> KeyHeat:
         writes_s=sum(each.heat.writes * each.per_s for each in seen),
         reads_s=sum(each.heat.reads * each.per_s for each in seen),
         throttles_s=sum(each.heat.throttles * each.per_s for each in seen),
-        bound_s=sum(each.heat.error * each.per_s for each in seen) + silent_s,
+        bound_s=None if silent_s is None else errors_s + silent_s,
         partition=None if place == NOWHERE else place,
     )

@@ -52,7 +52,7 @@ class KeyHeat(msgspec.Struct, frozen=True):
     writes_s: float
     reads_s: float
     throttles_s: float
-    bound_s: float
+    bound_s: float | None
     partition: int | None = None
     partition_units_s: float | None = None
 
@@ -70,23 +70,26 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 
 
 class WindowHeat(msgspec.Struct, frozen=True):
-    """The fleet's heat in one window; `complete` once no more reports are expected."""
+    """The fleet's heat in one window; `complete` once no more reports are expected.
+
+    `unreported_s` bounds what any key that is not listed costs. It is None, as is each key's
+    `bound_s`, where a server's last report of the window is missing: then there is no bound.
+    """
 
     window: int
     start_s: float
     complete: bool
     keys: dict[str, KeyHeat]
-    unreported_s: float
+    unreported_s: float | None
 
     def hottest(self, limit: int) -> WindowHeat:
         """Its costliest keys, the first of them first; all others are below `unreported_s`."""
         ranked = sorted(self.keys.items(), key=lambda item: -item[1].cost_s)
-        unlisted = (heat.cost_s + heat.bound_s for _, heat in ranked[limit:])
-        return msgspec.structs.replace(
-            self,
-            keys=dict(ranked[:limit]),
-            unreported_s=max([self.unreported_s, *unlisted]),
-        )
+        bound_s = self.unreported_s
+        if bound_s is not None:
+            unlisted = (heat.cost_s + (heat.bound_s or 0.0) for _, heat in ranked[limit:])
+            bound_s = max([bound_s, *unlisted])
+        return msgspec.structs.replace(self, keys=dict(ranked[:limit]), unreported_s=bound_s)
 
 
 def write_units(writes: int, written_bytes: int) -> int:

@@ -2,7 +2,8 @@
 
 Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
 127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
-which is refused. A GET without it is for the page about partitions.
+which is refused, and so are hosts and origins other than this machine's. A GET without it is for
+the page about partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,20 @@ from functools import lru_cache
 from random import Random
 from zlib import crc32
 
+import msgspec
+
 from heatsink.clock import Clock
+from heatsink.connections import (
+    HEAD_TOO_LARGE,
+    NOT_HTTP,
+    Bounded,
+    Crowd,
+    HeadTooLarge,
+    foreign,
+    misdirected,
+    names_of,
+    within_files,
+)
 from heatsink.errors import Misconfigured
 
 from . import page
@@ -30,14 +44,24 @@ except ImportError as missing:
     raise Misconfigured(f"the engine needs {missing.name}: pip install 'heatsink[local]'") from None
 
 logger = logging.getLogger("heatsink")
+encode = msgspec.json.Encoder().encode
 TEND_AGAIN_S = 1.0
 LAST_TURNS = 5  # until connections that are just being accepted are there, and gone
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
-TARGET = b"x-amz-target"
-TARGET_LENGTH = len(TARGET)
+TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
+TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
-REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 413: b"Content Too Large"}
+REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    403: b"Forbidden",
+    404: b"Not Found",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    421: b"Misdirected Request",
+    431: b"Request Header Fields Too Large",
+}
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
@@ -55,89 +79,152 @@ def http_date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-class Connection(asyncio.Protocol):
-    """One client. Requests are answered in the order they came."""
+class Connection(asyncio.Protocol, Bounded):
+    """One client. Requests are answered in the order they came.
+
+    What arrives is parsed in pieces that a head may have. So the pieces bound its size, and nobody
+    has to add up its headers.
+    """
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
-        self.parser = httptools.HttpRequestParser(IncomingRequest(self, server))
-        self._transport: asyncio.Transport | None = None
+        self.crowd = server.crowd
+        self.loop = server.loop
+        self.parser = httptools.HttpRequestParser(self)
+        self._piece = server.crowd.limits.header_bytes
+        self._headers_max = server.crowd.limits.headers
+        self._host, self._origin, self._target = b"", b"", b""
+        self._known_host: bytes | None = None
+        self._is_open = False
+        self._owed = 0  # answers that are still to come
+        self._url = b""
+        self._body: list[bytes] = []
+        self._size = self._size_seen = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.transports.add(transport)
+        self.transport = transport
+        self._is_open = True
+        self.enter()
 
     def connection_lost(self, _: Exception | None) -> None:
-        if self._transport is not None:
-            self._server.transports.discard(self._transport)
-            self._transport = None
+        self._is_open = False
+        self.leave()
+
+    def give_up(self) -> None:
+        self._is_open = False
+        super().give_up()
+
+    def close_if_stuck(self, now_s: float) -> None:
+        if self._size == self._size_seen:
+            super().close_if_stuck(now_s)
+        else:  # a body that still arrives
+            self._size_seen = self._size
+            self.release()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > self._piece:
+            for start in range(0, len(data), self._piece):
+                self.data_received(data[start : start + self._piece])
+            return
+        was_in_head = self._in_head
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.refuse(400, b"this is not HTTP/1.1")
+            if too_large := self.head_refusal():
+                self.refuse(HEAD_TOO_LARGE, too_large)
+            else:
+                self.refuse(NOT_HTTP, "this is not HTTP/1.1")
+        if self._in_head:
+            self.heard(len(data), was_in_head)
 
     def pause_writing(self) -> None:
         """A client that does not read its answers may not ask for more."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def send(self, answer: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._transport.write(answer)
-        if not self.parser.should_keep_alive():
-            self._transport.close()
-
-    def refuse(self, status: int, why: bytes) -> None:
-        """The last answer on this connection."""
-        self.send(self._server.framed(status, b'{"message":"%s"}' % why))
-        if self._transport is not None:
-            self._transport.close()
-
-
-class IncomingRequest:
-    """Gathers what the HTTP parser finds until a request is complete."""
-
-    def __init__(self, connection: Connection, server: EngineServer) -> None:
-        self._connection = connection
-        self._server = server
-        self._target = ""
-        self._url = b""
-        self._body: list[bytes] = []
-        self._size = 0
+        self._unsent = float("inf")
+        self.transport.resume_reading()
 
     def on_message_begin(self) -> None:
-        self._target, self._url, self._body, self._size = "", b"", [], 0
+        self._in_head, self._arrived, self._headers = True, 0, 0
+        self._host, self._origin, self._target = b"", b"", b""
+        self._url, self._body, self._size = b"", [], 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(name) == TARGET_LENGTH and name.lower() == TARGET:
-            self._target = value.decode("latin-1")
+        self._headers += 1
+        length = len(name)
+        if length > TARGET_LENGTH:
+            return
+        if length == TARGET_LENGTH:
+            if name.lower() == TARGET:
+                self._target = value
+        elif length == HOST_LENGTH:
+            if name.lower() == HOST_FIELD:
+                self._host = value
+        elif length == ORIGIN_LENGTH and name.lower() == ORIGIN:
+            self._origin = value
+
+    def _take_head(self) -> None:
+        if self._headers > self._headers_max or self._arrived >= self._piece:
+            raise HeadTooLarge
+        self._in_head = False
+        if self.crowd.heads:
+            self.end_head()
 
     def on_body(self, body: bytes) -> None:
+        if self._in_head:
+            self._take_head()
         self._size += len(body)
         if self._size <= BODY_BYTES_MAX:
             self._body.append(body)
         else:
             self._body.clear()
-            self._connection.refuse(413, b"a request may have 16 MB")
+            self.refuse(413, "a request may have 16 MB")
 
     def on_message_complete(self) -> None:
+        self._stirred = True
+        if self._in_head:
+            self._take_head()
+        if (self._origin or self._host != self._known_host) and not self._is_allowed():
+            return
         if self._target:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._server.handle(self._connection, self._target, body)
+            self._server.handle(self, self._target.decode("latin-1"), body)
         else:
-            method = self._connection.parser.get_method()
-            self._connection.send(self._server.browse(method, self._url))
+            self.send(self._server.browse(self.parser.get_method(), self._url))
+
+    def _is_allowed(self) -> bool:
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is not None:
+            self.refuse(*refusal)
+            return False
+        self._known_host = self._host
+        return True
+
+    def owe(self, answers: int) -> None:
+        """So many answers more are still to come, or fewer."""
+        self._owed += answers
+        if self._owed:
+            self.keep()
+        elif self._is_open:
+            self.release()
+
+    def send(self, answer: bytes) -> None:
+        if not self._is_open or self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        if not self.parser.should_keep_alive():
+            self.transport.close()
+
+    def refuse(self, status: int, detail: str) -> None:
+        """The last answer on this connection."""
+        self.send(self._server.framed(status, encode({"message": detail})))
+        if self._is_open:
+            self.transport.close()
 
 
 class EngineServer:
@@ -152,7 +239,19 @@ class EngineServer:
         self._late: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
-        self.transports: set[asyncio.Transport] = set()
+        self._names = names_of(HOST, settings.allow_hosts) or frozenset()
+        self._limits = settings.connections
+        self.crowd: Crowd
+        self.loop: asyncio.AbstractEventLoop
+
+    def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
+        """Why a request of these headers is refused, if it is: see `heatsink.connections`."""
+        name = host.decode("latin-1")
+        if refusal := misdirected(name, self._names):
+            return 421, refusal
+        if origin and (refusal := foreign(origin.decode("latin-1"), name)):
+            return 403, refusal
+        return None
 
     def framed(self, status: int, body: bytes) -> bytes:
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
@@ -170,7 +269,8 @@ class EngineServer:
 
     async def start(self) -> str:
         """Listen, and say at which URL."""
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
+        self.crowd = Crowd(within_files(self._limits))
         try:
             self._server = await loop.create_server(lambda: Connection(self), HOST, self._port)
         except OSError as error:
@@ -199,8 +299,8 @@ class EngineServer:
         for task in self._late:
             task.cancel()
         for _ in range(LAST_TURNS):
-            for transport in list(self.transports):
-                transport.close()
+            for connection in list(self.crowd.all):
+                connection.transport.close()
             await _turn_of_the_loop()
         if self._server is not None:
             await self._server.wait_closed()
@@ -214,8 +314,10 @@ class EngineServer:
         task.add_done_callback(self._late.discard)
 
     async def _handle_late(self, connection: Connection, target: str, body: bytes) -> None:
+        connection.owe(1)
         await self._clock.sleep(self._latency_s)
         connection.send(self.framed(*self._engine.answer(target, body)))
+        connection.owe(-1)
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:

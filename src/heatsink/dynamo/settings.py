@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from heatsink.checks import check_number, check_whole
+from heatsink.connections import ConnectionLimits
 from heatsink.split.settings import SplitSettings
 
 HOST = "127.0.0.1"
@@ -27,6 +28,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lent is a share of the table's capacity, and a partition that stays hot for `split_after_s`
     is split, after which it is left alone for `cool_down_s`. Without it, partitions stay as they
     are and may save up their limit. `merge_after_s` unites what has cooled; `None` is never.
+
+    It answers to this machine's names and to `allow_hosts`, within the bounds of `connections`.
     """
 
     port: int = PORT
@@ -41,6 +44,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     replica_lag_s: float = 0.0
     latency_s: float = 0.0
     region: str = "us-east-1"
+    allow_hosts: tuple[str, ...] = ()
+    connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
 
     def __post_init__(self) -> None:
         check_whole("port", self.port, 0, PORT_MAX)

@@ -76,6 +76,8 @@ class Meta(msgspec.Struct, frozen=True):
     `secret` signs the news (see `news`): whoever reads the store knows it, nobody else may. So it
     is left out wherever META is shown.
     `evidence` is of the time, in a store that has no clock of its own: see `timekeeper`.
+    `lease_ms` is until when the leader leads, by the store's clock as the leader knows it: for
+    people. Whoever wants to lead watches `beat` instead, and compares no clocks.
     """
 
     closed_ms: int
@@ -87,6 +89,7 @@ class Meta(msgspec.Struct, frozen=True):
     seed: bytes
     id_scheme: str
     servers: int = 1
+    lease_ms: int = 0
     format: int = FORMAT
     min_reader: int = FORMAT
     secret: bytes = b""

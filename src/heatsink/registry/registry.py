@@ -40,6 +40,7 @@ LOG_KEEP = 10_000
 REPLACED = "the data store was replaced by another incarnation: reconnect"
 WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
 SET_BACK = "the data store was set back to an older state, as by a backup: reconnect"
+TOLD_S = 3.0  # who told news so long ago still leads, for all that is known
 BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
@@ -335,6 +336,14 @@ class Registry:
     async def _trim(self) -> None:
         if self.view.version % LOG_KEEP == 0:
             await self._store.trim(self.view.version - LOG_KEEP)
+
+    def led_until_ms(self) -> int:
+        """Until when somebody leads: by the lease in META, or as news shows, which leaders tell."""
+        told_s = self._listener.told_s if self._listener else None
+        if told_s is None:
+            return self.meta.lease_ms
+        silent_s = self._clock.monotonic_s() - told_s
+        return max(self.meta.lease_ms, int((self.fleet_now_s() - silent_s + TOLD_S) * 1000))
 
     @property
     def servers(self) -> int:

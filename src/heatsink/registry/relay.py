@@ -66,6 +66,8 @@ class Listener:
         self._jitter = 1.0
         self._warned_s: dict[str, float] = {}
         self._doubted: Meta | None = None  # as it was when news first was too far ahead of it
+        self.told_s: float | None = None
+        """When a leader told news last, on the monotonic clock; None: not yet."""
 
     async def newest(self, after: int, meta: Meta, store_ms: int) -> News | None:
         """Genuine news that is newer than all before; None if there is none.
@@ -81,7 +83,9 @@ class Listener:
             entries = await self._entries(seal, meta.incarnation, after, pair.version)
         except HeatsinkError:
             return None
+        is_first = not self._closed_ms  # which may be old
         self._closed_ms, self._heard_s = pair.closed_ms, self._clock.monotonic_s()
+        self.told_s = None if is_first else self._heard_s
         return News(pair.closed_ms, pair.version, entries)
 
     async def check(self) -> None:

@@ -29,6 +29,7 @@ from .configuration import (
     PREFIX,
     WORD,
     Number,
+    allow_host_option,
     bucket_units_option,
     config_option,
     json_option,
@@ -131,6 +132,7 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
 @click.option("--host", type=WORD, default="127.0.0.1", help="Address of the endpoints.")
 @click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
 @click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
+@allow_host_option
 @click.option(
     "--name",
     default="",
@@ -161,10 +163,11 @@ def coordinator(
     from heatsink.bulk import BulkSettings
 
     from .coordinator import Endpoints, check_store, coordinate
+    from .listening import noting_signals
 
     set_up(options["log_json"])
     check_store(store)
-    endpoints = Endpoints(host, port, token)
+    endpoints = Endpoints(host, port, token, options["allow_host"])
     settings = {
         "news": options["news"],
         "name": options["name"],
@@ -176,7 +179,8 @@ def coordinator(
         "scaling": options["scaling"],
         "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
     }
-    asyncio.run(coordinate(store, endpoints, **settings))
+    with noting_signals() as noted:
+        asyncio.run(coordinate(store, endpoints, noted=noted, **settings))
 
 
 UNITS = Number(UNITS_MIN, UNITS_MAX)
@@ -208,6 +212,7 @@ SHOW = 0  # `--partitions` without a number
 @click.option(
     "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
 )
+@allow_host_option
 @log_json_option
 def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
     """A DynamoDB-compatible engine in memory whose partitions run hot and adapt: for development.
@@ -235,6 +240,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         merge_after_s=options["merge_after"],
         replica_lag_s=options["replica_lag"],
         latency_s=latency / 1000,
+        allow_hosts=options["allow_host"],
     )
 
     def started(url: str) -> None:

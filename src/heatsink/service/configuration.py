@@ -90,6 +90,10 @@ def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 log_json_option = click.option("--log-json", is_flag=True, help="One JSON object a line.")
 
+allow_host_option = click.option(
+    "--allow-host", multiple=True, help="A name it answers to, behind a proxy."
+)
+
 bucket_units_option = click.option(
     "--bucket-units",
     type=click.IntRange(1, 10**9),

@@ -9,10 +9,14 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import click
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
@@ -21,9 +25,20 @@ from heatsink.client import connect
 from heatsink.client.instruments import Instruments
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.clock import Clock, SystemClock
-from heatsink.errors import InvalidSetting, Misconfigured, Retryable
+from heatsink.connections import ConnectionLimits, names_of
+from heatsink.errors import InvalidSetting, Retryable
 
-from .configuration import PORTS, WORD, Number, config_option, log_json_option
+from .api.guard import Guard
+from .api.metrics import PROMETHEUS
+from .configuration import (
+    PORTS,
+    WORD,
+    Number,
+    allow_host_option,
+    config_option,
+    log_json_option,
+)
+from .listening import FEW, FEW_GRACE_S, Server, configured, listen, plain_app
 from .queue_metrics import WorkCollector
 from .queue_options import queue_options, settings_from
 from .serve.logs import announce, set_up
@@ -32,6 +47,7 @@ from .serve.tracing import instruments_of, tracing_option
 logger = logging.getLogger("heatsink")
 PATIENCE_S = 10.0
 PAUSE_S = 0.5
+METRICS_HOST = "127.0.0.1"
 
 WORKERS = click.IntRange(1, WORKERS_MAX)
 
@@ -58,6 +74,7 @@ WORKERS = click.IntRange(1, WORKERS_MAX)
 )
 @click.option("--name", default="", help="What this process is called.")
 @click.option("--metrics-port", type=PORTS, help="Serve /metrics to this machine on this port.")
+@allow_host_option
 @tracing_option
 @log_json_option
 def worker(
@@ -65,6 +82,7 @@ def worker(
     queue: str,
     store: str | None,
     metrics_port: int | None,
+    allow_host: tuple[str, ...],
     tracing: bool,
     log_json: bool,
     **options: Any,
@@ -76,7 +94,10 @@ def worker(
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
     settings, instruments = settings_from(**options), instruments_of(tracing)
-    work = _run(table, queue, store, settings, consumer, metrics_port, instruments, log_json)
+    metrics = None
+    if metrics_port is not None:
+        metrics = partial(serve_metrics, port=metrics_port, allow_hosts=allow_host)
+    work = _run(table, queue, store, settings, consumer, metrics, instruments, log_json)
     asyncio.run(work)
 
 
@@ -107,7 +128,7 @@ async def _run(
     store: str | None,
     settings: BulkSettings,
     consumer: dict[str, Any],
-    metrics_port: int | None,
+    metrics: Callable[[Consumer], MetricsServer] | None,
     instruments: Instruments,
     log_json: bool,
 ) -> None:
@@ -130,10 +151,13 @@ async def _run(
             await stack.enter_async_context(heatsink)
             running = heatsink.worker(table, **consumer)
         _stop_on_signals(running)
-        if metrics_port is not None:
-            stack.callback(_serve_metrics(running, metrics_port))
+        fields: dict[str, Any] = {"worker": running.name, "actions": sorted(table)}
+        if metrics is not None:
+            server = metrics(running)
+            stack.callback(server.stop)
+            fields["metrics_port"] = server.port
         runs = f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)"
-        announce(log_json, "started", runs, worker=running.name, actions=sorted(table))
+        announce(log_json, "started", runs, **fields)
         await running.run()
 
 
@@ -150,20 +174,39 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
             return
 
 
-def _serve_metrics(consumer: Consumer, port: int) -> Callable[[], None]:
+def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -> MetricsServer:
     """In a thread: it answers also while handlers keep the event loop busy."""
     registry = CollectorRegistry()
     registry.register(WorkCollector(consumer))
-    try:
-        server, thread = start_http_server(port, "127.0.0.1", registry)
-    except OSError as error:
-        raise Misconfigured(f"--metrics-port {port} cannot be used: {error}") from None
 
-    def stop() -> None:
-        server.shutdown()
-        thread.join()
+    def show() -> Response:
+        return PlainTextResponse(generate_latest(registry), media_type=PROMETHEUS)
 
-    return stop
+    guard = Guard((), names_of(METRICS_HOST, allow_hosts))
+    return MetricsServer(plain_app({"/metrics": (None, show)}, guard), port)
+
+
+class MetricsServer:
+    """An HTTP server in a thread of its own, from its making until `stop`."""
+
+    def __init__(self, app: ASGIApp, port: int, limits: ConnectionLimits = FEW) -> None:
+        self._listeners = listen(METRICS_HOST, port, "--metrics-port")
+        self._server = Server(configured(app, limits, FEW_GRACE_S))
+        self._thread = Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listeners[0].getsockname()[1])
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(self._listeners))
+
+    def stop(self) -> None:
+        self._server.end()
+        self._thread.join()
+        for listener in self._listeners:
+            listener.close()
 
 
 def _stop_on_signals(consumer: Consumer) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from aiohttp.test_utils import TestServer
 
 from heatsink import Retries, connect
 from heatsink.clock import SystemClock
+from heatsink.cut import Cut
 from heatsink.dynamo.server import running_engine
 from heatsink.dynamo.settings import EngineSettings
 from heatsink.errors import (
@@ -32,7 +34,7 @@ from heatsink.errors import (
 from heatsink.spread.store import Row
 from heatsink.stores.dynamodb import dynamodb_stores, make_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.client import DynamoClient
+from heatsink.stores.dynamodb.client import DynamoClient, Turns
 from heatsink.stores.dynamodb.credentials import FixedCredentials
 from heatsink.stores.dynamodb.failures import TableThrottled
 from heatsink.stores.dynamodb.items import ATTRIBUTES, KEY_SCHEMA
@@ -418,3 +420,37 @@ async def test_credentials_that_do_not_come_end_with_the_attempt() -> None:
     with pytest.raises(Unavailable, match=r"did not answer within 0\.05 s"):
         await client.call("GetItem", {})
     await client.close()
+
+
+async def test_a_call_that_waits_for_its_turn_says_how_many_are_made_at_once() -> None:
+    """The engine's clock stands still: no call ends, and those beyond the first stand in line."""
+    slow = EngineSettings(port=0, latency_s=1.0)
+    async with running_engine(slow, ManualClock()) as endpoint, a_client(endpoint, 0.3) as client:
+        client.turns = Turns(2)
+        calls = [client.call("ListTables", {}) for _ in range(5)]
+        refusals = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(refusal, Unavailable) for refusal in refusals)
+    for refusal in refusals[:2]:
+        assert "did not answer within 0.3 s" in str(refusal)
+    said = (
+        r"the call waited for its turn until its time was up: this process makes \d calls to "
+        "DynamoDB at once, and 2 of them are under way; make fewer at once, or start more processes"
+    )
+    assert re.fullmatch(said, str(refusals[-1]))
+
+
+async def test_a_deadline_that_ends_the_wait_for_a_turn_names_the_crowd_too() -> None:
+    slow, clock = EngineSettings(port=0, latency_s=1.0), SystemClock()
+    async with running_engine(slow, ManualClock()) as endpoint, a_client(endpoint, 0.5) as client:
+        client.turns = Turns(1)
+        first = asyncio.ensure_future(client.call("ListTables", {}))
+        while not client.turns.locked():
+            await asyncio.sleep(0)
+
+        async def call() -> None:
+            with Cut(clock, "the store had not answered")(clock.monotonic_s() + 0.05):
+                await client.call("ListTables", {})
+
+        with pytest.raises(Unavailable, match="this process makes 2 calls to DynamoDB at once"):
+            await call()
+        await asyncio.gather(first, return_exceptions=True)

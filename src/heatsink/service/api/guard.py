@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from heatsink.connections import foreign, misdirected
 from heatsink.errors import InvalidSetting
 
-from .problems import Refusal
+from .problems import UNKNOWN_TOKEN, Refusal
 from .routes import SCOPES, Scope
 
-LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 TOKEN_LENGTH_MIN = 8
 CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+UNKNOWN = "unknown token: this server was not started with it; check for a typo, or ask for another"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ def parse_token(text: str) -> Token:
         raise InvalidSetting(
             f"token must have {TOKEN_LENGTH_MIN} or more letters and digits after {scope}:"
         )
+    return token_of(scope, secret)
+
+
+def token_of(scope: Scope, secret: str) -> Token:
     return Token(scope, _digest(secret.encode()))
 
 
@@ -63,13 +68,11 @@ class Guard:
 
     def _check_host(self, headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
-        if _name_of(host) not in hosts:
-            raise Refusal(
-                421, f"this server does not answer to the host {host[:80]!r}: see --allow-host"
-            )
+        if refusal := misdirected(host, hosts):
+            raise Refusal(421, refusal)
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
-            raise Refusal(403, "pages of another origin may not call this server")
+        if origin is not None and (refusal := foreign(origin.decode("latin-1"), host)):
+            raise Refusal(403, refusal)
 
     def _check_token(self, headers: Mapping[bytes, bytes], scope: Scope) -> str:
         kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
@@ -78,8 +81,10 @@ class Guard:
         for token in self._tokens:
             if hmac.compare_digest(token.digest, digest):
                 found = token
-        if found is None or kind.lower() != b"bearer":
+        if kind.lower() != b"bearer" or not secret.strip():
             raise Refusal(401, "send Authorization: Bearer TOKEN", headers=CHALLENGE)
+        if found is None:
+            raise Refusal(401, UNKNOWN, headers=CHALLENGE, title=UNKNOWN_TOKEN)
         if SCOPES.index(found.scope) < SCOPES.index(scope):
             raise Refusal(403, f"this call needs the scope {scope}; the token has {found.scope}")
         return found.name
@@ -87,10 +92,3 @@ class Guard:
 
 def _digest(secret: bytes) -> bytes:
     return blake2b(secret, digest_size=32, person=b"heatsink token").digest()
-
-
-def _name_of(host: str) -> str:
-    """Without the port, in lower case."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()

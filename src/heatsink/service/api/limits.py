@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
-import msgspec
 from starlette.types import Receive
 
 from heatsink.checks import check_number, check_whole
+from heatsink.connections import ConnectionLimits
 
 from .problems import Refusal
 
-KIB, MIB = 1_024, 1_024 * 1_024
+MIB = 1_024 * 1_024
 DIGITS_MAX = 18
 CLOSE = ((b"connection", b"close"),)
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(ConnectionLimits, frozen=True):
     """`request_s` is for a whole call; streams may go on, but not pause for longer than `idle_s`.
 
     `body_bytes` is for a JSON body, `stream_bytes` for a streamed one.
@@ -26,21 +26,18 @@ class Limits(msgspec.Struct, frozen=True):
     body_bytes: int = MIB
     array_bytes: int = 8 * MIB
     stream_bytes: int = 1_024 * MIB
-    header_bytes: int = 16 * KIB
     requests: int = 1_000
     streams: int = 100
-    connections: int = 10_000
     request_s: float = 30.0
-    header_s: float = 10.0
-    idle_s: float = 30.0
     grace_s: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "array_bytes", "stream_bytes", "header_bytes"):
+        super().__post_init__()
+        for name in ("body_bytes", "array_bytes", "stream_bytes"):
             check_whole(name, getattr(self, name), 1, 2**50)
-        for name in ("requests", "streams", "connections"):
+        for name in ("requests", "streams"):
             check_whole(name, getattr(self, name), 1, 10**7)
-        for name in ("request_s", "header_s", "idle_s", "grace_s"):
+        for name in ("request_s", "grace_s"):
             check_number(name, getattr(self, name), 0.01, 86_400)
 
 

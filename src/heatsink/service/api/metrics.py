@@ -18,11 +18,22 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.service.coordinator import METRICS
 from heatsink.service.queue_metrics import QueueCollector
 
 from .shapes import Requests, RequestTotals
 
+PROMETHEUS = "text/plain; version=0.0.4"
+METRICS = {
+    "leads": "1 while this coordinator leads",
+    "term": "The leader's term",
+    "version": "Version of the registry this process has applied",
+    "horizon_s": "Seconds by which the view's horizon is ahead of now",
+    "servers": "Servers that report heat",
+    "spread_keys": "Keys with more than one bucket now",
+    "extra_buckets": "Buckets beyond the first of every key",
+    "pinned_keys": "Keys pinned by an operator",
+    "leaderless_s": "Seconds for which nobody has led, as far as this process knows; 0: one leads",
+}
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -28,6 +28,7 @@ TITLES = {
     500: "A mistake of ours",
     503: "Unavailable",
 }
+UNKNOWN_TOKEN = "Unknown token"  # noqa: S105
 FIELDS: dict[type[Exception], str] = {
     errors.InvalidKey: "key",
     errors.InvalidId: "id",
@@ -51,8 +52,10 @@ class Refusal(Exception):
         detail: str,
         field: str | None = None,
         headers: tuple[tuple[bytes, bytes], ...] = (),
+        title: str = "",
     ) -> None:
         super().__init__(detail)
+        self.title = title or TITLES[status]
         self.status = status
         self.field = field
         self.headers = headers
@@ -61,7 +64,7 @@ class Refusal(Exception):
 def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
     """`fields` are those of the request: an error's first word names one of them, or none."""
     if isinstance(error, Refusal):
-        return _made(error.status, TITLES[error.status], str(error), error.field)
+        return _made(error.status, error.title, str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
         return _malformed(error)
     if isinstance(error, errors.HeatsinkError):

@@ -218,7 +218,10 @@ class Underway(msgspec.Struct, frozen=True):
 
 
 class HotKeyLine(msgspec.Struct, frozen=True):
-    """Costs a second over the whole fleet: each is true within `[rate, rate + bound_s]`."""
+    """Costs a second over the whole fleet: each is true within `[rate, rate + bound_s]`.
+
+    `bound_s` is null where a server's report is late: then nobody knows how much more it is.
+    """
 
     key: str
     buckets: int
@@ -226,14 +229,16 @@ class HotKeyLine(msgspec.Struct, frozen=True):
     writes_s: float
     reads_s: float
     throttles_s: float
-    bound_s: float
+    bound_s: float | None
 
 
 class HeatAnswer(msgspec.Struct, frozen=True):
     """Where `window` is null, the fleet's heat is not known here: ask `leader`.
 
-    No key that is not listed costs more than `unreported_s` a second. A bucket is meant to take
+    No key that is not listed costs more than `unreported_s` a second; null: nobody knows, as a
+    server's report is late. A bucket is meant to take
     `bucket_units_s` write units a second. `partitions` are those of a store that tells of them.
+    `nobody_leads` says since when nobody leads, and is null while somebody does.
     """
 
     leads: bool
@@ -244,6 +249,7 @@ class HeatAnswer(msgspec.Struct, frozen=True):
     bucket_units_s: int
     keys: list[HotKeyLine]
     partitions: list[PartitionHeat]
+    nobody_leads: str | None = None
 
 
 class LimitQuery(Strict, frozen=True):
@@ -271,7 +277,8 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     `bucket_units` went to each bucket through this server, since it started.
     `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
     `store` is about a key that is throttled: by its own heat, or by its partition's. `wanted` are
-    buckets that are decided and that the store refuses to write so far.
+    buckets that are decided and that the store refuses to write so far. `nobody_leads` says since
+    when nobody leads, and is null while somebody does.
     """
 
     key: str
@@ -291,6 +298,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     store: str | None
     table_refusal: str | None
     bucket_units: list[int]
+    nobody_leads: str | None = None
 
 
 class Pin(Strict, frozen=True):
@@ -306,10 +314,14 @@ class WorkerPin(Strict, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was asked for is decided; it is in force within a second or two."""
+    """What was asked for is decided. It is in force within a second or two, if somebody leads.
+
+    `nobody_leads` says since when nobody does; then it waits for the next leader.
+    """
 
     subject: str
     value: int | None
+    nobody_leads: str | None = None
 
 
 class DecisionLine(msgspec.Struct, frozen=True):
@@ -372,6 +384,27 @@ class Ready(msgspec.Struct, frozen=True):
     ready: bool
     leads: bool
     version: int
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """How the server that was asked is doing.
+
+    `horizon_s` is how far its view is ahead of now: below 0 it is not `ready`, and writes wait.
+    `nobody_leads` says since when nobody leads, and is null while `leader` does.
+    """
+
+    name: str
+    ready: bool
+    leads: bool
+    leader: str
+    nobody_leads: str | None
+    term: int
+    version: int
+    horizon_s: float
+    servers: int
+    spread_keys: int
+    extra_buckets: int
+    pinned_keys: int
 
 
 class RequestTotals(msgspec.Struct, frozen=True):

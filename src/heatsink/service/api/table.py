@@ -147,6 +147,12 @@ OPERATIONS = (
         query=shapes.LimitQuery,
     ),
     read(
+        "/v1/status",
+        system.status,
+        "How this server is doing, and who leads.",
+        shapes.ServerStatus,
+    ),
+    read(
         "/v1/heat",
         operations.heat,
         "The hottest keys of the whole fleet, with bounds on what is not known.",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -18,9 +14,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from heatsink.connections import ConnectionLimits
 from heatsink.errors import InvalidSetting
 from heatsink.service.api.app import App
 from heatsink.service.dashboard.site import SafeHeaders, make_pages
+from heatsink.service.listening import Server, configured
 from heatsink.service.serve.server import ServeSettings, running_app
 
 from .acts import find_act
@@ -77,36 +75,17 @@ async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"data: " + event + b"\n\n"
 
 
-class Server(uvicorn.Server):
-    """Ends the viewers' streams before it waits for their connections to close.
+class DemoServer(Server):
+    """Ends the viewers' streams before it waits for their connections to close."""
 
-    Signals are handled here: uvicorn raises them again at its end, and nothing would be cleaned up.
-    """
-
-    def __init__(self, app: App, stage: Stage) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                timeout_graceful_shutdown=SHUTDOWN_S,
-            )
-        )
+    def __init__(self, app: App, stage: Stage, limits: ConnectionLimits) -> None:
+        super().__init__(configured(app, limits, SHUTDOWN_S))
         self.ended_by: int | None = None
         self._app = app
         self._stage = stage
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.end, number)
-        yield
-
     def end(self, number: int | None = None) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        super().end(number)
         self.ended_by = number
         self._stage.end()
         self._app.end_streams()
@@ -116,7 +95,8 @@ async def serve(world: World, stage: Stage, listener: socket.socket) -> int | No
     """Until a signal says stop; which one."""
     settings = ServeSettings(data=Path())
     async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
-        server = Server(app, stage)
+        server = DemoServer(app, stage, settings.limits)
+        server.end_on_signals()
         try:
             await server.serve(sockets=[listener])
         finally:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.client.explanation import heat_words, not_known, wanted_words
+from heatsink.control.leadership import CURE
 from heatsink.detect.heat import KeyHeat
 from heatsink.service.configuration import WORD
 
@@ -37,7 +38,12 @@ def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
 
 def heat_table(heat: dict[str, Any]) -> Table | str:
     if heat["window"] is None:
-        return f"Heat is {escape(not_known(heat['leads'], heat['leader']))}."
+        if heat["nobody_leads"]:
+            return f"Heat is not known: {escape(heat['nobody_leads'])}. {CURE.capitalize()}."
+        return f"Heat is {escape(not_known(heat['leads'], heat['leader'], None))}."
+    if not heat["keys"] and heat["unreported_s"] is None:
+        whom = "" if heat["leads"] else f"; ask {escape(heat['leader'])}, which leads"
+        return f"Whether a key is hot is not known: reports of heat are missing or late{whom}."
     if not heat["keys"]:
         return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
     table = Table("key", box=None)
@@ -46,9 +52,13 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
     for key in heat["keys"]:
         rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
         table.add_row(
-            escape(key["key"][:60]), str(key["buckets"]), *(f"{key[rate]:,.0f}" for rate in rates)
+            escape(key["key"][:60]), str(key["buckets"]), *(_rate(key[rate]) for rate in rates)
         )
     return table
+
+
+def _rate(per_s: float | None) -> str:
+    return "unknown" if per_s is None else f"{per_s:,.0f}"
 
 
 @click.command()
@@ -61,7 +71,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         shown(found)
         return
     heat = msgspec.convert(found["heat"], KeyHeat | None)
-    words = heat_words(heat, found["unreported_s"], found["leads"], found["leader"])
+    told = (found[name] for name in ("unreported_s", "leads", "leader", "nobody_leads"))
+    words = heat_words(heat, *told)
     kind = f" ({found['kind']})" if found["kind"] else ""
     lines = [
         f"{key}: {found['buckets']} bucket(s) now{kind}",
@@ -82,6 +93,8 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         lines.append(f"  near    kept {found['near']['value']} ms, {found['near']['reason']}")
     if found["table_refusal"]:
         lines.append(f"  but     more buckets do not help: {found['table_refusal']}")
+    if found["nobody_leads"]:
+        lines.append(f"  leader  {found['nobody_leads']}: {CURE}")
     click.echo("\n".join(lines))
 
 
@@ -97,7 +110,7 @@ def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_
     if as_json:
         shown(done)
     else:
-        click.echo(f"{key}: pinned to {buckets}; in force within a second")
+        click.echo(f"{key}: pinned to {buckets}; {_when(done)}")
 
 
 @click.command()
@@ -109,7 +122,15 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(done)
     else:
-        click.echo(f"{key}: the policy decides again")
+        vacant = done["nobody_leads"]
+        click.echo(f"{key}: the policy decides again" + (f"; {_when(done)}" if vacant else ""))
+
+
+def _when(done: dict[str, Any]) -> str:
+    """When what was decided is in force."""
+    if done["nobody_leads"]:
+        return f"not in force yet, as {done['nobody_leads']}: {CURE}"
+    return "in force within a second"
 
 
 @click.command()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +21,7 @@ from rich.table import Table
 from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
+from heatsink.control.leadership import CURE, leadership_of
 from heatsink.errors import HeatsinkError
 from heatsink.registry.decision import Reading
 from heatsink.registry.rules import FAR_AHEAD_MS
@@ -27,6 +29,8 @@ from heatsink.registry.timekeeper import BELIEVE_S
 from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
 from heatsink.stores.stores import Stores
+
+from .remote import Remote
 
 State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -62,6 +66,35 @@ async def examine(
     yield await (_queue(queue) if queue else _unnamed_queue(store, beside, is_sound))
     if news is not None:
         yield await _redis("news", news, clock)
+
+
+def examine_server(remote: Remote, url: str) -> list[Finding]:
+    """The same through a running server, whose store and queue may be out of our reach."""
+    try:
+        status = remote.get("v1", "status")
+    except HeatsinkError as error:
+        cure = "check --server (HEATSINK_SERVER), --token (HEATSINK_TOKEN) and that process"
+        return [Finding("server", "wrong", str(error), cure)]
+    detail = f"{status['name']} answers at {url}, version {status['version']}"
+    found = [Finding("server", "ok", detail)]
+    if status["ready"]:
+        found.append(Finding("store", "ok", "its view of the registry is fresh"))
+    else:
+        detail = f"its view of the registry is {-status['horizon_s']:,.1f} s behind: writes wait"
+        found.append(Finding("store", "wrong", detail, "check that it reaches its store"))
+    found.append(leader_finding(status["leader"], status["nobody_leads"]))
+    found.append(_queue_of(remote))
+    return found
+
+
+def _queue_of(remote: Remote) -> Finding:
+    try:
+        lines = remote.get("v1", "queue-partitions")["partitions"]
+    except HeatsinkError as error:
+        cure = "if it is to run bulk actions, check its --queue and that server"
+        return Finding("queue", "warning", str(error), cure)
+    workers = sum(line["workers"] for line in lines)
+    return Finding("queue", "ok", f"{len(lines)} partitions, {workers} workers")
 
 
 def _folder(folder: Path) -> list[Finding]:
@@ -119,12 +152,15 @@ def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
     if (ahead_ms := meta.closed_ms - known_ms) > FAR_AHEAD_MS:
         detail = f"a clock was far ahead: new layouts wait for {ahead_ms / 1000:,.0f} s"
         found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
-    if meta.leader:
-        found.append(Finding("leader", "ok", meta.leader))
-    else:
-        cure = "start heatsink serve or heatsink coordinator: layouts stand still"
-        found.append(Finding("leader", "warning", "nobody leads", cure))
+    leadership = leadership_of(meta, reading.store_ms)
+    found.append(leader_finding(leadership.leader, leadership.vacancy))
     return found
+
+
+def leader_finding(leader: str, vacancy: str | None) -> Finding:
+    if vacancy is None:
+        return Finding("leader", "ok", leader)
+    return Finding("leader", "warning", vacancy, CURE)
 
 
 def _clock(reading: Reading, clock: Clock) -> Finding:
@@ -213,24 +249,50 @@ def _table(findings: list[Finding]) -> Table:
     return table
 
 
+def _names_other_things(context: click.Context) -> bool:
+    """A flag for a store beats a server in the environment; a flag for a server beats all."""
+    if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
+        return False
+    named = map(context.get_parameter_source, ("data", "store", "queue", "news"))
+    return ParameterSource.COMMANDLINE in named
+
+
 @click.command()
 @config_option
 @click.option("--data", default="heatsink-data", type=Folder())
 @click.option("--store", type=WORD, help="URL of the data store.")
 @click.option("--queue", type=WORD, help="URL of the queue's Redis.")
 @click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
+@click.option(
+    "--server", envvar="HEATSINK_SERVER", help="Ask this `heatsink serve` instead of a store."
+)
+@click.option("--token", envvar="HEATSINK_TOKEN", help="Of the server: one of the scope read.")
 @json_option
+@click.pass_context
 def doctor(
-    data: Path, store: str | None, queue: str | None, news: str | None, as_json: bool
+    context: click.Context,
+    data: Path,
+    store: str | None,
+    queue: str | None,
+    news: str | None,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
 ) -> None:
-    """Check the store, the queue, clocks and permissions, and say the cure."""
+    """Check the store, the queue, clocks and permissions, and say the cure.
 
+    Where --server or HEATSINK_SERVER names a server, it is asked, unless a flag names what else to
+    look at.
+    """
     clock, folder = SystemClock(), data.resolve()
 
     async def run() -> list[Finding]:
         return [one async for one in examine(folder, store, queue, news, clock)]
 
-    findings = asyncio.run(run())
+    if server and not _names_other_things(context):
+        findings = examine_server(Remote(server, token), server)
+    else:
+        findings = asyncio.run(run())
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:

@@ -73,7 +73,10 @@ def _title(text: str) -> Text:
 def _header(status: dict[str, Any] | None) -> Text:
     if status is None:
         return Text("waiting for the first look …")
-    role = "leads" if status["leads"] else "does not lead"
+    role = "leads" if status["leads"] else f"does not lead, {status['leader']} does"
+    if not status["leader"]:
+        leaderless_s = status["leaderless_s"]  # null if it is infinite
+        role = f"nobody leads for {leaderless_s:,.0f} s" if leaderless_s else "nobody has led yet"
     return Text(
         f"{status['name']} {role} · {status['servers']} server(s) · version {status['version']} · "
         f"{status['spread_keys']} keys spread over {status['extra_buckets']} extra buckets · "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from socket import socket
@@ -20,19 +19,20 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.clock import Clock
+from heatsink.connections import LOOPBACK_NAMES, names_of
 from heatsink.errors import InvalidSetting
 from heatsink.ids import IdScheme, Uuid7
 from heatsink.service.api.app import App
 from heatsink.service.api.calls.recent import Recent
 from heatsink.service.api.calls.system import make_feed
-from heatsink.service.api.guard import LOOPBACK_NAMES, Guard, Token
+from heatsink.service.api.guard import Guard, Token
 from heatsink.service.api.limits import Limits
 from heatsink.service.api.metrics import Metrics
 from heatsink.service.api.service import CacheRules, Service
+from heatsink.service.listening import Ending, Server, configured, until_signal
 from heatsink.service.queue_metrics import WorkCollector
 from heatsink.spread.policy import BucketRules
 
-from .connections import connections_within, within_files
 from .logs import tell
 from .tracing import instruments_of, traced
 
@@ -73,9 +73,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> frozenset[str] | None:
         """The names it answers to: any, where tokens keep strangers out."""
-        if not self.is_local and not self.allow_hosts:
-            return None
-        return frozenset([*LOOPBACK_NAMES, *map(str.lower, self.allow_hosts)])
+        return names_of(self.host, self.allow_hosts)
 
     @property
     def has_queue(self) -> bool:
@@ -138,19 +136,33 @@ async def serve(
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> None:
     """Until a signal says stop: then requests end, items go back, the lease is given up."""
+    with until_signal() as ending:
+        await _serve(settings, listeners, actions, clock, rng, pages, ending)
+    tell("stopped", "stopped; the lease is given back")
+
+
+async def _serve(
+    settings: ServeSettings,
+    listeners: Sequence[socket],
+    actions: Actions,
+    clock: Clock,
+    rng: Random,
+    pages: Mapping[str, ASGIApp] | None,
+    ending: Ending,
+) -> None:
     async with AsyncExitStack() as farewell:
         hs = await farewell.enter_async_context(make_client(settings, clock, rng))
         consumer = await _open_queue(hs, settings, actions)
         if consumer is not None:
             farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
         app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
-        server = _Server(_configured(traced(app, settings.tracing), settings), app)
-        server.end_on_signals()
+        traced_app, limits = traced(app, settings.tracing), settings.limits
+        server = _Server(configured(traced_app, limits, limits.grace_s), app)
+        ending.server = server
         port = listeners[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         tell("started", f"Heatsink serves http://{host}:{port} (API: /docs)", port=port)
         await server.serve(sockets=list(listeners))
-    tell("stopped", "stopped; the lease is given back")
 
 
 async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
@@ -169,41 +181,15 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
     return hs.worker(actions, grace_s=settings.limits.grace_s)
 
 
-def _configured(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    limits = settings.limits
-    return uvicorn.Config(
-        app,
-        http=connections_within(within_files(limits)),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=max(int(limits.idle_s), 1),
-        timeout_graceful_shutdown=max(int(limits.grace_s), 1),
-    )
-
-
-class _Server(uvicorn.Server):
-    """The first signal asks for a graceful end, the second for one at once."""
+class _Server(Server):
+    """Ends streams of events too."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def end_on_signals(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._end)
-
-    def _end(self) -> None:
-        if self.should_exit:
-            self.force_exit = True
-        else:
+    def end(self, number: int | None = None) -> None:
+        if not self.should_exit:
             tell("stopping", "stopping: no new requests, those under way finish")
-        self.should_exit = True
+        super().end(number)
         self._app.end_streams()

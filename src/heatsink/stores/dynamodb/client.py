@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 import msgspec
@@ -41,6 +41,31 @@ class Result(NamedTuple):
     store_ms: int
 
 
+class Turns(asyncio.Semaphore):
+    """So many calls at once, first come, first served. A call that is cut in line says why."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._most = most
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        if not self.locked():
+            return await super().acquire()
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        except asyncio.CancelledError as cut:
+            cut.add_note(
+                f"the call waited for its turn until its time was up: this process makes "
+                f"{self._waiting + self._most:,} calls to DynamoDB at once, and {self._most:,} of "
+                "them are under way; make fewer at once, or start more processes"
+            )
+            raise
+        finally:
+            self._waiting -= 1
+
+
 class DynamoClient:
     def __init__(
         self,
@@ -60,13 +85,11 @@ class DynamoClient:
         self._monotonic_s = clock.monotonic_s
         late = f"did not answer within {timeout_s:g} s: check the network"
         self._cut = Cut(clock, f"{self._url} {late} and how many calls are made at once, retry")
-        self.turns = asyncio.Semaphore(CONNECTIONS_MAX)  # first come, first served
+        self.turns = Turns(CONNECTIONS_MAX)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def call(
-        self, operation: str, payload: Item, turns: asyncio.Semaphore | None = None
-    ) -> Result:
+    async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
         """One request, one answer; a refusal raises the error that says what to do about it.
 
         Whoever must not stand in line with all others has `turns` of its own.
@@ -80,7 +103,7 @@ class DynamoClient:
             raise self.stranger() from None
 
     async def _send(
-        self, operation: str, body: bytes, turns: asyncio.Semaphore
+        self, operation: str, body: bytes, turns: Turns
     ) -> tuple[int, Mapping[str, str], bytes]:
         try:
             with self.in_time():

@@ -52,6 +52,7 @@ def _meta_item(meta: Meta) -> Item:
         "term": number(meta.term),
         "beat": number(meta.beat),
         "servers": number(meta.servers),
+        "lease": number(meta.lease_ms),
         "leader": {"S": meta.leader},
         "incarnation": {"S": meta.incarnation},
         "seed": binary(meta.seed),
@@ -74,6 +75,7 @@ def _meta_of(item: Item) -> Meta:
         seed=sort_of({"s": item["seed"]}),
         id_scheme=item["ids"]["S"],
         servers=integer(item, "servers"),
+        lease_ms=integer(item, "lease"),
         format=integer(item, "format"),
         min_reader=integer(item, "min_reader"),
         secret=sort_of({"s": item["secret"]}) if "secret" in item else b"",
@@ -191,23 +193,25 @@ class DynamoRegistry:
             if start is None:
                 return
 
-    async def lead(self, seen: Meta, leader: str) -> Meta:
+    async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
         values = {
             ":seen": number(seen.term),
             ":beat": number(seen.beat),
             ":term": number(seen.term + 1),
             ":zero": number(0),
             ":leader": {"S": leader},
+            ":lease": number(lease_ms),
         }
-        change = "SET term = :term, beat = :zero, leader = :leader"
+        change = "SET term = :term, beat = :zero, leader = :leader, lease = :lease"
         try:
             return (await self._update(change, "term = :seen AND beat = :beat", values)).meta
         except ConditionFailed:
             raise Outdated("somebody else leads already") from None
 
-    async def beat(self, term: int, servers: int) -> None:
+    async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         values = {":term": number(term), ":one": number(1), ":servers": number(servers)}
-        change = "SET beat = beat + :one, servers = :servers"
+        values[":lease"] = number(lease_ms)
+        change = "SET beat = beat + :one, servers = :servers, lease = :lease"
         try:
             await self._update(change, "term = :term", values)
         except ConditionFailed:

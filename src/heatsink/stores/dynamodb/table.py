@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from heatsink.clock import Clock
 from heatsink.errors import Misconfigured, Throttled, Unavailable
 
-from .client import DynamoClient, Item, Result
+from .client import DynamoClient, Item, Result, Turns
 from .items import ATTRIBUTES, KEY_SCHEMA, TTL_ATTRIBUTE
 
 DELETE_AT_ONCE = 25
@@ -142,7 +141,7 @@ class RegistryTable(Table):
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:
         super().__init__(client, name)
         self._clock = clock
-        self._turns = asyncio.Semaphore(REGISTRY_CONNECTIONS_MAX)
+        self._turns = Turns(REGISTRY_CONNECTIONS_MAX)
 
     async def _send(self, operation: str, request: Item) -> Result:
         until_s = self._clock.monotonic_s() + INSIST_S

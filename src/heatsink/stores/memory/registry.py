@@ -74,14 +74,14 @@ class MemoryRegistry:
         for key, layout in list(self._truth.layouts.items()):
             yield key, layout
 
-    async def lead(self, seen: Meta, leader: str) -> Meta:
+    async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
         meta = self._reading().meta
         if (meta.term, meta.beat) != (seen.term, seen.beat):
             raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
-        return self._change(term=meta.term + 1, beat=0, leader=leader)
+        return self._change(term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms)
 
-    async def beat(self, term: int, servers: int) -> None:
+    async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         meta = self._reading().meta
         if meta.term != term:
             raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads term {meta.term}")
-        self._change(beat=meta.beat + 1, servers=servers)
+        self._change(beat=meta.beat + 1, servers=servers, lease_ms=lease_ms)

@@ -123,23 +123,27 @@ class SqliteRegistry:
         for key, layout in (await self.snapshot()).layouts.items():
             yield key, layout
 
-    async def lead(self, seen: Meta, leader: str) -> Meta:
+    async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
         def take_over(connection: sqlite3.Connection) -> Meta:
             meta = _read_meta(connection)
             if (meta.term, meta.beat) != (seen.term, seen.beat):
                 raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
-            meta = msgspec.structs.replace(meta, term=meta.term + 1, beat=0, leader=leader)
+            meta = msgspec.structs.replace(
+                meta, term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms
+            )
             _write_meta(connection, meta)
             return meta
 
         return await self._database.write(take_over)
 
-    async def beat(self, term: int, servers: int) -> None:
+    async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         def raise_beat(connection: sqlite3.Connection) -> None:
             meta = _read_meta(connection)
             if meta.term != term:
                 raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads")
-            meta = msgspec.structs.replace(meta, beat=meta.beat + 1, servers=servers)
+            meta = msgspec.structs.replace(
+                meta, beat=meta.beat + 1, servers=servers, lease_ms=lease_ms
+            )
             _write_meta(connection, meta)
 
         await self._database.write(raise_beat)

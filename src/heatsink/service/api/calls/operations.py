@@ -47,6 +47,7 @@ async def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
         bucket_units_s=hs.rules.bucket_units_s,
         keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
         partitions=list(hottest.partitions),
+        nobody_leads=hottest.nobody_leads,
     )
 
 
@@ -58,7 +59,7 @@ def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
         writes_s=round(heat.writes_s, 1),
         reads_s=round(heat.reads_s, 1),
         throttles_s=round(heat.throttles_s, 1),
-        bound_s=round(heat.bound_s, 1),
+        bound_s=None if heat.bound_s is None else round(heat.bound_s, 1),
     )
 
 
@@ -93,6 +94,7 @@ def _explained(found: Explanation) -> KeyAnswer:
         store=found.store,
         table_refusal=found.table_refusal,
         bucket_units=list(found.bucket_units),
+        nobody_leads=found.nobody_leads,
     )
 
 
@@ -105,13 +107,17 @@ def _chosen(decision: Decision | None) -> Chosen | None:
 async def pin(call: Call[NoQuery, Pin]) -> Reply:
     key, wish = to_key(call.path["key"]), call.body
     await call.service.hs.pin(key, buckets=wish.buckets, reason=wish.reason)
-    return Reply(Done(f"key:{key}", wish.buckets))
+    return Reply(await _done(call.service.hs, f"key:{key}", wish.buckets))
 
 
 async def unpin(call: Call[NoQuery, None]) -> Reply:
     key = to_key(call.path["key"])
     await call.service.hs.unpin(key)
-    return Reply(Done(f"key:{key}", None))
+    return Reply(await _done(call.service.hs, f"key:{key}", None))
+
+
+async def _done(hs: Heatsink, subject: str, value: int | None) -> Done:
+    return Done(subject, value, (await hs.leadership()).vacancy)
 
 
 async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
@@ -172,4 +178,4 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
     if not (text.isascii() and text.isdigit() and len(text) <= PARTITION_DIGITS_MAX):
         raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
     await call.service.hs.pin_workers(int(text), wish.workers, reason=wish.reason)
-    return Reply(Done(f"partition:{int(text)}", wish.workers))
+    return Reply(await _done(call.service.hs, f"partition:{int(text)}", wish.workers))

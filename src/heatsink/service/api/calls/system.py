@@ -10,7 +10,7 @@ from heatsink.client.status import Status
 from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.service.api.feed import Feed
-from heatsink.service.api.metrics import Metrics
+from heatsink.service.api.metrics import PROMETHEUS, Metrics
 from heatsink.service.api.problems import Refusal
 from heatsink.service.api.routes import Call, Reply
 from heatsink.service.api.shapes import (
@@ -23,6 +23,7 @@ from heatsink.service.api.shapes import (
     ReadActivity,
     Ready,
     Requests,
+    ServerStatus,
     Underway,
 )
 
@@ -45,8 +46,29 @@ async def readyz(call: Call[NoQuery, None]) -> Reply:
     return Reply(answer, 200 if status.ready else 503)
 
 
+async def status(call: Call[NoQuery, None]) -> Reply:
+    found = await call.service.hs.leadership()
+    now = call.service.hs.status()
+    return Reply(
+        ServerStatus(
+            name=now.name,
+            ready=now.ready,
+            leads=now.leads,
+            leader=found.leader,
+            nobody_leads=found.vacancy,
+            term=now.term,
+            version=now.version,
+            horizon_s=round(now.horizon_s, 3),
+            servers=now.servers,
+            spread_keys=now.spread_keys,
+            extra_buckets=now.extra_buckets,
+            pinned_keys=now.pinned_keys,
+        )
+    )
+
+
 async def metrics(call: Call[NoQuery, None]) -> Response:
-    return Response(call.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(call.service.metrics.text(), media_type=PROMETHEUS)
 
 
 async def events(call: Call[NoQuery, None]) -> Response:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from heatsink import errors
-from heatsink.service.api.problems import TITLES, anchor, named
+from heatsink.service.api.problems import TITLES, UNKNOWN_TOKEN, anchor, named
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -90,6 +90,6 @@ def _problems() -> list[str]:
             status, title = named(kind)
             text = f"{status} {title}: {(kind.__doc__ or '').splitlines()[0]}"
             rows.append(f'<tr id="{anchor(title)}"><td>{escape(text)}</td></tr>')
-    for status, title in TITLES.items():
+    for status, title in (*TITLES.items(), (401, UNKNOWN_TOKEN)):
         rows.append(f'<tr id="{anchor(title)}"><td>{status} {title}</td></tr>')
     return rows

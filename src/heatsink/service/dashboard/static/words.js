@@ -73,6 +73,7 @@ export function target(decision) {
 export function hotNow(heat) {
   if (!heat) return [{ text: "Waiting for the first word from the server…" }];
   if (!heat.window && !heat.leads) {
+    if (heat.nobody_leads) return [{ text: `The heat of the fleet is not known: ${heat.nobody_leads}.` }];
     return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
   }
   if (!heat.window) return [{ text: "Waiting for reports of heat…" }];

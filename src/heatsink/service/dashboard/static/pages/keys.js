@@ -47,10 +47,16 @@ export function makeKeys(app) {
     update() {
       const heat = latest.heat;
       hottest.update(heat?.keys, key ?? "");
-      write(note, heat?.window ? `anything else costs at most ${number(heat.unreported_s)} a second` : "");
+      write(note, boundOfOthers(heat));
       chosen.update();
     },
   };
+}
+
+function boundOfOthers(heat) {
+  if (!heat?.window) return "";
+  if (heat.unreported_s == null) return "a report is late: what anything else costs is not known";
+  return `anything else costs at most ${number(heat.unreported_s)} a second`;
 }
 
 function showFull(element, one) {
@@ -133,7 +139,8 @@ function unitsOf(found) {
 
 function boundWords(found) {
   const heat = found?.heat;
-  if (!heat) return found?.unreported_s == null ? "not known here" : "below what is reported";
+  if (!heat) return found?.unreported_s == null ? "not known" : "below what is reported";
+  if (heat.bound_s == null) return "a report is late: it may be more";
   return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
 }
 

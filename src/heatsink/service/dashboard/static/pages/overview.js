@@ -27,7 +27,7 @@ const queueWords = () => (latest.partitions?.partitions.length === 0 ? "no queue
 
 function serverWords() {
   const status = latest.status;
-  return [number(status?.servers), status ? (status.leads ? "this one leads" : "another one leads") : ""];
+  return [number(status?.servers), status ? (status.leads ? "this one leads" : status.leader ? "another one leads" : "nobody leads: nothing is decided") : ""];
 }
 
 const makeFigures = () => figures({

@@ -1,0 +1,295 @@
+"""HTTP connections with bounds, for every server of ours, and the host names it answers to.
+
+Nobody may use up a server before a request is complete: the head of a request is bounded in bytes,
+in headers and in time, connections are bounded in number, and a silent one is closed. If there are
+too many connections, the one that has been idle for the longest is closed, so that a crowd of
+silent or half-sent requests cannot keep others out.
+
+A protocol inherits `Bounded` beside its own base and calls it as the parser gets on:
+
+    connection_made → enter · data_received → heard · on_message_begin → begin_head
+    on_url → count_url · on_header → count_header · on_headers_complete → end_head
+    a request is being answered → keep · the answer is sent → release · connection_lost → leave
+
+Where such calls would cost too much, a protocol sets `_stirred` when it has answered, instead of
+calling `release`. The longest idle is then found as a clock cache finds it: roughly.
+
+One timer serves all connections of a server, and a request that arrives whole starts none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import TypeVar
+
+import msgspec
+
+from .checks import check_number, check_whole
+
+LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
+FILES_BESIDES = 200  # of the store, the queue and its partitions
+NOT_HTTP, HEAD_TOO_SLOW, HEAD_TOO_LARGE = 400, 408, 431
+SHOWN_MAX = 80
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """What a server takes before a request is complete."""
+
+    header_bytes: int = 16 * 1_024
+    """Size of a request's head: its URL and its headers."""
+    headers: int = 100
+    """Headers of a request."""
+    header_s: float = 10.0
+    """Time for a head to arrive, in seconds."""
+    connections: int = 10_000
+    """Connections at once; if there are more, the longest idle one is closed."""
+    idle_s: float = 30.0
+    """Seconds after which a silent connection is closed."""
+
+    def __post_init__(self) -> None:
+        check_whole("header_bytes", self.header_bytes, 1, 2**50)
+        check_whole("headers", self.headers, 1, 10**6)
+        check_whole("connections", self.connections, 1, 10**7)
+        for name in ("header_s", "idle_s"):
+            check_number(name, getattr(self, name), 0.01, 86_400)
+
+
+SomeLimits = TypeVar("SomeLimits", bound=ConnectionLimits)
+
+
+class HeadTooLarge(Exception):
+    """Stops the parser in the middle of a head that is over its bounds."""
+
+
+class Crowd:
+    """All connections of one server."""
+
+    def __init__(self, limits: ConnectionLimits, closes_idle: bool = True) -> None:
+        self.limits = limits
+        self.all: set[Bounded] = set()
+        self.idle: dict[Bounded, float] = {}
+        """Connections that nobody works for, and since when; the longest idle first."""
+        self.heads: dict[Bounded, float] = {}
+        """Connections whose head is not complete, and since when; the oldest first."""
+        self._closes_idle = closes_idle
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again when the first connection may be due, unless somebody does already."""
+        if self._timer is not None:
+            return
+        dues = [since_s + self.limits.header_s for since_s in _first(self.heads)]
+        if self._closes_idle:
+            dues += [since_s + self.limits.idle_s for since_s in _first(self.idle)]
+        if dues:
+            self._timer = loop.call_at(min(dues), self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, now_s = None, loop.time()
+        for connection in _due(self.heads, now_s - self.limits.header_s):
+            connection.end_head()
+            connection.head_is_late()
+        if self._closes_idle:
+            for connection in _due(self.idle, now_s - self.limits.idle_s):
+                if not connection.was_stirred():
+                    connection.close_if_stuck(now_s)
+        self.watch(loop)
+
+    def longest_idle(self) -> Bounded:
+        """Whoever was stirred goes to the end of the line, once."""
+        while (first := next(iter(self.idle))).was_stirred():
+            pass
+        return first
+
+    def end_watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _first(waiting: dict[Bounded, float]) -> list[float]:
+    return [next(iter(waiting.values()))] if waiting else []
+
+
+def _due(waiting: dict[Bounded, float], before_s: float) -> list[Bounded]:
+    due = []
+    for connection, since_s in waiting.items():
+        if since_s > before_s:
+            break
+        due.append(connection)
+    return due
+
+
+class Bounded:
+    """One connection of a `Crowd`. A protocol inherits this; see the module's docstring."""
+
+    crowd: Crowd
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    _in_head = True  # also before the first request, which must come in time too
+    _has_begun = False
+    _arrived = 0  # bytes of an incomplete head, parsed or not
+    _head_bytes = 0
+    _headers = 0
+    _unsent = float("inf")
+    _stirred = False  # a request was answered since the last `release`
+
+    @abstractmethod
+    def refuse(self, status: int, detail: str) -> None:
+        """Answer with an error and close the connection."""
+
+    def enter(self) -> None:
+        """A connection is made."""
+        crowd, now_s = self.crowd, self.loop.time()
+        crowd.all.add(self)
+        crowd.heads[self] = crowd.idle[self] = now_s
+        if len(crowd.all) > crowd.limits.connections:
+            crowd.longest_idle().give_up()
+        crowd.watch(self.loop)
+
+    def give_up(self) -> None:
+        """At once, also for the count: the loop reports it only after accepting more."""
+        self.leave()
+        self.transport.abort()
+
+    def leave(self) -> None:
+        """The connection is lost, or about to be."""
+        crowd = self.crowd
+        crowd.all.discard(self)
+        crowd.idle.pop(self, None)
+        crowd.heads.pop(self, None)
+        if not crowd.all:
+            crowd.end_watch()
+
+    def heard(self, size: int, was_in_head: bool) -> None:
+        """The parser has taken `size` bytes; `was_in_head` is what `in_head` was before."""
+        if not self._in_head:
+            return
+        self._has_begun = True
+        if was_in_head:
+            self._arrived += size
+        if self._arrived > self.crowd.limits.header_bytes:
+            self.refuse(HEAD_TOO_LARGE, self.head_refusal())
+        elif self not in self.crowd.heads and self in self.crowd.all:
+            self.crowd.heads[self] = self.loop.time()
+            self.crowd.watch(self.loop)
+
+    @property
+    def in_head(self) -> bool:
+        return self._in_head
+
+    def begin_head(self) -> None:
+        self._in_head = True
+        self._arrived = self._head_bytes = self._headers = 0
+
+    def count_url(self, url: bytes) -> None:
+        self._head_bytes += len(url)
+        self.check_head()
+
+    def count_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        self._head_bytes += len(name) + len(value)
+        self.check_head()
+
+    def check_head(self) -> None:
+        limits = self.crowd.limits
+        if self._headers > limits.headers or self._head_bytes > limits.header_bytes:
+            raise HeadTooLarge
+
+    def end_head(self) -> None:
+        self._in_head = False
+        self.crowd.heads.pop(self, None)
+
+    def head_refusal(self) -> str:
+        """Why the head is too large; empty if it is not."""
+        limits = self.crowd.limits
+        if self._headers > limits.headers:
+            return f"the request has more than {limits.headers:,} headers"
+        if max(self._head_bytes, self._arrived) >= limits.header_bytes:
+            return f"the request's head is larger than {limits.header_bytes:,} bytes"
+        return ""
+
+    def head_is_late(self) -> None:
+        if self._has_begun:
+            limit_s = self.crowd.limits.header_s
+            self.refuse(HEAD_TOO_SLOW, f"the request's head took longer than {limit_s:g} s")
+        else:
+            self.transport.close()
+
+    def keep(self) -> None:
+        """A request is being answered: nobody closes the connection meanwhile."""
+        self.crowd.idle.pop(self, None)
+
+    def release(self) -> None:
+        """Nobody works for the connection any more, from now on."""
+        crowd = self.crowd
+        crowd.idle.pop(self, None)
+        if self in crowd.all:
+            crowd.idle[self] = self.loop.time()
+            crowd.watch(self.loop)
+
+    def was_stirred(self) -> bool:
+        """Whether a request was answered since it was released last: then it is released now."""
+        stirred, self._stirred = self._stirred, False
+        if stirred:
+            self.release()
+        return stirred
+
+    def close_if_stuck(self, now_s: float) -> None:
+        """A reader that still takes the answer has time; one that takes nothing has not."""
+        left = self.transport.get_write_buffer_size()
+        if 0 < left < self._unsent:
+            self._unsent = left
+            self.crowd.idle.pop(self, None)
+            self.crowd.idle[self] = now_s
+        else:
+            self.give_up()
+
+
+def within_files(limits: SomeLimits) -> SomeLimits:
+    """As many connections as this process may have files open, after asking for enough.
+
+    A server without a file left for the next connection would keep everybody waiting.
+    """
+    wanted = limits.connections + FILES_BESIDES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return limits
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed >= wanted:
+        return limits
+    return msgspec.structs.replace(limits, connections=max(allowed - FILES_BESIDES, 1))
+
+
+def names_of(host: str, allowed: Collection[str]) -> frozenset[str] | None:
+    """The names that a server at `host` answers to. None: any, where tokens keep strangers out."""
+    if host not in LOOPBACK_NAMES and not allowed:
+        return None
+    return frozenset([*LOOPBACK_NAMES, *map(str.lower, allowed)])
+
+
+def misdirected(host: str, names: Collection[str]) -> str:
+    """Why a server with these names refuses a request to `host`; empty if it answers.
+
+    A page that rebinds the DNS name of its own site to this machine still sends that name.
+    """
+    if _without_port(host) in names:
+        return ""
+    return f"this server does not answer to the host {host[:SHOWN_MAX]!r}: see --allow-host"
+
+
+def foreign(origin: str, host: str) -> str:
+    """Why a page of `origin` may not call the server at `host`; empty if it may."""
+    if origin.partition("://")[2] == host:
+        return ""
+    return "pages of another origin may not call this server"
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
