@@ -44,7 +44,8 @@ SAMPLE_S = 30.0
 FLAT_KB_H = 1_024  # growth that counts as none
 HOT_FOR_S, HOT_KEYS = 40.0, 12
 RETURNING = 50
-BODY = b"x" * 200
+BODY, HOT_BODY = b"x" * 200, b"x" * 3_000  # a hot key is hot by its bytes: calls cost time here
+BUCKET_UNITS_S = 30  # more than a key that is used once costs, or each would be spread
 Step = Callable[[], Awaitable[Any]]
 COLUMNS = ("seconds", "rss_kb", "blocks", "objects", "tasks", "cpu_s", "calls", "retryable")
 KEPT = ("near", "pages", "cells", "layouts", "epochs", "pins", "engine_kb", "redis_kb")
@@ -65,17 +66,17 @@ class Load:
     def steps(self) -> dict[Step, float]:
         """How often a second each is done."""
         return {
-            self.append_to_new_key: 15,
-            self.append_to_hot_key: 25,
-            self.page: 4,
-            self.cached_page: 6,
-            self.get: 6,
+            self.append_to_new_key: 8,
+            self.append_to_hot_key: 16,
+            self.page: 3,
+            self.cached_page: 4,
+            self.get: 4,
             self.delete: 1,
-            self.add: 4,
-            self.value: 2,
-            self.add_buffered: 15,
-            self.read_near: 60,
-            self.forget: 4,
+            self.add: 3,
+            self.value: 1,
+            self.add_buffered: 10,
+            self.read_near: 40,
+            self.forget: 2,
             self.pin: 0.1,
             self.unpin: 0.1,
             self.explain: 0.2,
@@ -104,15 +105,15 @@ class Load:
         turn = int((monotonic() - self._started_s) / HOT_FOR_S)
         return f"hot-{turn % HOT_KEYS}"
 
-    async def _append(self, key: str) -> None:
-        receipt = await self._hs.log.append(key, BODY, ttl=3600)
+    async def _append(self, key: str, body: bytes) -> None:
+        receipt = await self._hs.log.append(key, body, ttl=3600)
         self._lately.append((key, receipt.id))
 
     async def append_to_new_key(self) -> None:
-        await self._append(self._new_key("conversation"))
+        await self._append(self._new_key("conversation"), BODY)
 
     async def append_to_hot_key(self) -> None:
-        await self._append(self._hot_key())
+        await self._append(self._hot_key(), HOT_BODY)
 
     async def page(self) -> None:
         await self._hs.log.page(self._rng.choice(self._lately or [("none", None)])[0], limit=20)
@@ -136,7 +137,7 @@ class Load:
         await self._hs.counters.value(self._rng.choice([self._hot_key(), self._new_key("count")]))
 
     async def add_buffered(self) -> None:
-        keys = [self._new_key("views"), self._returning("views"), self._hot_key()]
+        keys = [self._new_key("views"), self._new_key("views"), self._returning("views")]
         self._counts.add_soon(self._rng.choice(keys))
 
     async def read_near(self) -> None:
@@ -286,7 +287,7 @@ def running_parts() -> Iterator[tuple[str, RedisServer, dict[str, int]]]:
 
 
 async def soak(minutes: float, file: Path, trace: bool, seed: int) -> bool:
-    rules = BucketRules(bucket_units_s=15, cool_down_s=2 * HOT_FOR_S)
+    rules = BucketRules(bucket_units_s=BUCKET_UNITS_S, cool_down_s=2 * HOT_FOR_S)
     with running_parts() as (store, redis, others):
         options: dict[str, Any] = {"news": redis.url, "queue": redis.url, "rules": rules}
         options["bulk"] = BulkSettings(partitions=2)  # idle partitions cost time, not memory

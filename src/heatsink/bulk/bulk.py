@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
+from heatsink.owner import Owner
 
 from . import changes
 from .actions import BUILT_IN, check_action
@@ -90,6 +91,14 @@ class Bulk:
     def close(self) -> None:
         """Calls from now on, and those that wait, end with `Closed`."""
         self._patience.is_closed = True
+
+    def belong_to(self, owner: Owner) -> None:
+        """Calls from another process or event loop than its are refused."""
+        self._patience.owner = owner
+
+    def check_owner(self) -> None:
+        """Raise `Closed` in another process or event loop than the one that opened this."""
+        self._patience.owner.check()
 
     @property
     def is_closed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from heatsink.clock import Clock
 from heatsink.errors import Closed, Overloaded, Retryable
+from heatsink.owner import Owner
 
 Result = TypeVar("Result")
 PAUSE_S = 0.05
@@ -39,11 +40,14 @@ class Patience:
         self._rng = rng
         self._opening = opening
         self.is_closed = False
+        self.owner = Owner()
 
     async def open(self) -> None:
+        self.owner.check()
         await self._opening()
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        self.owner.check()
         give_up_s = self._clock.monotonic_s() + self._deadline_s
         pause_s = PAUSE_S
         while not self.is_closed:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from heatsink.clock import Clock
 from heatsink.detect.tracker import Tracker
+from heatsink.owner import Owner
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
@@ -60,9 +61,11 @@ class Parts:
     clock: Clock
     pages: PageCache = field(default_factory=NoPageCache)
     answers_in_s: float = math.inf
+    owner: Owner = field(default_factory=Owner)
 
     def begin(self) -> float:
         """Every call begins here: when it has to end, unless the store is not ours any more."""
+        self.owner.check()
         if self.registry.refusal:
             self.registry.check()
         return self.clock.monotonic_s() + self.backoff.patience_s
