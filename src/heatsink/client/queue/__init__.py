@@ -65,7 +65,11 @@ class Queue:
         return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
 
     async def __aenter__(self) -> Queue:
-        await self.bulk.open()
+        try:
+            await self.bulk.open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

