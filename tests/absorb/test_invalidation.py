@@ -22,7 +22,7 @@ class BrokenWire:
             raise Unavailable("no Redis")
         self.sent.append(keys)
 
-    async def listen(self, ear: Ear) -> None:
+    async def listen(self, ear: Ear) -> None:  # noqa: ARG002
         await asyncio.Event().wait()
 
 

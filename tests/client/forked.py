@@ -73,13 +73,18 @@ def outcome(call: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+def tell(name: str, outcome: str) -> None:
+    sys.stdout.write(f"{name}: {outcome}\n")
+    sys.stdout.flush()
+
+
 def told_by_child(calls: dict[str, Callable[[], Any]]) -> None:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         for name, call in calls.items():
             signal.alarm(HANG_S + 2)
-            print(f"{name}: {outcome(call)}", flush=True)
+            tell(name, outcome(call))
         os._exit(0)
     os.waitpid(child, 0)
 
@@ -112,7 +117,7 @@ def asynchronous(kind: str, url: str, options: dict[str, Any]) -> None:
 
     calls = {name: on_loop(call) for name, call in calls_of(hs, counts).items()}
     told_by_child({**calls, "close": on_loop(hs.close)})
-    print("parent:", outcome(lambda: len(loop.run_until_complete(hs.log.page("k")).entries)))
+    tell("parent", outcome(lambda: len(loop.run_until_complete(hs.log.page("k")).entries)))
     loop.run_until_complete(counts.__aexit__())
     loop.run_until_complete(hs.close())
 
@@ -124,7 +129,7 @@ def blocking(url: str, options: dict[str, Any]) -> None:
         hs.reads.get("kept", lambda: 42, fresh_for=600, stale_for=600)
         hs.bulk.plan()
         told_by_child({**calls_of(hs, counts, lambda: 42), "close": hs.close})
-        print("parent:", outcome(lambda: len(hs.log.page("k").entries)))
+        tell("parent", outcome(lambda: len(hs.log.page("k").entries)))
 
 
 def main(kind: str, url: str, queue: str = "") -> None:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import combinations, count
 from pathlib import Path
@@ -306,7 +306,7 @@ async def soak(minutes: float, file: Path, trace: bool, seed: int) -> bool:
 
 
 async def sample(
-    samples: Samples, running: list[asyncio.Future[None]], minutes: float, trace: bool
+    samples: Samples, running: Sequence[asyncio.Future[None]], minutes: float, trace: bool
 ) -> None:
     start_s = monotonic()
     before, first = None, None

@@ -46,7 +46,9 @@ def check_slashes(name: str, url: str) -> None:
     elif has_slashes(url) or not path:
         return
     elif path.startswith("/"):
-        cure = f"{scheme}:///{path} for a path from the root, or {scheme}://{path} for one from here"
+        cure = (
+            f"{scheme}:///{path} for a path from the root, or {scheme}://{path} for one from here"
+        )
     else:
         cure = f"{scheme}:///{path}"
     raise InvalidSetting(f"{name} has too few slashes: write {cure}")

@@ -72,10 +72,8 @@ class Log:
             key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
-        if get_running_loop() is not self._owner.loop:
-            self._owner.settle()
-        if self._registry.refusal:
-            self._registry.check()
+        if self._registry.refusal or get_running_loop() is not self._owner.loop:
+            self._parts.check()
         deadline_s, is_prompt = self._monotonic_s() + self._patience_s, self._is_prompt
         if id is not None:
             raw, time_ms = self._router.id_from(id)

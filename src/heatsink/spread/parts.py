@@ -65,10 +65,14 @@ class Parts:
 
     def begin(self) -> float:
         """Every call begins here: when it has to end, unless the store is not ours any more."""
+        self.check()
+        return self.clock.monotonic_s() + self.backoff.patience_s
+
+    def check(self) -> None:
+        """Refuse a caller that is not the owner, and a store that is not ours any more."""
         self.owner.check()
         if self.registry.refusal:
             self.registry.check()
-        return self.clock.monotonic_s() + self.backoff.patience_s
 
     async def believe_nothing(self, key: str, deadline_s: float) -> None:
         """Nothing was found, which a wiped store says of every key.

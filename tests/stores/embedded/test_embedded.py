@@ -105,7 +105,7 @@ OLD_SERVER = """#!/bin/sh
 if [ "$1" = --version ]; then
     echo "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=ba7a3f1a30e3e3c7"
 else
-    exec '{}' "$@" --rename-command WAITAOF ""
+    exec '{}' "$@" {}
 fi
 """
 
@@ -114,7 +114,9 @@ fi
 def old_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that says it is Redis 7.0, and does not know WAITAOF as that does not."""
     program = tmp_path / "redis-server"
-    program.write_text(OLD_SERVER.format(find_server()))
+    is_old = server.fsync_for(find_server()) == "always"
+    unknown = "" if is_old else '--rename-command WAITAOF ""'
+    program.write_text(OLD_SERVER.format(find_server(), unknown))
     program.chmod(0o755)
     monkeypatch.setattr(server, "find_server", lambda: program)
 
