@@ -1,8 +1,8 @@
 """A program that opens a client, forks, and tells what the client says in the child.
 
 `python -m tests.client.forked KIND STORE [QUEUE]`, where KIND is how the child calls: `same-loop`,
-`new-loop` or `sync`. Each line of the output is a call, and what it raised or returned. The last
-one is of the parent, whose client goes on.
+`new-loop`, `sync` or `boto`. Each line of the output is a call, and what it raised or returned. The
+last one is of the parent, whose client goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from random import Random
 from time import time
 from typing import Any
 
+import boto3
+from boto3.dynamodb.conditions import Key
+
 import heatsink
+from heatsink.boto import Table
 from heatsink.ids import Minter, Uuid7
 
 HANG_S = 5
@@ -132,11 +136,38 @@ def blocking(url: str, options: dict[str, Any]) -> None:
         tell("parent", outcome(lambda: len(hs.log.page("k").entries)))
 
 
+def boto(registry: str) -> None:
+    """No request reaches the table itself, so it need not be there."""
+    resource = boto3.resource(
+        "dynamodb",
+        region_name="eu-west-1",
+        endpoint_url="http://127.0.0.1:9",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",  # noqa: S106 (it is never used)
+    )
+    names = {"partition_key": "room", "sort_key": "sent"}
+    item = {"room": "k", "sent": 1}
+    with Table(resource.Table("chat"), **names, time_of=lambda sent: sent, registry=registry) as it:
+        calls = {
+            "put": lambda: it.put_item(Item=item),
+            "get": lambda: it.get_item(Key=item),
+            "delete": lambda: it.delete_item(Key=item),
+            "query": lambda: it.query(KeyConditionExpression=Key("room").eq("k")),
+            "explain": lambda: it.explain("k"),
+            "pin": lambda: it.pin("k", buckets=2, reason="child"),
+            "close": it.close,
+        }
+        told_by_child(calls)
+        tell("parent", outcome(lambda: it.explain("k").layout.buckets))
+
+
 def main(kind: str, url: str, queue: str = "") -> None:
     signal.signal(signal.SIGALRM, hang)
     options = {"queue": queue} if queue else {}
     if kind == "sync":
         blocking(url, options)
+    elif kind == "boto":
+        boto(url)
     else:
         asynchronous(kind, url, options)
 

@@ -32,6 +32,7 @@ from typing import Any
 from uuid import UUID
 
 from heatsink import BucketRules, Heatsink, connect
+from heatsink.absorb import ReadSettings
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.errors import Retryable
 from heatsink.spread.buffered import BufferedCounters
@@ -44,6 +45,7 @@ SAMPLE_S = 30.0
 FLAT_KB_H = 1_024  # growth that counts as none
 HOT_FOR_S, HOT_KEYS = 40.0, 12
 RETURNING = 50
+CACHED = 2_000  # entries of each cache of reads: full in the first half
 BODY, HOT_BODY = b"x" * 200, b"x" * 3_000  # a hot key is hot by its bytes: calls cost time here
 BUCKET_UNITS_S = 30  # more than a key that is used once costs, or each would be spread
 Step = Callable[[], Awaitable[Any]]
@@ -74,7 +76,7 @@ class Load:
             self.delete: 1,
             self.add: 3,
             self.value: 1,
-            self.add_buffered: 10,
+            self.add_buffered: 14,
             self.read_near: 40,
             self.forget: 2,
             self.pin: 0.1,
@@ -290,6 +292,7 @@ async def soak(minutes: float, file: Path, trace: bool, seed: int) -> bool:
     rules = BucketRules(bucket_units_s=BUCKET_UNITS_S, cool_down_s=2 * HOT_FOR_S)
     with running_parts() as (store, redis, others):
         options: dict[str, Any] = {"news": redis.url, "queue": redis.url, "rules": rules}
+        options["reads"] = ReadSettings(capacity=CACHED)
         options["bulk"] = BulkSettings(partitions=2)  # idle partitions cost time, not memory
         async with connect(store, **options) as hs, hs.counters.buffered() as counts:
             load = Load(hs, counts, Random(seed))

@@ -21,12 +21,14 @@ REMEMBERED_MAX = 8_192
 
 
 class NearPages:
-    def __init__(self, reads: Reads, heat: ReadHeat) -> None:
+    """`remembered_max` pages at most have their count of writes remembered."""
+
+    def __init__(self, reads: Reads, heat: ReadHeat, remembered_max: int = REMEMBERED_MAX) -> None:
         self._reads = reads
         self._heat = heat
         self._writes = [0] * COUNTERS
         self._asked: OrderedDict[str, int] = OrderedDict()  # pages, and the writes they have seen
-        self.remembered_max = REMEMBERED_MAX
+        self._remembered_max = min(remembered_max, REMEMBERED_MAX)
         self.is_used = False
 
     async def get(
@@ -54,7 +56,7 @@ class NearPages:
             return
         self._reads.drop(name)
         self._asked[name] = writes
-        if len(self._asked) > self.remembered_max:
+        if len(self._asked) > self._remembered_max:
             self._asked.popitem(last=False)
 
     def wrote(self, key: str) -> None:

@@ -52,7 +52,7 @@ class ReadSide:
         self.reads = Reads(settings.reads, clock=clock, rng=rng, heat=self, owner=owner)
         instruments.reads(self.reads)
         self._page_reads = Reads(settings.reads, clock=clock, rng=rng, owner=owner)
-        self.pages = NearPages(self._page_reads, self)
+        self.pages = NearPages(self._page_reads, self, settings.reads.capacity)
         self.invalidation = Invalidation(stores.wire, clock, rng) if stores.wire else None
         if self.invalidation is not None:
             self.invalidation.tie(self.reads)
