@@ -51,6 +51,15 @@ class Owner:
         self._thread = get_ident()
         _owners.add(self)
 
+    def follow(self, other: Owner) -> None:
+        """Belong to whom `other` belongs, so that no first caller can be somebody else."""
+        self.loop, self._thread = other.loop, other._thread
+        _owners.add(self)
+
+    def closed(self, otherwise: str) -> Closed:
+        """The error of what is not open, and why: a fork, or what the caller says."""
+        return Closed(FORKED if self.is_forked else otherwise)
+
     def check_process(self) -> None:
         if self.is_forked:
             raise Closed(FORKED)

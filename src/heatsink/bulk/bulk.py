@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
-from heatsink.owner import Owner
 
 from . import changes
 from .actions import BUILT_IN, check_action
@@ -34,7 +33,6 @@ LIST_MAX = 1_000
 LOOK_S = 0.05
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
-
 
 Durability = Literal["fsync", "relaxed"]
 
@@ -82,6 +80,7 @@ class Bulk:
         self._clock = clock
         self._rng = rng
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
+        self.owner = self._patience.owner
         self.trace_now: Callable[[], str] = str  # names the trace that a batch is submitted in
 
     async def open(self) -> None:
@@ -91,14 +90,6 @@ class Bulk:
     def close(self) -> None:
         """Calls from now on, and those that wait, end with `Closed`."""
         self._patience.is_closed = True
-
-    def belong_to(self, owner: Owner) -> None:
-        """Calls from another process or event loop than its are refused."""
-        self._patience.owner = owner
-
-    def check_owner(self) -> None:
-        """Raise `Closed` in another process or event loop than the one that opened this."""
-        self._patience.owner.check()
 
     @property
     def is_closed(self) -> bool:

@@ -27,7 +27,7 @@ from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
-from heatsink.owner import FORKED, Owner
+from heatsink.owner import Owner
 from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -51,6 +51,7 @@ from .store_partitions import StorePartitions
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
+CLOSED = "this client is closed: use it inside `async with heatsink.connect(…)`"
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
@@ -99,7 +100,6 @@ class Heatsink:
             raise Closed("a client is opened once: call heatsink.connect() again")
         self._entered = True
         self._owner.check()
-        self._owner.on_fork.append(self._forget_all)
         try:
             await self._stores.open()
             await self._backoff.begin(partial(self._registry.open, self._founding_meta()))
@@ -257,7 +257,7 @@ class Heatsink:
             if self._make_queue is None:
                 raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
             self._queue = self._make_queue()
-            self._queue.bulk.belong_to(self._owner)
+            self._queue.bulk.owner.follow(self._owner)
             if self._settings.coordinate:
                 self._coordinate_queue(self._queue)
         return self._queue
@@ -281,15 +281,15 @@ class Heatsink:
     @property
     def log(self) -> Log:
         """Logs: conversations, feeds, audit trails."""
-        if self._log is None:
-            raise self._closed()
+        if self._log is None or self._owner.is_forked:
+            raise self._owner.closed(CLOSED)
         return self._log
 
     @property
     def counters(self) -> Counters:
         """Counters that many add to."""
-        if self._counters is None:
-            raise self._closed()
+        if self._counters is None or self._owner.is_forked:
+            raise self._owner.closed(CLOSED)
         return self._counters
 
     @property
@@ -396,12 +396,3 @@ class Heatsink:
         """For calls that await: open, and in the event loop that opened it."""
         self._check_open()
         self._owner.check()
-
-    def _closed(self) -> Closed:
-        if self._owner.is_forked:
-            return Closed(FORKED)
-        return Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
-
-    def _forget_all(self) -> None:
-        """In a forked child."""
-        self._log = self._counters = None
