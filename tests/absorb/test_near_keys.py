@@ -32,3 +32,12 @@ async def test_what_nobody_repeats_is_forgotten(clock: ManualClock) -> None:
     await clock.advance(2)
     assert [keys.near_s(key) for key in "ab"] == [0.0, 0.5]
     assert list(keys.in_force()) == ["b"]
+
+
+async def test_what_is_forgotten_takes_no_memory(clock: ManualClock) -> None:
+    keys = NearKeys(clock)
+    for number in range(100):
+        keys.apply([near(f"key-{number}", 500)])
+        await clock.advance(FORGET_S + 1)
+    keys.apply([near("last", 500)])
+    assert len(keys._targets._targets) == 1

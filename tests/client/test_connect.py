@@ -12,6 +12,7 @@ import pytest
 
 import heatsink
 from heatsink import BucketRules, Heatsink, PartitionLimit, Retries
+from heatsink.client.queue import connect_queue
 from heatsink.errors import (
     Closed,
     HeatsinkError,
@@ -39,6 +40,16 @@ def id_at(clock_s: float) -> Any:
     [
         ("", "names no store"),
         ("redis://x", "names no store"),
+        ("sqlite:chat.db", "write sqlite:///chat.db"),
+        ("sqlite:/chat.db", r"write sqlite:////chat\.db .*or sqlite:///chat\.db"),
+        ("sqlite://chat.db", "write sqlite:///chat.db"),
+        ("sqlite://folder/chat.db", "write sqlite:///folder/chat.db"),
+        ("sqlite:", "name a file"),
+        ("memory:", "write memory://"),
+        ("memory:/", "write memory://"),
+        ("dynamodb:messages", "write dynamodb://messages"),
+        ("dynamodb:/messages", "write dynamodb://messages"),
+        ("dynamodb:///messages", "write dynamodb://messages"),
         ("sqlite://", "name a file"),
         ("sqlite:///", "name a file"),
         ("sqlite:///no/such/folder/x.db", "no folder"),
@@ -70,6 +81,44 @@ def id_at(clock_s: float) -> Any:
 def test_a_bad_url_is_refused_with_examples(url: Any, complaint: str) -> None:
     with pytest.raises(InvalidSetting, match=complaint):
         heatsink.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("embedded:queue", "write embedded:///queue"),
+        ("embedded:/queue", "write embedded:////queue .*or embedded:///queue"),
+        ("embedded://queue", "write embedded:///queue"),
+        ("embedded:///", "queue must name a folder"),
+        ("embedded:///queue?partitions=3", "queue has parts that"),
+        ("embedded:///queue#3", "queue has parts that"),
+        ("memory:", "write memory://"),
+        ("memory://host", "queue must be memory://"),
+        ("memory:///path", "queue must be memory://"),
+        ("redis:host", "two slashes: redis://host"),
+        ("redis:/host", "two slashes: redis://host"),
+        ("redis:me:secret@host:6379", "two slashes: redis://host"),
+        ("rediss:host", "two slashes: redis://host"),
+        ("redis+cluster:a,b", "two slashes: redis://host"),
+        ("redis:///0", "names no host"),
+        ("file:///queue", "must be a URL like"),
+    ],
+)
+def test_a_bad_url_of_a_queue_is_refused_before_anything_is_made(
+    url: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSetting, match=complaint) as refusal:
+        connect_queue(url)
+    assert "secret" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["redis:host", "redis:/host", "redis:me:secret@host"])
+def test_a_url_for_news_without_its_slashes_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="news lacks its two slashes: redis://host") as refusal:
+        heatsink.connect("memory://", news=url)
+    assert "secret" not in str(refusal.value)
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:

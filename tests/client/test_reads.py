@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from heatsink import Heatsink, connect, connect_sync
-from heatsink.absorb import NearRules
+from heatsink.absorb import NearRules, ReadSettings
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.testing.servers import RedisServer
 from tests.servers import real
@@ -76,6 +76,24 @@ async def test_readers_of_a_busy_key_never_miss_an_own_append(hs: Heatsink) -> N
             assert body in bodies(page)
 
     await asyncio.gather(*map(write_and_read, range(8)))
+
+
+async def test_pages_that_a_write_outdated_are_not_kept(hs: Heatsink) -> None:
+    for number in range(50):
+        await hs.log.append("conv", b"%d" % number)
+        assert bodies(await hs.log.page("conv", limit=1, fresh_for=600)) == [b"%d" % number]
+    assert hs.page_stats().loads == 50
+    assert hs.page_stats().entries == 1
+
+
+async def test_what_is_remembered_of_pages_is_bounded_as_their_cache_is(url: str) -> None:
+    async with connect(url, reads=ReadSettings(capacity=10)) as hs:
+        for number in range(30):
+            await hs.log.page(f"conv-{number}", fresh_for=600)
+        assert hs.page_stats().entries == len(hs._reading().pages._asked) == 10
+        await hs.log.append("conv-0", b"1")
+        assert bodies(await hs.log.page("conv-0", fresh_for=600)) == [b"1"]
+        assert hs.page_stats().loads == 31
 
 
 async def test_what_another_process_appends_is_seen_when_the_page_is_no_longer_fresh(

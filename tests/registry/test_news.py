@@ -274,7 +274,7 @@ async def test_forgers_do_not_make_a_fleet_ask_the_store_more_often_than_silence
     fleet.store.meta = counted  # type: ignore[method-assign]
     follower = fleet.follower
     follower._meta = structs.replace(follower.meta, servers=2_000)
-    await fleet.store.beat(0, 2_000)
+    await fleet.store.beat(0, 2_000, 0)
     following = asyncio.ensure_future(follower.follow())
     for _ in range(600):
         fleet.news.newest = b"junk"

@@ -18,6 +18,7 @@ from msgspec import structs
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Unavailable
 from heatsink.keys import check_key
+from heatsink.owner import Owner
 
 from .settings import ReadHeat, ReadSettings, ReadStats
 from .shelf import BATCH, FRESH_S, LAST_OF_BATCH, STALE_S, Landing, Shelf, Times
@@ -57,6 +58,7 @@ class BlockingReads:
         clock: Clock | None = None,
         rng: Random | None = None,
         heat: ReadHeat | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self._now = (clock or SystemClock()).monotonic_s
         self._shelf = Shelf(settings, self._now, rng, heat)
@@ -64,6 +66,9 @@ class BlockingReads:
         self._find = self._shelf.cache.entries.get
         self._flights: dict[str, _Flight] = {}
         self._lock = RLock()  # a user's `weigh` may read, too
+        self._owner = owner
+        if owner is not None:  # nobody tells the child what others forget
+            owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
         self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
@@ -96,6 +101,8 @@ class BlockingReads:
     def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """What is not fresh: stale, being loaded, or to be loaded."""
         key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_process()
         self._note(key, 1)
         now_s, shelf = self._now(), self._shelf
         limit_s = times.stale_for if self.is_linked else times.fresh_for
@@ -157,6 +164,8 @@ class BlockingReads:
     def forget(self, key: str) -> None:
         """After a write: no `get` from now on returns what was loaded before. Tells the others."""
         key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_process()
         self.drop(key)
         self.on_forget(key)
 

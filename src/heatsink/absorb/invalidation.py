@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from random import Random
 from typing import Protocol
 
@@ -62,6 +63,7 @@ class Invalidation:
         self._rng = rng
         self._caches: list[Forgetful] = []
         self._outbox: dict[str, None] = {}
+        self._owes_everything = False
         self._has_mail = asyncio.Event()
         self._is_running = self._is_linked = False
 
@@ -71,8 +73,12 @@ class Invalidation:
         self._caches.append(cache)
 
     def post(self, key: str) -> None:
-        """Have it told. Of a key that is forgotten again meanwhile one telling is enough."""
-        self._outbox[key] = None
+        """Queue a key for the others. Beyond `OUTBOX_MAX` keys, tell them to forget everything."""
+        if len(self._outbox) >= OUTBOX_MAX and key not in self._outbox:
+            self._owes_everything = True
+            self._outbox.clear()
+        if not self._owes_everything:
+            self._outbox[key] = None
         self._has_mail.set()
 
     async def run(self) -> None:
@@ -97,17 +103,19 @@ class Invalidation:
             await self._tell_once()
 
     async def _tell_once(self) -> None:
-        keys = list(self._outbox)
-        together = keys[:TOGETHER_MAX] if len(keys) <= OUTBOX_MAX else EVERYTHING
-        for key in together or keys:
+        keys = EVERYTHING if self._owes_everything else list(islice(self._outbox, TOGETHER_MAX))
+        for key in keys:
             del self._outbox[key]
+        self._owes_everything = False
         if not self._outbox:
             self._has_mail.clear()
         try:
-            await self._wire.send(together)
+            await self._wire.send(keys)
         except HeatsinkError:
-            for key in together or keys:
+            self._owes_everything = self._owes_everything or not keys
+            for key in keys:
                 self.post(key)
+            self._has_mail.set()
             await self._pause()
 
     async def _listen(self) -> None:

@@ -32,6 +32,7 @@ class NearKeys:
         for key, heard_s in list(self._heard_s.items()) if news else ():
             if now_s - heard_s > FORGET_S or self.decision(key) is None:
                 del self._heard_s[key]
+                self._targets.forget(f"key:{key}", NEAR)
 
     def decision(self, key: str) -> Decision | None:
         return self._targets.get(f"key:{key}", NEAR)

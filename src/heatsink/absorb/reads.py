@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Closed
 from heatsink.keys import check_key
+from heatsink.owner import Owner
 
 from .coalesce import Coalescer, Flight, Load
 from .settings import ReadHeat, ReadSettings, ReadStats
@@ -47,6 +48,7 @@ class Reads:
         clock: Clock | None = None,
         rng: Random | None = None,
         heat: ReadHeat | None = None,
+        owner: Owner | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self._now = clock.monotonic_s
@@ -55,6 +57,9 @@ class Reads:
         self._find = self._shelf.cache.entries.get
         self._loading = Coalescer(clock, self._shelf.settings.patience_s)
         self._is_closed = False
+        self._owner = owner
+        if owner is not None:  # nobody tells the child what others forget
+            owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
         self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
@@ -88,6 +93,8 @@ class Reads:
         """What is not fresh: stale, being loaded, or to be loaded."""
         key = check_key(key)
         self._check_open()
+        if self._owner is not None:
+            self._owner.check()
         self._note(key, 1)
         now_s, shelf = self._now(), self._shelf
         limit_s = times.stale_for if self.is_linked else times.fresh_for
@@ -120,6 +127,8 @@ class Reads:
     def forget(self, key: str) -> None:
         """After a write: no `get` from now on returns what was loaded before. Tells the others."""
         key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_thread()
         self.drop(key)
         self.on_forget(key)
 

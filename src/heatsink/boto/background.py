@@ -29,6 +29,7 @@ class Background:
         self.is_closed = False
 
     def check_open(self) -> None:
+        self.client._client._owner.check_process()
         if self.is_closed:
             raise Closed("this table is closed: make another heatsink.boto.Table")
 

@@ -95,6 +95,7 @@ class Bulk:
         self._patience = Patience(settings.deadline_s, clock, rng, Opening(stores.open))
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
+        self.owner = self._patience.owner
         self.trace_now: Callable[[], str] = str  # names the trace that a batch is submitted in
 
     async def open(self) -> None:

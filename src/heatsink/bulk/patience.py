@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from heatsink.clock import Clock
 from heatsink.errors import Closed, Overloaded, Retryable, Unavailable
+from heatsink.owner import Owner
 
 Result = TypeVar("Result")
 PAUSE_S = 0.05
@@ -40,14 +41,17 @@ class Patience:
         self._rng = rng
         self._opening = opening
         self.is_closed = False
+        self.owner = Owner()
 
     async def open(self) -> None:
+        self.owner.check()
         try:
             await self._opening()
         except Retryable as error:
             raise Unavailable(f"{_never_reached(error)}; nothing was accepted") from error
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        self.owner.check()
         began_s, pause_s = self._clock.monotonic_s(), PAUSE_S
         while not self.is_closed:
             try:

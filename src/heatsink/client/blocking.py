@@ -12,6 +12,7 @@ from typing import Any
 
 from heatsink.absorb.blocking import BlockingReads
 from heatsink.errors import Closed
+from heatsink.owner import FORKED
 
 from .connect import connect
 from .heatsink import Heatsink
@@ -44,6 +45,7 @@ class BlockingHeatsink:
     @property
     def reads(self) -> BlockingReads:
         """Reads of anything, coalesced and kept near. Loads are plain functions."""
+        self._client._owner.check_process()
         if self._loop is None or self._reads is None:
             raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
         return self._reads
@@ -53,7 +55,7 @@ class BlockingHeatsink:
 
     def close(self) -> None:
         """Calls that are under way in other threads end with `Closed`."""
-        if self._loop is not None:
+        if self._loop is not None and not self._client._owner.is_forked:
             try:
                 self._wait(self._client.close)
             finally:
@@ -78,6 +80,9 @@ class BlockingHeatsink:
 
     def _submit(self, work: Any) -> Future[Any]:
         loop = self._loop
+        if self._client._owner.is_forked:
+            work.close()
+            raise Closed(FORKED)
         if loop is not None:
             with suppress(RuntimeError):  # the loop was closed while we came
                 return asyncio.run_coroutine_threadsafe(work, loop)
@@ -129,6 +134,8 @@ class _Blocking:
         return self
 
     def __exit__(self, *details: object) -> None:
+        if self._owner._client._owner.is_forked:
+            return  # it is open in the parent, which closes it
         self._owner._wait(self._part.__aexit__, *details)
 
 

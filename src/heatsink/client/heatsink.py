@@ -28,6 +28,7 @@ from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.hashing import SEED_BYTES
 from heatsink.isolate.timelines import Timelines
 from heatsink.keys import check_key
+from heatsink.owner import Owner
 from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -52,6 +53,7 @@ from .store_partitions import StorePartitions
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
+CLOSED = "this client is closed: use it inside `async with heatsink.connect(…)`"
 RESTART_S = 1.0
 REASON_MAX = 500
 HEAT_MAX = 10**12
@@ -83,6 +85,7 @@ class Heatsink:
         self._clock = clock
         self._rng = rng
         self._make_secret = make_secret
+        self._owner = Owner()
         self._registry = Registry(stores.registry, clock, stores.news, rng)
         self._tracker = Tracker(alarm_units=settings.alarm_units)
         self._tracker.gather = StorePartitions(self._tracker, stores.meter).count
@@ -100,6 +103,7 @@ class Heatsink:
         if self._entered:
             raise Closed("a client is opened once: call heatsink.connect() again")
         self._entered = True
+        self._owner.check()
         try:
             await self._stores.open()
             await self._backoff.begin(partial(self._registry.open, self._founding_meta()))
@@ -126,6 +130,7 @@ class Heatsink:
             self._clock,
             self._rng,
             self._instruments,
+            self._owner,
         )
         self._read_side = reading
         self._coordination.coordinator.loops.append(reading.coordinate(self._coordination))
@@ -145,6 +150,7 @@ class Heatsink:
             self._clock,
             reading.pages,
             self._stores.answers_in_s,
+            self._owner,
         )
         self._log = Log(self._stores.log, parts)
         self._counters = Counters(self._stores.counters, parts, self._settings.token_ttl_s)
@@ -196,7 +202,14 @@ class Heatsink:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs beside the application and give the lease back, if the store answers."""
+        """Stop what runs beside the application and give the lease back, if the store answers.
+
+        In a forked child nothing is done: all of it is the parent's.
+        """
+        if self._owner.is_forked:
+            return
+        if self._entered:
+            self._owner.check()
         deadline_s = self._backoff.deadline_s()
         self._log = self._counters = None
         if self._read_side is not None:
@@ -249,6 +262,7 @@ class Heatsink:
             if self._make_queue is None:
                 raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
             self._queue = self._make_queue()
+            self._queue.bulk.owner.follow(self._owner)
             if self._settings.coordinate:
                 self._coordinate_queue(self._queue)
         return self._queue
@@ -272,15 +286,15 @@ class Heatsink:
     @property
     def log(self) -> Log:
         """Logs: conversations, feeds, audit trails."""
-        if self._log is None:
-            raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
+        if self._log is None or self._owner.is_forked:
+            raise self._owner.closed(CLOSED)
         return self._log
 
     @property
     def counters(self) -> Counters:
         """Counters that many add to."""
-        if self._counters is None:
-            raise Closed("this client is closed: use it inside `async with heatsink.connect(…)`")
+        if self._counters is None or self._owner.is_forked:
+            raise self._owner.closed(CLOSED)
         return self._counters
 
     @property
@@ -299,6 +313,7 @@ class Heatsink:
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
         """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
+        self._owner.check_process()
         self._tracker.record(
             check_key(key),
             check_whole("writes", writes, 0, HEAT_MAX),
@@ -321,13 +336,13 @@ class Heatsink:
 
     async def hottest(self, limit: int = 20) -> Hottest:
         """The fleet's hottest keys, with bounds on what is not known."""
-        self._check_open()
+        self._check_here()
         assert self._coordination is not None
         return await self._coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 
     async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
         """What was decided and why, the newest first; `before` is a version to go on below."""
-        self._check_open()
+        self._check_here()
         check_whole("limit", limit, 1, DECISIONS_MAX)
         if before is not None:
             check_whole("before", before, 1, HEAT_MAX)
@@ -357,7 +372,7 @@ class Heatsink:
     async def explain(self, key: str) -> Explanation:
         """Buckets now, epochs, heat, why, and what a read costs."""
         key = check_key(key)
-        self._check_open()
+        self._check_here()
         self._registry.check()
         assert self._explainer is not None
         return await self._explainer.explain(key)
@@ -370,7 +385,7 @@ class Heatsink:
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
         key = check_key(key)
-        self._check_open()
+        self._check_here()
         check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
         check_text("reason", reason, REASON_MAX)
         await self._publish(for_key(key, PIN, buckets, reason))
@@ -378,7 +393,7 @@ class Heatsink:
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
         """Let the policy decide again."""
         key = check_key(key)
-        self._check_open()
+        self._check_here()
         check_text("reason", reason, REASON_MAX)
         await self._publish(for_key(key, PIN, None, reason))
 
@@ -389,3 +404,8 @@ class Heatsink:
 
     def _check_open(self) -> None:
         _ = self.log
+
+    def _check_here(self) -> None:
+        """For calls that await: open, and in the event loop that opened it."""
+        self._check_open()
+        self._owner.check()

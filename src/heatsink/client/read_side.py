@@ -18,6 +18,7 @@ from heatsink.clock import Clock
 from heatsink.control.coordinator import Coordinator
 from heatsink.detect.tracker import Tracker
 from heatsink.errors import HeatsinkError, Retryable
+from heatsink.owner import Owner
 from heatsink.registry.decision import Decision
 from heatsink.registry.soft import SoftDecision, SoftStore
 from heatsink.stores.memory.soft import MemorySoft
@@ -42,15 +43,16 @@ class ReadSide:
         clock: Clock,
         rng: Random,
         instruments: Instruments = NONE,
+        owner: Owner | None = None,
     ) -> None:
         self.near_keys = NearKeys(clock)
         self.soft = stores.soft or MemorySoft([])
         self.note = tracker.record_read
         self.near_s = self.near_keys.near_s
-        self.reads = Reads(settings.reads, clock=clock, rng=rng, heat=self)
+        self.reads = Reads(settings.reads, clock=clock, rng=rng, heat=self, owner=owner)
         instruments.reads(self.reads)
-        self._page_reads = Reads(settings.reads, clock=clock, rng=rng)
-        self.pages = NearPages(self._page_reads, self)
+        self._page_reads = Reads(settings.reads, clock=clock, rng=rng, owner=owner)
+        self.pages = NearPages(self._page_reads, self, settings.reads.capacity)
         self.invalidation = Invalidation(stores.wire, clock, rng) if stores.wire else None
         if self.invalidation is not None:
             self.invalidation.tie(self.reads)
@@ -58,6 +60,7 @@ class ReadSide:
         self._clock = clock
         self._rng = rng
         self._instruments = instruments
+        self._owner = owner
 
     def page_stats(self) -> ReadStats:
         """What became of the pages that were asked for with `fresh_for`."""
@@ -65,7 +68,13 @@ class ReadSide:
 
     def blocking(self, soon: Callable[[Callable[[str], None], str], object]) -> BlockingReads:
         """Reads for threads. `soon` calls a function in the thread of the event loop."""
-        reads = BlockingReads(self._settings.reads, clock=self._clock, rng=self._rng, heat=self)
+        reads = BlockingReads(
+            self._settings.reads,
+            clock=self._clock,
+            rng=self._rng,
+            heat=self,
+            owner=self._owner,
+        )
         self._instruments.reads(reads)
         if self.invalidation is not None:
             post = self.invalidation.post

@@ -33,7 +33,37 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
         ) from None
     if opener is None:
         raise InvalidSetting(f"url {shown_url(url)[:80]!r} names no store we have: use {EXAMPLES}")
+    if parts.scheme == "sqlite":
+        check_slashes("url", url)
+    elif parts.scheme == "memory":
+        check_memory("url", url)
     return opener(parts, clock, must_exist)
+
+
+def check_slashes(name: str, url: str) -> None:
+    """Of a URL of a path. With fewer slashes, a part of it would be taken for something else."""
+    parts = urlsplit(url)
+    scheme, path = parts.scheme, parts.path
+    if parts.netloc:
+        cure = f"{scheme}:///{parts.netloc}{path}"
+    elif has_slashes(url) or not path:
+        return
+    elif path.startswith("/"):
+        cure = (
+            f"{scheme}:///{path} for a path from the root, or {scheme}://{path} for one from here"
+        )
+    else:
+        cure = f"{scheme}:///{path}"
+    raise InvalidSetting(f"{name} has too few slashes: write {cure}")
+
+
+def check_memory(name: str, url: str) -> None:
+    if not has_slashes(url):
+        raise InvalidSetting(f"{name} has too few slashes: write memory://")
+
+
+def has_slashes(url: str) -> bool:
+    return url.partition(":")[2].startswith("//")
 
 
 def open_alone(url: str, clock: Clock) -> SqliteAlone:

@@ -48,5 +48,9 @@ class Targets:
         else:
             self._targets[what] = decision
 
+    def forget(self, subject: str, setting: str) -> None:
+        """Drop a target that nobody repeats any more, so that memory stays bounded."""
+        self._targets.pop((subject, setting), None)
+
     def get(self, subject: str, setting: str) -> Decision | None:
         return self._targets.get((subject, setting))

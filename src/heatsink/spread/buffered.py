@@ -70,6 +70,8 @@ class BufferedCounters:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._totals.owner.is_forked:
+            return  # what is pending is the parent's to write
         if self._flusher is not None:
             self._flusher.cancel()
             await asyncio.gather(self._flusher, return_exceptions=True)
@@ -80,6 +82,7 @@ class BufferedCounters:
         """Count now, write later. The future is done when the add is durable."""
         if self._flusher is None:
             raise Closed("buffered counters are open only inside `async with`")
+        self._totals.owner.check()
         key = check_key(key)
         check_amount(amount)
         if amount == 0:

@@ -6,6 +6,7 @@ Clients name the key; which partitions its rows are in is nobody else's business
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -50,6 +51,7 @@ class Log:
         self._patience_s = parts.backoff.patience_s
         self._scheme = parts.router.scheme
         self._pages = parts.pages
+        self._owner = parts.owner
         self._is_prompt = parts.backoff.outlasts(parts.answers_in_s)
         self._cursors = Cursors(parts.registry.meta.seed)
 
@@ -70,8 +72,8 @@ class Log:
             key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
-        if self._registry.refusal:
-            self._registry.check()
+        if self._registry.refusal or get_running_loop() is not self._owner.loop:
+            self._parts.check()
         deadline_s, is_prompt = self._monotonic_s() + self._patience_s, self._is_prompt
         if id is not None:
             raw, time_ms = self._router.id_from(id)
@@ -125,6 +127,7 @@ class Log:
         read far more often than written. It never misses what this client has appended.
         """
         key = check_key(key)
+        self._owner.check()
         load = partial(self._page, key, limit, cursor, order, after, before)
         if fresh_for is None:
             if stale_for is not None:
@@ -200,8 +203,8 @@ class Log:
         """One entry by its id; None when there is none."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
-        self._tracker.record_read(key)
         deadline_s = self._parts.begin()
+        self._tracker.record_read(key)
         if not self._registry.view.knows(key, time_ms):
             await self._backoff.call(self._registry.renew, key, deadline_s)
         try:
@@ -218,8 +221,8 @@ class Log:
         """Remove an entry and leave a tombstone, so that no late retry brings it back."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
-        self._tracker.record(key)
         deadline_s = self._parts.begin()
+        self._tracker.record(key)
         partition, epoch = await self._router.place_soon(key, raw, time_ms, deadline_s)
         tombstone = Row(raw, b"", epoch.start_ms, epoch.buckets, None, deleted=True)
         delete = partial(self._store.delete, partition, tombstone)

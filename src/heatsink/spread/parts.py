@@ -9,6 +9,7 @@ from typing import Protocol
 
 from heatsink.clock import Clock
 from heatsink.detect.tracker import Tracker
+from heatsink.owner import Owner
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
@@ -60,12 +61,18 @@ class Parts:
     clock: Clock
     pages: PageCache = field(default_factory=NoPageCache)
     answers_in_s: float = math.inf
+    owner: Owner = field(default_factory=Owner)
 
     def begin(self) -> float:
         """Every call begins here: when it has to end, unless the store is not ours any more."""
+        self.check()
+        return self.clock.monotonic_s() + self.backoff.patience_s
+
+    def check(self) -> None:
+        """Refuse a caller that is not the owner, and a store that is not ours any more."""
+        self.owner.check()
         if self.registry.refusal:
             self.registry.check()
-        return self.clock.monotonic_s() + self.backoff.patience_s
 
     async def believe_nothing(self, key: str, deadline_s: float) -> None:
         """Nothing was found, which a wiped store says of every key.

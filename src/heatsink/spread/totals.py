@@ -32,6 +32,7 @@ class Writer:
 class TotalsStore:
     def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float) -> None:
         self.clock = parts.clock
+        self.owner = parts.owner
         self._age_ms_max = min(AGE_MS_MAX, int(token_ttl_s * 1000 / 4))
         self._store = store
         self._parts = parts

@@ -111,6 +111,7 @@ class Consumer:
 
     async def run(self) -> None:
         """Until `stop` is called; then hands everything over and returns."""
+        self._bulk.owner.check()
         rounds = (
             (self._balance, self._settings.member_s / 4),
             (self._tidy, TIDY_S),

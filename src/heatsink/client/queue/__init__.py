@@ -18,6 +18,7 @@ from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.checks import check_kind, shown
 from heatsink.client.chance import fresh_random
 from heatsink.client.instruments import NONE, Instruments
+from heatsink.client.urls import check_memory, check_slashes
 from heatsink.clock import Clock, SystemClock
 from heatsink.errors import Conflict, InvalidSetting, Misconfigured
 from heatsink.ids import COUNTER_BITS, TAIL_BITS, IdScheme
@@ -64,7 +65,11 @@ class Queue:
         return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
 
     async def __aenter__(self) -> Queue:
-        await self.bulk.open()
+        try:
+            await self.bulk.open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,6 +112,9 @@ def _open_stores(
         raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
     scheme = url.partition(":")[0]
     if scheme == "memory":
+        check_memory("queue", url)
+        if url != "memory://":
+            raise InvalidSetting("queue must be memory:// with nothing behind it")
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes
@@ -115,7 +123,7 @@ def _open_stores(
         raise Misconfigured("queue needs a Redis client: pip install 'heatsink[redis]'") from None
     membership = None
     if scheme == "embedded":
-        membership = join(Path(urlsplit(url).path[1:]))
+        membership = join(_folder(url))
         url = membership.url
     stores = open_queue(
         url,
@@ -135,6 +143,17 @@ def _open_stores(
             membership.leave()
 
     return replace(stores, close=close), homes
+
+
+def _folder(url: str) -> Path:
+    """Of an embedded queue. What names another folder than it seems to is refused."""
+    check_slashes("queue", url)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise InvalidSetting("queue has parts that an embedded one does not read: remove ? and #")
+    if parts.path.strip("/") == "":
+        raise InvalidSetting("queue must name a folder, as in embedded:///queue")
+    return Path(parts.path[1:])
 
 
 def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:

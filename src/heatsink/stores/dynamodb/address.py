@@ -34,6 +34,8 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse_url(parts: SplitResult) -> Address:
     """A part that means nothing is refused, not passed over: somebody meant something by it."""
+    if not parts.netloc and (table := parts.path.strip("/")):
+        raise InvalidSetting(f"url must have two slashes: write dynamodb://{table}?region=…")
     if parts.path.strip("/") or parts.fragment:
         extra = shown_url(parts.path + parts.fragment)
         raise InvalidSetting(

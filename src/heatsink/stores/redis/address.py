@@ -75,6 +75,8 @@ def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> Address
     scheme, _, variant = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}")
+    if not url.partition(":")[2].startswith("//"):
+        raise InvalidSetting(f"{name} lacks its two slashes: {EXAMPLES}")
     kind = KINDS[variant]
     secret, _, hosts = parts.netloc.rpartition("@")
     user, _, password = secret.partition(":")

@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 
 from heatsink.clock import Clock
 from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
+from heatsink.owner import Owner
 
 from .address import Address
 from .places import KnownKeys
@@ -85,6 +86,7 @@ class Connection:
         self._address = address
         self._clock = clock
         self._rng = rng
+        self._owner = Owner()
         self._driver: Driver | None = None
         self._opening = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -100,6 +102,7 @@ class Connection:
 
         Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`.
         """
+        self._owner.check()
         async with self._turns:
             if self._is_closed:
                 raise Closed.meanwhile(f"the connection to Redis at {self._address}")

@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import Any, Generic, TypeVar
 
 from heatsink.errors import Closed, HeatsinkError, Unavailable
+from heatsink.owner import Owner
 
 BATCH_MAX = 500
 BUSY_S = 1.0  # longer than a commit takes; who wants to wait longer retries
@@ -76,26 +77,22 @@ class Writer:
         self._run_batch = run_batch
         self._check_file = check_file
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner = Owner()
         self._thread: Thread | None = None
         self._closed = False
 
     def submit(self, operation: Operation[Result]) -> asyncio.Future[Result]:
         if self._closed:
             raise Closed.meanwhile("the SQLite store")
+        self._owner.check()
         if self._thread is None:
             self._start()
-        elif asyncio.get_running_loop() is not self._loop:
-            raise Closed(
-                "this client belongs to another event loop: connect in the one that uses it"
-            )
-        assert self._loop is not None
-        future: asyncio.Future[Result] = self._loop.create_future()
+        assert self._owner.loop is not None
+        future: asyncio.Future[Result] = self._owner.loop.create_future()
         self._jobs.put(Job(operation, future))
         return future
 
     def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._thread = Thread(target=self._work, name="heatsink-sqlite-writer", daemon=True)
         self._thread.start()
 
@@ -139,9 +136,9 @@ class Writer:
         return batch
 
     def _report(self, batch: Sequence[Job[Any]]) -> None:
-        assert self._loop is not None
+        assert self._owner.loop is not None
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_settle_all, batch)
+            self._owner.loop.call_soon_threadsafe(_settle_all, batch)
 
     async def close(self) -> None:
         """Finish what was submitted, then stop."""
