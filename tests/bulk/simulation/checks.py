@@ -11,15 +11,20 @@ from .history import History, Violation
 
 
 def leftovers(server: MemoryQueueServer) -> list[str]:
-    """What partitions should not hold for ever."""
-    left = []
+    """What partitions should not hold for ever.
+
+    A plan that is lost may leave staged parts in partitions that nobody owns until it has as many
+    again: they were never accepted.
+    """
+    left, plan = [], server.fleet._fleet.plan
     for number, queue in server.queue.partitions.items():
+        is_unowned = plan is not None and number >= plan.high_water
         left += [f"{attempt} is leased in {number}" for attempt in queue.leases]
         left += [f"the end of {part} stays in {number}" for part in queue.outbox]
         left += [
             f"{share.part.batch} is {share.state} in {number}"
             for share in queue.shares.values()
-            if share.state != "finished"
+            if share.state != "finished" and not (is_unowned and share.state == "staged")
         ]
     return left
 

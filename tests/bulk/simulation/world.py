@@ -408,7 +408,7 @@ class World:
         if total > progress.accepted or min(*parts, progress.running) < 0:
             raise Violation(f"{id} shows {total} of {progress.accepted} items: {progress}")
         record = self.server.batches._batches.get(id)
-        if progress.is_final and record and record.is_final and record.state == progress.state:
+        if progress.is_final and record and record.is_sealed and record.state == progress.state:
             self.history.ended[id] = (record.state, record.lap, record.restored)
             if self.loses_power and self.rng.random() < 0.3:
                 self._lose_power_soon()
