@@ -14,6 +14,7 @@ from random import Random
 from time import perf_counter
 from uuid import uuid4
 
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
 from heatsink.clock import SystemClock, now_ms
 from heatsink.stores.redis.address import parse
@@ -34,7 +35,9 @@ SERVICE_US = 20
 
 @asynccontextmanager
 async def queue(url: str) -> AsyncIterator[QueueStores]:
-    stores = open_queue(url, SystemClock(), Random(1), stage=uuid4().hex, durability="relaxed")
+    stores = open_queue(
+        url, SystemClock(), Random(1), BulkSettings(stage=uuid4().hex, durability="relaxed")
+    )
     await stores.fleet.own(PARTITION, "me", 600_000)
     yield stores
     await stores.close()

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -41,8 +42,7 @@ async def redis_queue(
         patient_url(url),
         clock,
         Random(1),
-        stage=stage or f"test-{uuid4().hex}",
-        durability="relaxed",
+        BulkSettings(stage=stage or f"test-{uuid4().hex}", durability="relaxed"),
         now_ms=lambda: (of_server or clock).now_s() * 1000,
     )
     try:

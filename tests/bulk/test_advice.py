@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.advice import OWN_REDIS, READINGS, Advisor
 from heatsink.bulk.store import LEGACY, Outcome, ServerHealth, Slice
 from heatsink.bulk.work.meter import OTHERS, TENANTS_MAX, WorkMeter
@@ -54,7 +55,9 @@ def test_a_busy_moment_is_nothing_and_room_takes_the_advice_back() -> None:
 @pytest.mark.parametrize("make", [RedisServer, RedisCluster])
 async def test_servers_tell_how_they_are(make: type[RedisServer]) -> None:
     with real(make) as server:
-        stores = open_queue(server.url, SystemClock(), Random(1), durability="relaxed")
+        stores = open_queue(
+            server.url, SystemClock(), Random(1), BulkSettings(durability="relaxed")
+        )
         (found,) = await stores.health(2)
         await stores.close()
     assert found.partitions == (LEGACY, 0, 1)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from heatsink.bulk.batch import Rate
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import QueueStores, Setback, Slice
 from heatsink.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -275,7 +276,10 @@ async def test_the_clock_of_a_real_server_goes_back(server: RedisServer) -> None
     """By its own TIME: what the slot last saw of it lies an hour ahead."""
     stage = f"test-{uuid4().hex}"
     stores = open_queue(
-        patient_url(server.url), SystemClock(), Random(1), stage=stage, durability="relaxed"
+        patient_url(server.url),
+        SystemClock(),
+        Random(1),
+        BulkSettings(stage=stage, durability="relaxed"),
     )
     connection = Connection(patient(server.url), SystemClock(), Random(1))
     meta = f"{QueueKeys(stage).partition(PARTITION)}meta"

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.items import digest_of
 from heatsink.bulk.store import Chunk, Part, PartCounts, QueueStores
 from heatsink.clock import SystemClock
@@ -28,7 +29,9 @@ OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the comman
 
 @asynccontextmanager
 async def opened(url: str, durability: Durability = "fsync") -> AsyncIterator[QueueStores]:
-    stores = open_queue(patient_url(url), SystemClock(), Random(1), durability=durability)
+    stores = open_queue(
+        patient_url(url), SystemClock(), Random(1), BulkSettings(durability=durability)
+    )
     try:
         await stores.open()
         yield stores
@@ -57,7 +60,7 @@ async def test_a_server_without_a_log_is_refused_with_the_cure(server: RedisServ
 
 async def test_a_durability_that_is_none_is_refused(server: RedisServer) -> None:
     with pytest.raises(InvalidSetting, match="durability must be"):
-        open_queue(server.url, SystemClock(), Random(1), durability="maybe")  # type: ignore[arg-type]
+        open_queue(server.url, SystemClock(), Random(1), BulkSettings(durability="maybe"))  # type: ignore[arg-type]
 
 
 async def test_what_was_synced_survives_a_kill() -> None:
@@ -161,7 +164,7 @@ async def test_a_place_that_is_down_does_not_keep_the_others_from_opening() -> N
     with real(lambda: RedisServer(append_only=True)) as home, real(RedisServer) as other:
         other.kill()
         places = {PARTITION: other.url}
-        stores = open_queue(home.url, SystemClock(), Random(1), places=places)
+        stores = open_queue(home.url, SystemClock(), Random(1), BulkSettings(places=places))
         await stores.open()
         await stage(stores, PARTITION + 1)
         await confirm(stores, PARTITION + 1)
@@ -256,7 +259,7 @@ async def test_replicas_that_are_connected_have_to_acknowledge() -> None:
             await confirm(stores)
             assert "cmdstat_wait:" in primary.command("INFO", "commandstats")
             assert replica.command("DBSIZE") != "0"
-        demanding = open_queue(primary.url, SystemClock(), Random(1), replicas=2)
+        demanding = open_queue(primary.url, SystemClock(), Random(1), BulkSettings(replicas=2))
         await demanding.open()
         await stage(demanding)
         with pytest.raises(Unavailable, match=r"1 of 2 replicas .* acknowledged"):

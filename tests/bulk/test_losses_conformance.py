@@ -39,7 +39,7 @@ async def test_a_missing_chunk_is_passed_over_and_its_items_are_lost(driver: Dri
     await lose_chunk(driver.stores, "a", 1)
     found = places(await driver.slices())
     assert sorted(found) == [("a/0", 0, 2), ("a/2", 0, 4), ("b/0", 0, 2)]
-    assert await driver.stores.queue.gaps(PARTITION, "a", 3) == [(1, 0, -1)]
+    assert await driver.stores.losses.gaps(PARTITION, "a", 3) == [(1, 0, -1)]
 
 
 async def test_a_part_with_missing_chunks_ends(driver: Driver) -> None:
@@ -63,7 +63,7 @@ async def test_a_chunk_that_vanishes_between_two_tries_is_lost_item_by_item(
     assert await driver.slices() == []
     counts = await driver.counts("a")
     assert (counts.done, counts.lost, counts.running, counts.state) == (1, 2, 0, "finished")
-    gaps = await driver.stores.queue.gaps(PARTITION, "a", 1)
+    gaps = await driver.stores.losses.gaps(PARTITION, "a", 1)
     lost = {offset + i for chunk, offset, count in gaps for i in range(count) if chunk == 0}
     assert lost == {1, 2}
 
@@ -77,13 +77,13 @@ async def test_a_part_that_is_gone_keeps_nobody_from_working(driver: Driver) -> 
     assert not await driver.settle(held, "d")
     await driver.wait(60_000)
     assert await driver.work() == 0
-    assert await driver.stores.queue.live_parts(PARTITION, "", 10) == []
+    assert await driver.stores.losses.live_parts(PARTITION, "", 10) == []
 
 
 async def test_chunks_that_were_never_staged_are_gaps(driver: Driver) -> None:
     await driver.submit("a", [2, 2], release=False)
-    assert await driver.stores.queue.gaps(PARTITION, "a", 4) == [(2, 0, -1), (3, 0, -1)]
-    assert await driver.stores.queue.gaps(PARTITION, "nobody", 4) == []
+    assert await driver.stores.losses.gaps(PARTITION, "a", 4) == [(2, 0, -1), (3, 0, -1)]
+    assert await driver.stores.losses.gaps(PARTITION, "nobody", 4) == []
 
 
 async def test_live_parts_are_those_that_were_released_and_have_not_ended(driver: Driver) -> None:
@@ -91,7 +91,7 @@ async def test_live_parts_are_those_that_were_released_and_have_not_ended(driver
         await driver.submit(name, [1], release=name != "d")
     await driver.steer("b", "pause", since=1)
     await driver.steer("c", "cancel", since=1)
-    queue = driver.stores.queue
+    queue = driver.stores.losses
     names = {part.id: part.batch for part in await queue.live_parts(PARTITION, "", 10)}
     assert names == {"a": "batch-a", "b": "batch-b"}
     first: list[LivePart] = await queue.live_parts(PARTITION, "", 1)
@@ -104,13 +104,13 @@ async def test_a_part_keeps_the_newest_record_of_its_batch(
 ) -> None:
     await driver.submit("a", [1], release=False)
     old, new = (Batch("batch-a", "mail", "ada", 1, "running", version=n) for n in (1, 2))
-    assert await stores.queue.record_of(PARTITION, "a") is None
+    assert await stores.losses.record_of(PARTITION, "a") is None
     for record in (new, old):
         steer = stores.queue.steer
         await steer(PARTITION, "a", "release", 3, record.version, record)
-    assert await stores.queue.record_of(PARTITION, "a") == new
+    assert await stores.losses.record_of(PARTITION, "a") == new
     assert (await driver.counts("a")).lap == 3
-    assert await stores.queue.record_of(PARTITION, "nobody") is None
+    assert await stores.losses.record_of(PARTITION, "nobody") is None
 
 
 async def test_a_record_is_put_back_unless_a_newer_one_is_there(stores: QueueStores) -> None:

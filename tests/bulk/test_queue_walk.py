@@ -181,8 +181,8 @@ class Walk:
     async def look(self) -> None:
         for part in [*self.parts, "nobody"]:
             await self.both(lambda s, part=part: s.queue.part(PARTITION, part))  # type: ignore[misc]
-            await self.both(lambda s, part=part: s.queue.gaps(PARTITION, part, 4))  # type: ignore[misc]
-        live = await self.both(lambda s: s.queue.live_parts(PARTITION, "", 100), _sorted_parts)
+            await self.both(lambda s, part=part: s.losses.gaps(PARTITION, part, 4))  # type: ignore[misc]
+        live = await self.both(lambda s: s.losses.live_parts(PARTITION, "", 100), _sorted_parts)
         assert {part.id for part in live} <= set(self.parts)
         await self.both_loads(lambda s: s.queue.load(PARTITION))
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from heatsink.bulk.batch import Batch, Rate
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
 from heatsink.errors import InvalidSetting
 from heatsink.stores.redis.connection import Connection
@@ -167,7 +168,10 @@ async def test_a_part_that_ended_expires_once_its_end_was_reported(
 async def test_partitions_can_be_on_another_redis(clock: ManualClock) -> None:
     with real(RedisServer) as home, real(RedisServer) as other:
         stores = open_queue(
-            home.url, clock, Random(1), durability="relaxed", places={PARTITION: other.url}
+            home.url,
+            clock,
+            Random(1),
+            BulkSettings(durability="relaxed", places={PARTITION: other.url}),
         )
         part = Part("a", "a", "ada", "mail", NOW_MS, "mail/ada")
         await stores.queue.stage(PARTITION + 1, part, [Chunk(0, 1, b"x")])
@@ -182,12 +186,12 @@ async def test_partitions_can_be_on_another_redis(clock: ManualClock) -> None:
 @pytest.mark.parametrize("places", [{"x": "redis://a"}, {-2: "redis://a"}, {1: "http://a"}])
 def test_places_must_be_numbers_and_urls(places: dict[int, str], clock: ManualClock) -> None:
     with pytest.raises(InvalidSetting, match="places"):
-        open_queue("redis://a", clock, Random(1), places=places)
+        open_queue("redis://a", clock, Random(1), BulkSettings(places=places))
 
 
 async def test_scripts_come_back_after_a_restart(clock: ManualClock) -> None:
     with real(RedisServer) as server:
-        stores = open_queue(server.url, clock, Random(1), durability="relaxed")
+        stores = open_queue(server.url, clock, Random(1), BulkSettings(durability="relaxed"))
         assert await stores.fleet.own(1, "me", 1_000)
         server.command("SCRIPT", "FLUSH")
         assert not await stores.fleet.own(1, "you", 1_000)
@@ -196,7 +200,7 @@ async def test_scripts_come_back_after_a_restart(clock: ManualClock) -> None:
 
 async def test_a_bell_through_sentinel_rings_too(clock: ManualClock) -> None:
     with real(RedisSentinel) as group:
-        stores = open_queue(group.url, clock, Random(1), durability="relaxed")
+        stores = open_queue(group.url, clock, Random(1), BulkSettings(durability="relaxed"))
         wait = asyncio.ensure_future(stores.bell.wait(60.0))
         assert await ring_until_heard(Driver(stores, clock), wait) == {PARTITION}
         await stores.close()
@@ -206,7 +210,7 @@ async def test_a_bell_without_a_redis_just_waits_and_rings_when_it_is_back(
     clock: ManualClock,
 ) -> None:
     with real(RedisServer) as server:
-        stores = open_queue(server.url, clock, Random(1), durability="relaxed")
+        stores = open_queue(server.url, clock, Random(1), BulkSettings(durability="relaxed"))
         server.kill()
         wait = asyncio.ensure_future(stores.bell.wait(3.0))
         await asyncio.sleep(0.1)
@@ -223,8 +227,10 @@ async def test_two_stages_share_a_redis_without_meeting(
     server: RedisServer, clock: ManualClock
 ) -> None:
     mine, yours = uuid4().hex, uuid4().hex
-    first = open_queue(server.url, clock, Random(1), stage=mine, durability="relaxed")
-    second = open_queue(server.url, clock, Random(1), stage=yours, durability="relaxed")
+    first = open_queue(server.url, clock, Random(1), BulkSettings(stage=mine, durability="relaxed"))
+    second = open_queue(
+        server.url, clock, Random(1), BulkSettings(stage=yours, durability="relaxed")
+    )
     await Driver(first, clock).submit("a", [1])
     assert await second.queue.part(PARTITION, "a") is None
     await first.close()

@@ -95,7 +95,7 @@ class Reconciler:
 
     async def _gaps(self, place: PartPlace) -> tuple[Span, ...]:
         gaps = await self._patience.call(
-            self._stores.queue.gaps, place.partition, place.id, chunks_in(place.runs)
+            self._stores.losses.gaps, place.partition, place.id, chunks_in(place.runs)
         )
         return place.at(gaps)
 
@@ -195,10 +195,10 @@ class Reconciler:
 
     async def _carried(self, partition: int, live: LivePart) -> Batch | None:
         """The newest record that any of the batch's parts carries."""
-        newest = await self._patience.call(self._stores.queue.record_of, partition, live.id)
+        newest = await self._patience.call(self._stores.losses.record_of, partition, live.id)
         for place in newest.parts if newest else ():
             try:
-                other = await self._stores.queue.record_of(place.partition, place.id)
+                other = await self._stores.losses.record_of(place.partition, place.id)
             except HeatsinkError:
                 continue  # that server is away
             if newest is not None and other is not None and other.version > newest.version:

@@ -240,6 +240,10 @@ class QueueStore(Protocol):
         self, partition: int, part: str, after: str, limit: int
     ) -> list[FailedItem]: ...
 
+
+class LossStore(Protocol):
+    """What partitions tell of parts, to find what a server has lost."""
+
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
         """Where items are missing in a part that was staged with so many chunks."""
 
@@ -400,6 +404,7 @@ class QueueStores:
     """One queue as a process sees it."""
 
     queue: QueueStore
+    losses: LossStore
     batches: BatchStore
     limits: LimitStore
     fleet: FleetStore

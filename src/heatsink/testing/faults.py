@@ -133,6 +133,7 @@ def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
     return replace(
         stores,
         queue=far(stores.queue),
+        losses=far(stores.losses),
         batches=far(stores.batches),
         limits=far(stores.limits),
         fleet=far(stores.fleet),

@@ -140,6 +140,7 @@ class LossyServer(MemoryQueueServer):
 
         return QueueStores(
             queue=routed("queue"),
+            losses=routed("queue"),
             batches=routed("batches"),
             limits=routed("limits"),
             fleet=routed("fleet"),

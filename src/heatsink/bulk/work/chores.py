@@ -66,7 +66,7 @@ class Housekeeping:
     async def look_at_parts(self, partition: int) -> None:
         """The records of parts that run must be there, some parts at a time."""
         after = self._after.get(partition, "")
-        parts = await self._stores.queue.live_parts(partition, after, PAGE)
+        parts = await self._stores.losses.live_parts(partition, after, PAGE)
         self._after[partition] = parts[-1].id if len(parts) == PAGE else ""
         for part in parts:
             await self._bulk.reconciler.adopt(partition, part)

@@ -125,15 +125,7 @@ def _open_stores(
     if scheme == "embedded":
         membership = join(_folder(url))
         url = membership.url
-    stores = open_queue(
-        url,
-        clock,
-        rng,
-        stage=settings.stage,
-        durability=settings.durability,
-        places=settings.places,
-        replicas=settings.replicas,
-    )
+    stores = open_queue(url, clock, rng, settings)
     homes = RedisHomes(url, settings.stage, clock, rng)
 
     async def close() -> None:

@@ -29,8 +29,10 @@ class MemoryQueueServer:
         """The view of one process, whose clock this is; only its bell is its own."""
         bell, witness = MemoryBell(self._clock), Witness(clock or self._clock)
         self.queue.bells.append(bell)
+        queue = self.queue.seen_by(witness)
         return QueueStores(
-            queue=self.queue.seen_by(witness),
+            queue=queue,
+            losses=queue,
             batches=self.batches,
             limits=self.limits.seen_by(witness),
             fleet=self.fleet.seen_by(witness),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
+from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.slot_time import Witness
 from heatsink.bulk.store import QueueStores
 from heatsink.checks import check_number
@@ -14,16 +14,17 @@ from heatsink.stores.redis.soft import RedisSoft
 
 from .batches import RedisBatches
 from .bell import RedisBell
-from .durability import Durability, RedisBarrier
+from .durability import RedisBarrier
 from .fleet import RedisFleet
 from .health import Doctor
-from .keys import STAGE, QueueKeys
+from .keys import QueueKeys
 from .limits import RedisLimits
 from .places import Places
 from .queue import RedisQueue
 from .scripts import Now, SlotClock, server_time
 
 KEEP_S = 7 * 24 * 3600.0
+DEFAULTS = BulkSettings()
 
 __all__ = ["KEEP_S", "open_queue"]
 
@@ -32,22 +33,19 @@ def open_queue(
     url: str,
     clock: Clock,
     rng: Random,
+    settings: BulkSettings = DEFAULTS,
     *,
-    stage: str = STAGE,
-    durability: Durability = "fsync",
-    places: Mapping[int, str] | None = None,
     keep_s: float = KEEP_S,
-    replicas: int | None = None,
     now_ms: Now = server_time,
 ) -> QueueStores:
-    """The queue at `url`. `places` puts partitions on other Redises: {3: "redis://other"}.
+    """The queue at `url`: `settings` has its stage, its places and what is durable.
 
-    Ended parts are kept for `keep_s`. `replicas` have to acknowledge what is accepted. `now_ms` is
-    for tests: the clock of the server.
+    Ended parts are kept for `keep_s`. `now_ms` is for tests: the clock of the server.
     """
-    keys, homes = QueueKeys(stage), Places(url, clock, rng, places)
+    keys = QueueKeys(settings.stage)
+    homes = Places(url, clock, rng, settings.places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
-    barrier = RedisBarrier(homes, keys, clock, durability, replicas)
+    barrier = RedisBarrier(homes, keys, clock, settings.durability, settings.replicas)
     time = SlotClock(Witness(clock), now_ms)
     queue = RedisQueue(homes, keys, keep_ms, time)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
@@ -59,6 +57,7 @@ def open_queue(
 
     return QueueStores(
         queue=queue,
+        losses=queue,
         batches=RedisBatches(homes.home, keys),
         limits=RedisLimits(homes.home, keys, time),
         fleet=RedisFleet(homes.home, keys, queue, time),
