@@ -116,7 +116,9 @@ def gone(batch: Batch, part: str, now_ms: int) -> Batch:
 def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
     """A server has lost some items of a part that goes on with the others."""
     place = next((place for place in batch.parts if place.id == part), None)
-    return batch if place is None else _missing(batch, place, missing)
+    if place is None or any(end.part == part for end in batch.ends):
+        return batch  # somebody else has found out meanwhile how it ended
+    return _missing(batch, place, missing)
 
 
 def found_again(batch: Batch, part: str) -> Batch:
