@@ -238,7 +238,8 @@ def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
 def _is_odd(batch: Batch, place: PartPlace, counts: PartCounts | None) -> bool:
     end = next((end for end in batch.ends if end.part == place.id), None)
     if end is not None:
-        return counts is not None and changes.is_gone(end, place)
+        is_back = counts is not None and counts.size > counts.lost
+        return is_back and changes.is_gone(end, place)
     if counts is None or _lacks(place, counts) or counts.recorded > batch.version:
         return True
     return counts.state == "finished" and counts.lap == batch.lap
