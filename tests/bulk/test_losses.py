@@ -193,7 +193,7 @@ async def test_a_missing_chunk_hurts_nobody_else() -> None:
         for other in others:
             assert (await world.bulk.wait(other.id, 60.0)).state == "done"
         progress = await world.bulk.wait("x", 60.0)
-        assert (progress.state, progress.done, progress.missing) == ("lost", 900, ((300, 100),))
+        assert (progress.state, progress.done, progress.missing) == ("lost", 900, [(300, 100)])
         world.ran.clear()
         await world.bulk.submit("note", range(1_000), id="x", tenant="ann")
         assert (await world.bulk.wait("x", 60.0)).state == "done"

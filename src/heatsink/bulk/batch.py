@@ -181,7 +181,7 @@ class Progress(msgspec.Struct, frozen=True):
     reason: str = ""
     """Why it was aborted, which items were lost, or what it waits for: a worker that can run it,
     or, if that is all that is left, its rate limit or back-off."""
-    missing: tuple[Span, ...] = ()
+    missing: list[Span] = []
     """Which items were lost: the index of the first and how many, for each range."""
 
     @property

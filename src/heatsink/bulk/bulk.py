@@ -309,7 +309,7 @@ class Bulk:
             waiting=waiting,
             eta_s=eta_s,
             reason=reason,
-            missing=batch.missing,
+            missing=list(batch.missing),
         )
 
     async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:

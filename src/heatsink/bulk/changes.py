@@ -70,7 +70,7 @@ def tried_again(batch: Batch) -> Batch:
     """Only what failed runs again, and the batch ends anew. Said twice, it changes nothing."""
     if batch.state == "running" and batch.lap:
         return batch
-    if batch.missing:
+    if batch.missing and batch.state != "cancelled":
         raise Conflict(
             f"batch {batch.id!r} has lost {batch.lost:,} items: submit the same items with that id "
             "first, then retry what failed"
@@ -182,7 +182,7 @@ def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:
 
 def reason(batch: Batch, offered: Collection[str]) -> str:
     """Why it was aborted, what it lost, or why it waits: `offered` are actions of live workers."""
-    if batch.missing:
+    if batch.missing and batch.state != "cancelled":
         return (
             f"the queue's server lost {batch.lost:,} of {batch.items:,} items "
             f"({named(batch.missing)}): submit the same items with id={batch.id!r} to run these"

@@ -91,13 +91,16 @@ class Reconciler:
 
     async def _missing(self, batch: Batch, end: PartEnd) -> Sequence[Span]:
         place = next((place for place in batch.parts if place.id == end.part), None)
-        return await self._gaps(place) if place and end.items < place.items else ()
+        lost = place.items - end.items if place else 0
+        return await self._gaps(place, lost) if place and lost > 0 else ()
 
-    async def _gaps(self, place: PartPlace) -> tuple[Span, ...]:
+    async def _gaps(self, place: PartPlace, lost: int) -> tuple[Span, ...]:
+        """Which items are missing. Where that cannot be told, all of the part: better twice."""
         gaps = await self._patience.call(
             self._stores.losses.gaps, place.partition, place.id, chunks_in(place.runs)
         )
-        return place.at(gaps)
+        found = place.at(gaps)
+        return found if total(found) >= lost else place.spans
 
     async def _conclude(self, ids: Sequence[str]) -> set[str]:
         """Those whose record is durable. What has ended is told, then kept for a while."""
@@ -150,7 +153,8 @@ class Reconciler:
             return lambda known: changes.gone(known, place.id, now)
         if any(end.part == place.id for end in batch.ends):
             return lambda known: changes.found_again(known, place.id)
-        missing = await self._gaps(place) if _lacks(place, counts) else place.missing
+        lost = place.items - (counts.size - counts.lost)
+        missing = await self._gaps(place, lost) if _lacks(place, counts) else place.missing
         if counts.state != "finished":
             return lambda known: changes.short(known, place.id, missing)
         ended = (counts.lap, counts.done, counts.failed, counts.cancelled)

@@ -151,7 +151,7 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
         return
     for name in progress.__struct_fields__:
         value = getattr(progress, name)
-        if value not in ("", None, ()):
+        if value not in ("", None, []):
             text = f"{value:,}" if isinstance(value, int) else _plain(str(value))
             click.echo(f"{name:<10} {text}")
 

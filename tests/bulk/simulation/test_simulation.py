@@ -28,7 +28,7 @@ def test_a_seed_replays_exactly(seed: int) -> None:
 
 
 def test_runs_are_not_vacuous() -> None:
-    histories = [simulate(seed) for seed in range(8)]
+    histories = [simulate(seed) for seed in range(16)]
     events = sum((history.events for history in histories), Counter[str]())
     errors = sum((history.errors for history in histories), Counter[str]())
     assert sum(history.starts.total() for history in histories) > 1_000

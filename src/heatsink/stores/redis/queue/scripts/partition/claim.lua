@@ -30,7 +30,7 @@ end
 local function expire()
   local late = redis.call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, EXPIRE_MAX)
   for _, name in ipairs(late) do
-    local lease = find_lease(name)
+    local lease = find_lease(name) or { attempt = name, handle = '', marks = '' }
     local p, places = find_part(lease.handle), {}
     forget_lease(lease)
     for i = 1, p and #lease.marks or 0 do
