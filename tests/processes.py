@@ -52,7 +52,7 @@ def serving(
 ) -> Iterator[Served]:
     """Started and ready; ended at the end, with its log read to the last line."""
     port_flag = "--metrics-port" if command == "worker" else "--port"
-    whole = command_line(command, *flags, port_flag, "0", files=files)
+    whole = command_line(command, port_flag, "0", *flags, files=files)
     process = subprocess.Popen(
         whole, cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
