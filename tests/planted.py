@@ -6,7 +6,7 @@ of them is found shows that the simulation bites.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -39,7 +39,12 @@ def hold(
     return ran
 
 
-def find(plant: Plant, simulate: Simulate, seeds: range, violations: Violations) -> None:
+def from_seed(first: int, count: int) -> list[int]:
+    """All seeds below `count`, from the one on where a bug was found last."""
+    return [*range(first, count), *range(first)]
+
+
+def find(plant: Plant, simulate: Simulate, seeds: Sequence[int], violations: Violations) -> None:
     with plant():
         for seed in seeds:
             try:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.planted import find, hold
+from tests.planted import find, from_seed, hold
 
 from .bugs import BUGS
 from .history import Violation
@@ -15,6 +15,14 @@ from .world import simulate
 SEEDS = 110
 SEEDS_PER_TEST = 10
 SEEDS_PER_BUG = 200
+FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
+    "wishes_that_are_told_only_once": 30,
+    "a_generation_for_all_submissions": 57,
+    "no_sync_before_the_seal": 18,
+    "a_restoration_that_doubles_items": 19,
+    "a_lost_record_that_is_not_rebuilt": 10,
+    "an_end_that_is_told_before_it_is_durable": 97,
+}
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
@@ -42,4 +50,4 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)
+    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
