@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.bulk.slot_time import BELIEVE_MS, STEP_MS, Evidence, SlotTime, Witness, time_after
+from heatsink.bulk.slot_time import (
+    BELIEVE_MS,
+    STEP_MS,
+    Evidence,
+    SlotTime,
+    Witness,
+    moved_along,
+    time_after,
+)
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue.scripts import SlotClock
 from heatsink.testing import ManualClock
@@ -193,3 +201,18 @@ class _Same(Witness):
 
     def evidence(self, _slot: str) -> Evidence:
         return self._evidence
+
+
+def test_what_was_promised_in_a_doubt_moves_along_with_all_of_the_gap() -> None:
+    """Also if the clock steps once more in the very call that ends the doubt."""
+    hour_ms, stranger = 3_600_000.0, Evidence(0.0, 0.0)
+    time = SlotTime(0.0, 0.0, 0.0).passed(hour_ms, stranger)
+    assert time.gap_ms
+    now_ms = hour_ms
+    while time.waited_ms < BELIEVE_MS - STEP_MS:
+        now_ms += STEP_MS
+        time = time.passed(now_ms, stranger)
+    due_ms = time.own_ms + 500
+    believed = time.passed(now_ms + hour_ms, stranger)
+    assert not believed.gap_ms
+    assert moved_along(due_ms, believed) - believed.own_ms == due_ms - time.own_ms

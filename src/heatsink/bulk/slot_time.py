@@ -108,7 +108,7 @@ class SlotTime(msgspec.Struct, frozen=True):
             knows = evidence.up_ms >= gap_ms or waited_ms >= STEP_MS
             is_true = (knows and abs(apart_ms) <= AGREE_MS) or waited_ms >= BELIEVE_MS
         if is_true:
-            late_ms = min(self.gap_ms, gap_ms)
+            late_ms = gap_ms if self.gap_ms else 0.0  # all of it, also if it grew just now
             return SlotTime(server_ms, own_ms + gap_ms, wall_ms, late_ms=late_ms)
         return SlotTime(server_ms, own_ms, wall_ms, gap_ms, waited_ms, before_ms)
 

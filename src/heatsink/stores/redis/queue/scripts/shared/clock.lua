@@ -39,7 +39,7 @@ do
         is_true = knows and math.abs(wall - before - gap - waited) <= AGREE_MS
           or waited >= BELIEVE_MS
       end
-      if is_true then own, gap, late = own + gap, 0, math.min(gap_was, gap) end
+      if is_true then own, late, gap = own + gap, gap_was > 0 and gap or 0, 0 end
     end
     if gap == 0 then waited, before = 0, 0 end
   end
