@@ -44,7 +44,8 @@ async def kill_workers(
     for _ in range(kills):
         until(lambda: sum(map(workers.is_ready, running)) > 1)
         await asyncio.sleep(rng.uniform(0.2, 0.6))
-        victim = next(filter(workers.is_ready, running))
+        until(lambda: any(process.pid in busy(workers) for process in running))
+        victim = next(process for process in running if process.pid in busy(workers))
         workers.kill(victim)
         running.remove(victim)
         running.append(workers.start())
@@ -56,6 +57,11 @@ async def kill_workers(
     check_reruns(workers)
     for process in running:
         workers.kill(process)
+
+
+def busy(workers: Workers) -> set[int]:
+    """Processes that have run something: one that owns no partition holds nothing."""
+    return {start.pid for start in workers.journal()}
 
 
 def check_reruns(workers: Workers) -> None:
