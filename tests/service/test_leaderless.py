@@ -54,6 +54,7 @@ def widowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, 
         ]
         until(lambda: httpx.get(served.url + "/v1/status").json()["leader"])
         assert "in force within a second" in ask(served, "pin", "led", "4", "--reason", "x")
+        until(lambda: "led: 4 bucket(s)" in ask(served, "explain", "led"))
         assert "leader" in ask(served, "doctor")
         assert "nobody leads" not in ask(served, "doctor") + run("doctor", "--store", store).stdout
         for coordinator in coordinators:
