@@ -362,19 +362,6 @@ def a_restoration_that_doubles_items() -> Iterator[None]:
 
 
 @bug
-def a_look_that_releases_before_the_seal_is_durable() -> Iterator[None]:
-    """Whoever looks finds staged parts of a sealed batch, and the power fails right after."""
-
-    async def at_once(self: Bulk, batch: Batch, states: Any) -> Batch:
-        for verb in changes.unheard(batch, states):
-            await self._tell_parts(batch, verb)
-        return batch
-
-    with patch.object(Bulk, "_tell_again", at_once):
-        yield
-
-
-@bug
 def a_version_that_is_compared_without_its_tag() -> Iterator[None]:
     """A server that went back gives a version out again: an old change replaces a newer one."""
     update = MemoryBatches.update

@@ -22,6 +22,7 @@ FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "a_restoration_that_doubles_items": 19,
     "a_lost_record_that_is_not_rebuilt": 10,
     "an_end_that_is_told_before_it_is_durable": 97,
+    "a_version_that_is_compared_without_its_tag": 118,
 }
 
 
