@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -31,14 +32,19 @@ RUNS: dict[str, Callable[[int], object]] = {
 VIOLATIONS = (Violation, reads.Violation, timelines.Violation)
 
 
-def failure_of(seed: int, names: list[str]) -> str | None:
+def play(seed: int, names: list[str]) -> tuple[str | None, set[str]]:
+    """The first violation on this seed, and the events that happened on the way."""
+    happened: set[str] = set()
     for name in names:
         try:
-            RUNS[name](seed)
+            history = RUNS[name](seed)
         except VIOLATIONS as violation:
             replay = f"./dev soak --of {name} --first {seed} --seeds 1"
-            return f"seed {seed}: {name}: {violation}\n  replay: {replay}"
-    return None
+            return f"seed {seed}: {name}: {violation}\n  replay: {replay}", happened
+        events = getattr(history, "events", None)
+        if isinstance(events, Counter):
+            happened |= {f"{name}: {event}" for event, times in events.items() if times}
+    return None, happened
 
 
 def main() -> int:
@@ -48,15 +54,20 @@ def main() -> int:
     parser.add_argument("--of", choices=RUNS, help="one of the simulations; else all")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    play = partial(failure_of, names=[options.of] if options.of else list(RUNS))
+    play_seed = partial(play, names=[options.of] if options.of else list(RUNS))
     failures = 0
+    seeds_with: Counter[str] = Counter()
     with ProcessPoolExecutor(cpu_count()) as pool:
-        for done, failure in enumerate(pool.map(play, seeds, chunksize=4), start=1):
+        results = pool.map(play_seed, seeds, chunksize=4)
+        for done, (failure, happened) in enumerate(results, start=1):
+            seeds_with.update(happened)
             if failure:
                 failures += 1
                 print(failure)
             if done % 100 == 0:
                 print(f"{done} of {len(seeds)} seeds, {failures} with a violation", flush=True)
+    for event, number in seeds_with.most_common():
+        print(f"{number:6} seeds with {event}")
     print(f"{len(seeds)} seeds, {failures} with a violation")
     return 1 if failures else 0
 
