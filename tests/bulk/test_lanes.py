@@ -42,7 +42,9 @@ def held(count: int) -> Held:
     about = {"part": "p", "batch": "b", "tenant": "channel-7", "action": "tag", "lane": LANE}
     numbers = {"submitted_ms": 0, "start": 0, "count": count, "tries": 0}
     body = packed(0, [b"\x00"] * count)
-    return Held(Slice(attempt="a:0", limited=True, body=body, **about, **numbers))  # type: ignore[arg-type]
+    claimed = Held(Slice(attempt="a:0", limited=True, body=body, **about, **numbers))  # type: ignore[arg-type]
+    claimed.unpack()
+    return claimed
 
 
 async def keep_booking(lanes: Lanes, clock: Clock) -> None:
