@@ -158,6 +158,19 @@ async def test_a_batch_that_lost_everything_can_be_cancelled_and_ends() -> None:
 
 
 @on_virtual_time
+async def test_a_cancelled_batch_gets_no_advice_to_submit_it_again() -> None:
+    world = World(16)
+    lost = await lose_parts(world, await submitted(world))
+    assert "submit the same items" in (await world.bulk.status("x")).reason
+    await world.bulk.cancel("x")
+    progress = await world.bulk.wait("x", 60.0)
+    assert (progress.state, progress.lost, progress.reason) == ("cancelled", len(lost), "")
+    assert [batch.reason for batch in await world.bulk.list()] == [""]
+    with pytest.raises(Conflict, match="is cancelled: only a failed one can be retried"):
+        await world.bulk.retry_failed("x")
+
+
+@on_virtual_time
 async def test_what_failed_waits_for_what_was_lost() -> None:
     world = World(16)
 
@@ -198,6 +211,23 @@ async def test_a_missing_chunk_hurts_nobody_else() -> None:
         await world.bulk.submit("note", range(1_000), id="x", tenant="ann")
         assert (await world.bulk.wait("x", 60.0)).state == "done"
     assert world.items_run("x") == list(range(300, 400))
+
+
+@pytest.mark.parametrize("left", [0, 200])
+@on_virtual_time
+async def test_a_part_with_damaged_counters_is_missing_as_a_whole(left: int) -> None:
+    """Nobody can tell which of its items the counters have forgotten."""
+    world = World(1)
+    batch = await world.bulk.submit("note", range(300), id="x")
+    world.server.queue.partitions[0].shares[batch.parts[0].id].fresh = left
+    assert (await world.bulk.status("x")).missing == [(0, 300)]
+    async with world.consumer():
+        progress = await world.bulk.wait("x", 60.0)
+        assert (progress.state, progress.missing) == ("lost", [(0, 300)])
+        world.ran.clear()
+        await world.bulk.submit("note", range(300), id="x")
+        assert (await world.bulk.wait("x", 60.0)).state == "done"
+    assert world.items_run("x") == list(range(300))
 
 
 @on_virtual_time

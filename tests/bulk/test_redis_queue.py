@@ -22,7 +22,7 @@ from heatsink.testing.servers import RedisSentinel, RedisServer
 from tests.servers import patient, real
 
 from .conftest import redis_queue
-from .driver import NOW_MS, PARTITION, Driver, ring_until_heard
+from .driver import LEASE_MS, NOW_MS, PARTITION, Driver, ring_until_heard
 
 
 @pytest.fixture
@@ -163,6 +163,21 @@ async def test_a_part_that_ended_expires_once_its_end_was_reported(
     assert all(0 < left_s <= 7 * 24 * 3600 for left_s in await lasting())
     await driver.steer("a", "retry", lap=1)
     assert set(await lasting()) <= {-1, -2}
+
+
+async def test_leases_that_somebody_deleted_do_not_stop_the_partition(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5])
+    (held,) = await driver.slices()
+    (leases,) = [name for name in await names(redis) if name.endswith("/leases")]
+    await redis.run("DEL", leases)
+    await driver.submit("b", [2], tenant="bob")
+    await driver.wait(LEASE_MS)
+    assert await driver.work() == 2
+    assert not await driver.settle(held, "d")
+    assert (await driver.claim()).wake_ms is None, "nothing is left to expire"
 
 
 async def test_partitions_can_be_on_another_redis(clock: ManualClock) -> None:
