@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from heatsink.bulk.batch import Batch, Rate
-from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.batch import Batch, PartPlace, Rate
+from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.placement import hand
 from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
+from heatsink.bulk.work.chores import Housekeeping
 from heatsink.errors import InvalidSetting
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.keys import QueueKeys
+from heatsink.stores.redis.queue.queue import RedisQueue
 from heatsink.testing import ManualClock
 from heatsink.testing.servers import RedisSentinel, RedisServer
 from tests.servers import patient, real
@@ -178,6 +182,99 @@ async def test_leases_that_somebody_deleted_do_not_stop_the_partition(
     assert await driver.work() == 2
     assert not await driver.settle(held, "d")
     assert (await driver.claim()).wake_ms is None, "nothing is left to expire"
+
+
+def bulk_of(stores: QueueStores, clock: ManualClock) -> Bulk:
+    return Bulk(stores, BulkSettings(partitions=PARTITION + 1), clock, Random(1))
+
+
+def ids() -> Iterator[str]:
+    """Of batches that are in the driver's partition."""
+    return (id for id in map(str, count()) if hand(id, PARTITION + 1, False) == [PARTITION])
+
+
+def keys_of(stores: QueueStores) -> QueueKeys:
+    assert isinstance(stores.queue, RedisQueue)
+    return stores.queue._keys
+
+
+@pytest.mark.parametrize("field", ["packed", "next_offset", "state", "fresh", "at"])
+async def test_a_part_that_lost_a_field_is_missing_and_hurts_nobody_else(
+    field: str, redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver, bulk, free = Driver(stores, clock), bulk_of(stores, clock), ids()
+    hurt = await bulk.submit("mail", range(300), id=next(free), spread=False)
+    (held,) = await driver.slices(20)
+    other = await bulk.submit("mail", range(70), id=next(free), tenant="bob", spread=False)
+    await redis.run("HDEL", keys_of(stores).part(PARTITION, hurt.parts[0].id), field)
+    assert await driver.work(1_000) == 70
+    assert not await driver.settle(held, "d")
+    assert (await bulk.status(other.id)).state == "done"
+    progress = await bulk.status(hurt.id)
+    assert (progress.state, progress.missing) == ("lost", [(0, 300)])
+    again = await bulk.submit("mail", range(300), id=hurt.id, spread=False)
+    assert again.restored == 1
+    assert await driver.work(1_000) == 300
+    assert (await bulk.status(hurt.id)).state == "done"
+
+
+@pytest.mark.parametrize("field", ["packed", "digest"])
+async def test_a_part_that_lost_a_field_while_it_was_staged_is_staged_again(
+    field: str, redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver, bulk, id = Driver(stores, clock), bulk_of(stores, clock), next(ids())
+
+    async def items() -> AsyncIterator[int]:
+        for number in range(1_000):
+            if number == 900:
+                while not (found := [n for n in await names(redis) if n.endswith("/chunks")]):
+                    pass  # the first items are on their way
+                await redis.run("HDEL", found[0].removesuffix("/chunks"), field)
+            yield number
+
+    batch = await bulk.submit("mail", items(), id=id, spread=False)
+    assert (batch.items, (await bulk.status(id)).lost) == (1_000, 0)
+    assert await driver.work(2_000) == 1_000
+
+
+async def test_parts_of_older_versions_did_not_write_all_fields(
+    redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver = Driver(stores, clock)
+    await driver.submit("a", [5], release=False)
+    zeros = ("numbers", "at", "next_chunk", "next_offset", "done", "failed", "lost", "running")
+    await redis.run("HDEL", keys_of(stores).part(PARTITION, "a"), *zeros)
+    await driver.steer("a", "release")
+    (found,) = await stores.barrier.parts([PartPlace("a", PARTITION, 5)])
+    assert found == await driver.counts("a")
+    assert await driver.work() == 5
+
+
+@pytest.mark.parametrize("field", ["version", "tag", "record"])
+async def test_a_record_that_lost_a_field_is_rebuilt(
+    field: str, redis: Connection, stores: QueueStores, clock: ManualClock
+) -> None:
+    driver, bulk = Driver(stores, clock), bulk_of(stores, clock)
+    batch = await bulk.submit("mail", range(30), id=next(ids()), spread=False)
+    await redis.run("HDEL", keys_of(stores).batch(batch.id), field)
+    async with asyncio.timeout(20):
+        await Housekeeping(stores, bulk, clock).look_at_parts(PARTITION)
+        await bulk.pause(batch.id)
+        await bulk.resume(batch.id)
+        assert await driver.work() == 30
+        assert (await bulk.status(batch.id)).state == "done"
+
+
+@pytest.mark.parametrize("field", ["version", "tag", "record"])
+async def test_a_record_that_lost_a_field_can_be_opened_and_restored(
+    field: str, redis: Connection, stores: QueueStores
+) -> None:
+    batch = Batch("x", "mail", "ada", 1, version=7).tagged()
+    for put_back in (stores.batches.open, stores.batches.restore):
+        assert await put_back(batch) == batch
+        await redis.run("HDEL", keys_of(stores).batch("x"), field)
+        assert await put_back(batch) == batch
+    assert await stores.batches.update(batch) == batch.next()
 
 
 async def test_partitions_can_be_on_another_redis(clock: ManualClock) -> None:

@@ -26,10 +26,10 @@ class RedisBatches:
     def __init__(self, connection: Connection, keys: QueueKeys) -> None:
         self._connection = connection
         self._keys = keys
-        self._open = Script("homes/batch_open")
-        self._update = Script("homes/batch_update")
+        self._open = Script("homes/batch_open", "record")
+        self._update = Script("homes/batch_update", "record")
         self._index = Script("homes/batch_index")
-        self._restore = Script("homes/batch_restore")
+        self._restore = Script("homes/batch_restore", "record")
 
     async def open(self, batch: Batch) -> Batch:
         key = self._keys.batch(batch.id)

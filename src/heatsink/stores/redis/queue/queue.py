@@ -59,10 +59,11 @@ _END: msgspec.msgpack.Decoder[tuple[str, str, int, int, int, int]] = msgspec.msg
 _BATCH = msgspec.msgpack.Decoder(Batch)
 _STATE: msgspec.json.Decoder[PartState] = msgspec.json.Decoder(PartState)
 _packed = msgspec.msgpack.Encoder().encode
-COUNTED = (
-    *("state", "lap", "digest", "staged", "recorded", "fresh", "delayed", "suspects"),
-    *("running", "done", "failed", "cancelled", "lost"),
+NUMBERS = (  # in the order of scripts/shared/state.lua
+    *("lap", "stamp", "since", "fresh", "next_chunk", "next_offset", "done", "failed"),
+    *("cancelled", "running", "delayed", "suspects", "lost", "digest", "staged", "recorded"),
 )
+COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
 class RedisQueue:
@@ -161,26 +162,30 @@ class RedisQueue:
 
 
 def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
-    """From the fields `COUNTED` of a part; None if there is no such part. Back-off is not told."""
-    state, *numbers = words
-    if state is None:
+    """From the fields `COUNTED` of a part; None if it is gone. Back-off is not told.
+
+    As in the scripts, a part that has lost a field counts as gone.
+    """
+    state, packed, at, written, *numbers = words
+    if state is None or packed is None or (written is not None and at is None):
         return None
-    lap, digest, staged, recorded, *rest = (int(word or 0) for word in numbers)
-    fresh, delayed, suspects, *ended = rest
-    running, done, failed, cancelled, lost = ended
+    if None in numbers[: int(written or 0)]:
+        return None
+    found = {name: int(word or 0) for name, word in zip(NUMBERS, numbers, strict=True)}
+    ended = ("running", "done", "failed", "cancelled", "lost")
     return PartCounts(
         state=_STATE.decode(b'"%s"' % state),
-        size=fresh + delayed + suspects + sum(ended),
-        done=done,
-        failed=failed,
-        cancelled=cancelled,
-        running=running,
-        delayed=delayed,
-        lost=lost,
-        lap=lap,
-        digest=digest,
-        chunks=staged,
-        recorded=recorded,
+        size=sum(found[name] for name in ("fresh", "delayed", "suspects", *ended)),
+        done=found["done"],
+        failed=found["failed"],
+        cancelled=found["cancelled"],
+        running=found["running"],
+        delayed=found["delayed"],
+        lost=found["lost"],
+        lap=found["lap"],
+        digest=found["digest"],
+        chunks=found["staged"],
+        recorded=found["recorded"],
     )
 
 

@@ -1,8 +1,9 @@
 -- batch_restore: version, tag, record. Keeps it unless that version or a newer one is there;
 -- answers the record that is there then.
-local known = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
-if known < tonumber(ARGV[1]) then
+local version, _, record = find_record()
+if not record or tonumber(version) < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'tag', ARGV[2], 'record', ARGV[3])
   redis.call('PERSIST', KEYS[1])
+  record = ARGV[3]
 end
-return redis.call('HGET', KEYS[1], 'record')
+return record

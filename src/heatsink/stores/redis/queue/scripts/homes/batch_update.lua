@@ -1,7 +1,7 @@
 -- batch_update: version and tag to replace, version and tag that replace them, record, keep_ms (0:
 -- for ever)
-local known = redis.call('HMGET', KEYS[1], 'version', 'tag')
-if known[1] ~= ARGV[1] or known[2] ~= ARGV[2] then return 0 end
+local version, tag = find_record()
+if version ~= ARGV[1] or tag ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'version', ARGV[3], 'tag', ARGV[4], 'record', ARGV[5])
 if ARGV[6] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('PEXPIRE', KEYS[1], ARGV[6]) end
 return 1

@@ -6,7 +6,13 @@ local p = find_part(handle)
 if not p then
   p = new_part(handle, packed)
   p.state = 'staged'
-  redis.call('HSET', p.key, 'packed', packed)
+  local fields = { 'packed', packed, 'at', '', 'numbers', #NUMBERS }
+  for _, name in ipairs(NUMBERS) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = 0
+  end
+  for _, suffix in ipairs(PART_KEYS) do redis.call('UNLINK', p.key .. suffix) end -- of a damaged one
+  redis.call('HSET', p.key, unpack(fields))
 end
 if p.state == 'staged' then
   p.stamp = math.floor(now)

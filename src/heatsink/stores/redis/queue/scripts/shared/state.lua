@@ -21,6 +21,7 @@ local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 local LIVE = root .. 'live' -- handles of parts that were released and have not ended
 
+-- New ones go to the end: `numbers` of a part counts them.
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
@@ -88,12 +89,22 @@ local function new_part(handle, packed)
   return remember(p)
 end
 
+-- A part that has lost a field counts as gone. `numbers` says how many of NUMBERS were written when
+-- it was staged. Parts of older versions lack it: there an absent number is 0.
+local function is_whole(p)
+  if not (p.packed and p.state) or (p.numbers and not p.at) then return false end
+  for i = 1, math.min(tonumber(p.numbers or 0), #NUMBERS) do
+    if not p[NUMBERS[i]] then return false end
+  end
+  return true
+end
+
 local function find_part(handle)
   if parts[handle] then return parts[handle] end
   local stored = redis.call('HGETALL', root .. 'part/' .. handle)
-  if #stored == 0 then return nil end
   local p = { handle = handle, key = root .. 'part/' .. handle }
   for i = 1, #stored, 2 do p[stored[i]] = stored[i + 1] end
+  if not is_whole(p) then return nil end
   for _, name in ipairs(NUMBERS) do p[name] = tonumber(p[name] or 0) end
   p.at = p.at or ''
   p.info = cmsgpack.unpack(p.packed)
