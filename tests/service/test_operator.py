@@ -15,6 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from heatsink import connect_sync
 from heatsink.service.cli import main
 from heatsink.service.operator.commands import heat_table
 from tests.processes import Served, serving
@@ -166,9 +167,9 @@ def test_the_doctor_finds_a_healthy_deployment(tmp_path: Path) -> None:
     assert code == 0
     assert {each["state"] for each in found.values()} == {"ok"}, found
     assert set(found) == {"permissions", "disk", "store", "clock", "leader", "queue"}
-    code, found = findings("--data", str(tmp_path / "data"))
-    assert (code, found["leader"]["state"]) == (0, "warning")
-    assert "heatsink serve" in found["leader"]["cure"]
+    until(lambda: "no process uses the store now" in findings("--data", data)[1]["leader"]["detail"])
+    code, found = findings("--data", data)
+    assert (code, found["leader"]["state"], found["leader"]["cure"]) == (0, "ok", "")
     (tmp_path / "data").chmod(0o755)
     _, found = findings("--data", str(tmp_path / "data"))
     assert found["permissions"]["cure"] == f"chmod 700 {tmp_path / 'data'}"
@@ -194,6 +195,35 @@ def test_the_doctor_starts_no_queue_beside_a_store_that_is_not_there(tmp_path: P
         assert (code, found["queue"]["state"]) == (1, "warning")
         assert "not looked at" in found["queue"]["detail"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_makes_no_queue_that_is_not_there(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/x.db"
+    with connect_sync(store):
+        pass
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.iterdir())
+    code, found = findings("--store", store)
+    assert (code, found["queue"]["state"]) == (0, "ok")
+    assert f"none in {tmp_path}/x.db-queue" in found["queue"]["detail"]
+    for name in ("none", "empty"):
+        code, found = findings("--store", store, "--queue", f"embedded:///{tmp_path}/{name}")
+        assert (code, found["queue"]["state"]) == (0, "warning")
+    assert sorted(tmp_path.iterdir()) == before
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_doctor_looks_at_the_queue_and_the_news_without_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, found = findings("--queue", "memory://", "--news", "redis://127.0.0.1:1")
+    assert {name: one["state"] for name, one in found.items()} == {
+        "data": "warning",
+        "queue": "ok",
+        "news": "wrong",
+    }
+    assert code == 1
 
 
 def test_the_doctor_closes_what_it_opened() -> None:

@@ -123,7 +123,7 @@ def _open_stores(
         raise Misconfigured("queue needs a Redis client: pip install 'heatsink[redis]'") from None
     membership = None
     if scheme == "embedded":
-        membership = join(_folder(url))
+        membership = join(embedded_folder(url))
         url = membership.url
     stores = open_queue(url, clock, rng, settings)
     homes = RedisHomes(url, settings.stage, clock, rng)
@@ -137,7 +137,7 @@ def _open_stores(
     return replace(stores, close=close), homes
 
 
-def _folder(url: str) -> Path:
+def embedded_folder(url: str) -> Path:
     """Of an embedded queue. What names another folder than it seems to is refused."""
     check_slashes("queue", url)
     parts = urlsplit(url)

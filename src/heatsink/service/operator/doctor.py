@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from heatsink.client.queue import connect_queue, default_queue
+from heatsink.client.queue import connect_queue, default_queue, embedded_folder
 from heatsink.client.urls import open_stores
 from heatsink.clock import Clock, SystemClock, now_ms
 from heatsink.control.leadership import CURE, leadership_of
@@ -28,6 +28,7 @@ from heatsink.registry.rules import FAR_AHEAD_MS
 from heatsink.registry.timekeeper import BELIEVE_S
 from heatsink.service.configuration import WORD, Folder, config_option, json_option
 from heatsink.service.serve.server import DATABASE, QUEUE
+from heatsink.stores.embedded import is_made
 from heatsink.stores.stores import Stores
 
 from .remote import Remote
@@ -36,6 +37,7 @@ State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
+UNUSED_MS = 1_000  # every process that uses a store keeps its closed time ahead of now
 BELIEVED = f"Processes believe it when it is synchronised, or unopposed for {BELIEVE_S:.0f} s"
 
 
@@ -55,15 +57,18 @@ async def examine(
         findings = _folder(data)
         for finding in findings:
             yield finding
-        if findings[0].what == "data":
-            return
-        store = f"sqlite:///{data}/{DATABASE}"
-        beside = f"embedded:///{data}/{QUEUE}"
+        if findings[0].what != "data":
+            store = f"sqlite:///{data}/{DATABASE}"
+            beside = f"embedded:///{data}/{QUEUE}"
     is_sound = True
-    async for finding in _store(store, clock):
-        is_sound = is_sound and (finding.what, finding.state) != ("store", "wrong")
-        yield finding
-    yield await (_queue(queue) if queue else _unnamed_queue(store, beside, is_sound))
+    if store is not None:
+        async for finding in _store(store, clock):
+            is_sound = is_sound and (finding.what, finding.state) != ("store", "wrong")
+            yield finding
+    if queue:
+        yield await _queue(queue)
+    elif store is not None:
+        yield await _unnamed_queue(store, beside, is_sound)
     if news is not None:
         yield await _redis("news", news, clock)
 
@@ -153,7 +158,11 @@ def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
         detail = f"a clock was far ahead: new layouts wait for {ahead_ms / 1000:,.0f} s"
         found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
     leadership = leadership_of(meta, reading.store_ms)
-    found.append(leader_finding(leadership.leader, leadership.vacancy))
+    is_unused = urlsplit(url).scheme == "sqlite" and ahead_ms < -UNUSED_MS
+    if leadership.vacancy and is_unused:
+        found.append(Finding("leader", "ok", "none is needed: no process uses the store now"))
+    else:
+        found.append(leader_finding(leadership.leader, leadership.vacancy))
     return found
 
 
@@ -188,7 +197,7 @@ def _cure_of_closed_time(url: str) -> str:
 
 
 async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
-    """To look at a private queue is to start it, which would make one where no store is."""
+    """To look at a private queue is to start it, which would make one where there is none."""
     try:
         url = beside or default_queue(store)
     except HeatsinkError:
@@ -197,11 +206,24 @@ async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Find
     if not is_sound:
         cure = "see the store first, then run this again"
         return Finding("queue", "warning", "not looked at: it belongs to the store", cure)
+    if (folder := _absent(url)) is not None:
+        return Finding("queue", "ok", f"none in {folder}: the first process that needs it makes it")
     return await _queue(url)
+
+
+def _absent(url: str) -> Path | None:
+    """The folder of a private queue, if no process has made the queue yet."""
+    if url.partition(":")[0] != "embedded":
+        return None
+    folder = embedded_folder(url)
+    return None if is_made(folder) else folder
 
 
 async def _queue(url: str) -> Finding:
     try:
+        if (folder := _absent(url)) is not None:
+            cure = "the first process that uses it makes it; if it should be there, check --queue"
+            return Finding("queue", "warning", f"there is none in {folder}", cure)
         async with connect_queue(url) as queue:
             plan = await queue.bulk.plan()
             return Finding("queue", "ok", f"durable, {plan.partitions} partitions")

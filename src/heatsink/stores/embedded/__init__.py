@@ -1,7 +1,7 @@
 """A server of one's own in a folder, for deployments of one machine."""
 
 from .process import end, start_tied
-from .server import Membership, MissingServer, find_server, free_port, join
+from .server import Membership, MissingServer, find_server, free_port, is_made, join
 
 __all__ = [
     "Membership",
@@ -9,6 +9,7 @@ __all__ = [
     "end",
     "find_server",
     "free_port",
+    "is_made",
     "join",
     "start_tied",
 ]

@@ -102,6 +102,13 @@ class Membership:
         self._lock.close()
 
 
+def is_made(folder: Path) -> bool:
+    """Whether a process has joined it before. Where that cannot be seen, `join` says why."""
+    with suppress(OSError):
+        return folder.exists() and "door" in os.listdir(folder)
+    return True
+
+
 def join(folder: Path) -> Membership:
     """Use the server of a folder, which is made if need be. Blocks until the server listens."""
     binary = find_server()
