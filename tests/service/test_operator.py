@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from heatsink import connect_sync
 from heatsink.service.cli import main
-from heatsink.service.operator.commands import heat_table
+from heatsink.service.operator.commands import _say, heat_table
 from tests.processes import Served, serving
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
@@ -71,6 +71,27 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     unpinned = {"subject": "key:a/b #1", "value": None, "nobody_leads": None}
     assert answered(server, "unpin", "a/b #1") == unpinned
     assert answered(server, "explain", "a/b #1")["pin"] is None
+
+
+def test_nothing_in_a_key_or_a_reason_steers_the_terminal(server: Served) -> None:
+    until(lambda: answered(server, "hot")["leads"])
+    key, reason = "odd\x1b[2K\u202e", "launch\x1b]0;x\x07\u2028forged"
+    said = [asked(server, "pin", key, "3", "--reason", reason).stdout]
+    until(lambda: answered(server, "explain", key)["buckets"] == 3)
+    said += [asked(server, "explain", key).stdout, run_wide(server, "decisions").stdout]
+    said += [asked(server, "unpin", key).stdout]
+    assert all("odd\\x1b[2K\\u202e" in text for text in said)
+    assert all("launch\\x1b]0;x\\x07\\u2028forged" in text for text in said[1:3])
+    assert [line for text in said for line in text.split("\n") if not line.isprintable()] == []
+
+
+def test_decisions_that_are_followed_are_lines_of_printable_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = {"time": "2026-01-01T00:00:00Z", "subject": "key:a\x1b[2K", "setting": "buckets"}
+    _say({**line, "value": None, "reason": "no\nforged"}, as_json=False)
+    said = capsys.readouterr().out
+    assert said == "2026-01-01 00:00:00 key:a\\x1b[2K buckets –  no\\nforged\n"
 
 
 def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) -> None:

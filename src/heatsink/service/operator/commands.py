@@ -14,6 +14,7 @@ from heatsink.client.explanation import heat_words, not_known, wanted_words
 from heatsink.control.leadership import CURE
 from heatsink.detect.heat import KeyHeat
 from heatsink.service.configuration import WORD
+from heatsink.service.serve.logs import one_line
 
 from .remote import Remote, remote_options
 
@@ -52,7 +53,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
     for key in heat["keys"]:
         rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
         table.add_row(
-            escape(key["key"][:60]), str(key["buckets"]), *(_rate(key[rate]) for rate in rates)
+            escape(one_line(key["key"][:60])), str(key["buckets"]), *(_rate(key[rate]) for rate in rates)
         )
     return table
 
@@ -95,7 +96,7 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
         lines.append(f"  but     more buckets do not help: {found['table_refusal']}")
     if found["nobody_leads"]:
         lines.append(f"  leader  {found['nobody_leads']}: {CURE}")
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(one_line, lines)))
 
 
 @click.command()
@@ -110,7 +111,7 @@ def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_
     if as_json:
         shown(done)
     else:
-        click.echo(f"{key}: pinned to {buckets}; {_when(done)}")
+        click.echo(one_line(f"{key}: pinned to {buckets}; {_when(done)}"))
 
 
 @click.command()
@@ -122,8 +123,8 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(done)
     else:
-        vacant = done["nobody_leads"]
-        click.echo(f"{key}: the policy decides again" + (f"; {_when(done)}" if vacant else ""))
+        when = f"; {_when(done)}" if done["nobody_leads"] else ""
+        click.echo(one_line(f"{key}: the policy decides again{when}"))
 
 
 def _when(done: dict[str, Any]) -> str:
@@ -161,16 +162,15 @@ def _say(line: dict[str, Any], as_json: bool) -> None:
     if as_json:
         shown(line)
     else:
-        click.echo(
-            f"{_time(line)} {line['subject']} {line['setting']} {_value(line)}  {line['reason']}"
-        )
+        words = (_time(line), line["subject"], line["setting"], _value(line), "", line["reason"])
+        click.echo(one_line(" ".join(words)))
 
 
 def decisions_table(lines: list[dict[str, Any]]) -> Table:
     table = Table("version", "time", "subject", "setting", "value", "reason", box=None)
     for line in lines:
         words = (line["subject"][:60], line["setting"], _value(line), line["reason"])
-        table.add_row(str(line["version"]), _time(line), *map(escape, words))
+        table.add_row(str(line["version"]), _time(line), *(escape(one_line(word)) for word in words))
     return table
 
 
