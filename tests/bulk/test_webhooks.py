@@ -126,7 +126,7 @@ def would_call(url: str, *prefixes: str, monkeypatch: pytest.MonkeyPatch) -> str
     return called[0]
 
 
-@pytest.mark.parametrize("prefix", [PREFIX, PREFIX + "/", "https://Hooks.Example.com:443/a/../ok"])
+@pytest.mark.parametrize("prefix", [PREFIX, PREFIX + "/", "https://Hooks.Example.com:443/./ok"])
 @pytest.mark.parametrize("url", ALLOWED)
 def test_what_is_below_a_prefix_is_called_as_it_was_checked(
     url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +183,13 @@ def test_a_prefix_that_is_no_url_is_refused_when_it_is_set(prefix: Any) -> None:
         assert "hunter2" not in str(refused.value)
         with pytest.raises(InvalidSetting, match="webhooks must be"):
             make(webhooks=good)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/..", "/../", "/ok/..", "/a/../ok", "/a/%2e%2E/ok", "/.%252e"])
+def test_a_prefix_that_allows_more_than_it_seems_to_is_refused(path: str) -> None:
+    for make in (BulkSettings, Actions):
+        with pytest.raises(InvalidSetting, match=r"webhooks\[1\] must not have '\.\.' in its path"):
+            make(webhooks=("https://example.com/", f"https://example.com{path}"))
 
 
 SEGMENTS = st.sampled_from(["ok", "..", ".", "%2e%2E", "", "a", "%2f", "..%2f", "%5c", "..;", "%"])

@@ -57,6 +57,11 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
                 f"{field}[{number}] must be a URL like https://host[:port]/path, without a user, "
                 f"a query or anything unusual in it, not {shown(text)}"
             )
+        if ".." in map(_decoded, urlsplit(prefix).path.split("/")):
+            raise InvalidSetting(
+                f"{field}[{number}] must not have '..' in its path, not {shown(prefix)}: "
+                f"it allows all below /{'/'.join(parsed.segments)}; if that is meant, write that"
+            )
         found.append(parsed)
     return tuple(found)
 
