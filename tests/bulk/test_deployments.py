@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from heatsink.bulk import Actions, Context, Retry
-from heatsink.errors import IdReused, InvalidSetting
+from heatsink.errors import IdReused, InvalidSetting, Overloaded
 
 from .world import World, on_virtual_time
 
@@ -100,7 +101,9 @@ async def test_nobody_guesses_when_a_batch_ends_that_no_worker_runs() -> None:
 
 
 @on_virtual_time
-async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
+async def test_items_of_an_action_that_no_worker_has_fail_in_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World(1)
     batch = await world.bulk.submit("gone", range(3))
     world.actions = Actions()
@@ -109,6 +112,32 @@ async def test_items_of_an_action_that_no_worker_has_fail_in_the_end() -> None:
         reasons = {failure.reason async for failure in world.bulk.failures(batch.id)}
     assert progress.failed == 3
     assert all("no action 'gone' in this worker" in reason for reason in reasons)
+    assert f"batch {batch.id!r}: no action 'gone' in this worker" in caplog.text
+
+
+@on_virtual_time
+async def test_a_callback_that_cannot_be_submitted_or_run_is_logged_with_its_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="heatsink")
+    world = World(1)
+    await world.bulk.submit("note", range(3), id="x", on_done="gone")
+    async with world.consumer():
+        await world.bulk.wait("x", 60.0)
+        await asyncio.sleep(20.0)
+    assert "batch 'x:done:0': no action 'gone' in this worker" in caplog.text
+
+    async def refuse(*_: object) -> None:
+        raise Overloaded("try again")
+
+    reconciler = world.bulk.reconciler
+    vars(reconciler).update(change=refuse, _tell_done=refuse)
+    batch = await world.server.batches.get("x")
+    assert batch is not None
+    assert not await reconciler._record_end(0, batch.ends[0])
+    assert await reconciler._end(batch) == ""
+    assert "the end of a part of batch 'x' is not recorded: try again" in caplog.text
+    assert "the end of batch 'x' could not be told: try again" in caplog.text
 
 
 @on_virtual_time

@@ -102,7 +102,9 @@ async def test_a_handler_that_never_returns_is_cancelled_in_time() -> None:
 
 
 @on_virtual_time
-async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_delays_nobody() -> None:
+async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_delays_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World(1)
     released = asyncio.Event()
 
@@ -120,6 +122,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_delays
         others = await world.bulk.submit("note", range(20))
         assert (await world.bulk.wait(others.id, 8.0)).done == 20
         assert (await world.bulk.wait(stuck.id, 8.0)).failed == 2
+        assert f"batch {stuck.id!r}: a handler of 'deaf' ignores" in caplog.text
         released.set()
         await asyncio.sleep(1.0)
         assert (await world.bulk.status(stuck.id)).failed == 2

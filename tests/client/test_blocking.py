@@ -53,6 +53,22 @@ def test_outside_its_block_it_is_closed(url: str) -> None:
     client.close()
 
 
+def test_a_closed_client_names_the_block_that_it_is_used_in(url: str) -> None:
+    with heatsink.connect_sync(url) as hs:
+        log = hs.log
+    uses = (
+        lambda: hs.log,
+        lambda: hs.counters,
+        lambda: hs.bulk,
+        lambda: hs.reads,
+        lambda: hs.explain("k"),
+        lambda: log.append("k", b""),
+    )
+    for use in uses:
+        with pytest.raises(Closed, match=r"inside `with heatsink\.connect_sync\(…\)`"):
+            use()
+
+
 def test_what_fails_to_open_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("no database at all " * 200)
     with pytest.raises(heatsink.errors.Unavailable):

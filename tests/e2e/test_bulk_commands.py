@@ -94,6 +94,7 @@ def test_wrong_input_is_refused_in_one_line_that_says_the_cure(
         ("bulk", "submit", "picky", "items.txt", *queue): "must end in .csv",
         ("bulk", "submit", "picky", "good.csv", *queue, "--rate", "5/x"): "rate must be like",
         ("bulk", "submit", "picky", "good.csv", "--queue", NOBODY): "nothing was accepted",
+        ("bulk", "list", "--queue", NOBODY): "its server runs\n",
         ("bulk", "status", "unknown", *queue): "there is no batch 'unknown'",
     }
     not_there = {words for words in cases if NOBODY in words or "status" in words}

@@ -7,8 +7,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import heatsink
+from heatsink.client.urls import open_stores
+from heatsink.clock import SystemClock
+from heatsink.errors import InvalidSetting
 from heatsink.ids import Uuid7
 from heatsink.service.cli import main
+from heatsink.service.fsck import _check_reset
 from heatsink.spread.store import Row
 
 
@@ -29,6 +33,21 @@ def test_a_healthy_store_passes(file: Path) -> None:
     assert result.exit_code == 0
     assert "5 rows of 1 keys checked" in result.output
     assert json.loads(fsck(f"sqlite:///{file}", "--json").output)["findings"]["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "said"), [(-9_900, "9.9 s ago"), (400, "0.4 s from now"), (0, "0.0 s from now")]
+)
+async def test_where_there_is_nothing_to_reset_it_says_when_the_closed_time_is(
+    ahead_ms: int, said: str, file: Path
+) -> None:
+    stores = open_stores(f"sqlite:///{file}", SystemClock())
+    try:
+        closed_ms = (await stores.registry.meta()).meta.closed_ms
+        with pytest.raises(InvalidSetting, match=f"^the closed time is {said}: there is nothing"):
+            await _check_reset(stores, closed_ms - ahead_ms)
+    finally:
+        await stores.close()
 
 
 async def lose_an_epoch(file: Path) -> None:

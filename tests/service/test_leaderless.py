@@ -97,7 +97,7 @@ def test_a_pin_says_that_it_is_not_in_force(widowed: tuple[Served, str]) -> None
     assert "start `heatsink coordinator`" in said
     assert "in force within" not in said
     explained = ask(served, "explain", "big")
-    assert explained.startswith("big: 1 bucket(s) now (pinned)")
+    assert explained.startswith("big: 1 bucket(s) now\n")
     assert "pinned to 4: launch; not in force yet" in explained
     assert "nobody leads" in ask(served, "unpin", "big")
 

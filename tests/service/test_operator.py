@@ -188,7 +188,9 @@ def test_the_doctor_finds_a_healthy_deployment(tmp_path: Path) -> None:
     assert code == 0
     assert {each["state"] for each in found.values()} == {"ok"}, found
     assert set(found) == {"permissions", "disk", "store", "clock", "leader", "queue"}
-    until(lambda: "no process uses the store now" in findings("--data", data)[1]["leader"]["detail"])
+    until(
+        lambda: "no process uses the store now" in findings("--data", data)[1]["leader"]["detail"]
+    )
     code, found = findings("--data", data)
     assert (code, found["leader"]["state"], found["leader"]["cure"]) == (0, "ok", "")
     (tmp_path / "data").chmod(0o755)

@@ -48,7 +48,7 @@ class Patience:
         try:
             await self._opening()
         except Retryable as error:
-            raise Unavailable(f"{_never_reached(error)}; nothing was accepted") from error
+            raise Unavailable(_never_reached(error)) from error
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         self.owner.check()

@@ -78,7 +78,7 @@ class Reconciler:
             ended = await self.change(batch.id, lambda b: changes.with_end(b, end, now, missing))
             _log_losses(batch, ended)
         except HeatsinkError as error:
-            logger.info("the end of a part could not be recorded: %s", error)
+            logger.info("the end of a part of batch %r is not recorded: %s", end.batch, error)
             return False
         return True
 

@@ -17,6 +17,8 @@ from heatsink.owner import FORKED
 from .connect import connect
 from .heatsink import Heatsink
 
+CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`"
+
 
 class BlockingHeatsink:
     """`with heatsink.connect_sync(url) as hs`: the surface of `Heatsink`, from any thread."""
@@ -47,7 +49,7 @@ class BlockingHeatsink:
         """Reads of anything, coalesced and kept near. Loads are plain functions."""
         self._client._owner.check_process()
         if self._loop is None or self._reads is None:
-            raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
+            raise Closed(CLOSED)
         return self._reads
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +89,7 @@ class BlockingHeatsink:
             with suppress(RuntimeError):  # the loop was closed while we came
                 return asyncio.run_coroutine_threadsafe(work, loop)
         work.close()
-        raise Closed("this client is closed: use it inside `with heatsink.connect_sync(…)`")
+        raise Closed(CLOSED)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_Blocking(self, self._client), name)
@@ -118,7 +120,11 @@ class _Blocking:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        found = getattr(self._part, name)
+        try:
+            found = getattr(self._part, name)
+        except Closed:
+            self._owner._client._owner.check_process()
+            raise Closed(CLOSED) from None  # the part's own words are for `async with`
         return self._waiting(found) if callable(found) else _Blocking(self._owner, found)
 
     def _waiting(self, function: Any) -> Any:

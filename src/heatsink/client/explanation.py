@@ -81,8 +81,9 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Why it is spread or kept near: an operator pinned it, or its writes or reads are hot."""
-        spread = "pinned" if self.pin else "write-hot" if self.buckets > 1 else ""
+        """Why it is spread or kept near: a pin is in force, or its writes or reads are hot."""
+        is_pinned = self.pin is not None and self.pin.value == self.buckets
+        spread = "pinned" if is_pinned else "write-hot" if self.buckets > 1 else ""
         return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
 
     @property
@@ -90,8 +91,8 @@ class Explanation(msgspec.Struct, frozen=True):
         """Why it has as many buckets as it has."""
         if self.pin is not None:
             text = f"pinned to {self.pin.value}: {self.pin.reason}"
-            if self.nobody_leads and self.buckets != self.pin.value:
-                text += "; not in force yet, as nobody leads"
+            if self.buckets != self.pin.value:
+                text += "; not in force yet" + (", as nobody leads" if self.nobody_leads else "")
             return text
         if self.decision is not None:
             return self.decision.reason

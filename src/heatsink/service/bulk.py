@@ -20,6 +20,7 @@ from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
 from heatsink.client.queue import connect_queue
 from heatsink.clock import SystemClock
+from heatsink.errors import Unavailable
 
 from .configuration import config_option, json_option
 from .item_files import count_lines, read_items
@@ -86,7 +87,10 @@ def submit(
             seen = bulk.status(accepted.id) if no_wait else _watch(bulk, accepted.id, bar)
             return await seen
 
-    progress = _with_bulk(run, **others)
+    try:
+        progress = _with_bulk(run, **others)
+    except Unavailable as error:  # from opening the queue: `bulk.submit` raises Overloaded
+        raise Unavailable(f"{error}; nothing was accepted") from error
     if as_json:
         _print_json(progress)
     if not no_wait:

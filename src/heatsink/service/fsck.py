@@ -86,6 +86,10 @@ def _date(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
+def _away(ahead_ms: int) -> str:
+    return f"{abs(ahead_ms) / 1000:,.1f} s {'ago' if ahead_ms < 0 else 'from now'}"
+
+
 @dataclass(frozen=True)
 class _Counted:
     """Rows that tell how far a scan is."""
@@ -146,9 +150,7 @@ async def _checked(stores: Stores, tick: Callable[[], object]) -> Findings:
 async def _check_reset(stores: Stores, time_ms: int) -> None:
     ahead_ms = (await stores.registry.meta()).meta.closed_ms - time_ms
     if ahead_ms <= FAR_AHEAD_MS:
-        raise InvalidSetting(
-            f"the closed time is {ahead_ms / 1000:,.1f} s from now: there is nothing to reset"
-        )
+        raise InvalidSetting(f"the closed time is {_away(ahead_ms)}: there is nothing to reset")
     pins = (await stores.registry.snapshot()).pins
     tables = {
         name.removeprefix(ADOPTED).partition("/")[0] for name in pins if name.startswith(ADOPTED)

@@ -39,6 +39,11 @@ class Job:
     def count(self) -> int:
         return len(self.places)
 
+    @property
+    def batches(self) -> str:
+        """Their ids, for a log line."""
+        return ", ".join(sorted({repr(held.slice.batch) for held, _ in self.places}))
+
     def may_take(self, held: Held) -> bool:
         """Items of one action and tenant may run together, wherever they came from."""
         mine, other = self.places[0][0].slice, held.slice
@@ -177,7 +182,7 @@ class WorkerPool:
         worker.job, worker.started_s = job, started_s
         self.busy += 1
         name = job.places[0][0].slice.action
-        worker.action = action = self._actions.get(name) or self._unknown(name)
+        worker.action = action = self._actions.get(name) or self._unknown(name, job)
         try:
             results = await self._call(action, job)
         except BaseException as error:  # whatever a handler raises is the item's, not ours
@@ -187,13 +192,15 @@ class WorkerPool:
             self._give_back(job)  # everything here is being cancelled, which is no item's fault
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
-    def _unknown(self, name: str) -> Action:
+    def _unknown(self, name: str, job: Job) -> Action:
         """In a rolling deployment whoever comes next may have it: until then the items wait."""
         now_s = self._clock.monotonic_s()
         known = ", ".join(sorted(self._actions)) or "none"
         why = f"no action {name!r} in this worker: it has {known}"
         if name not in self._missing:
-            logger.warning("%s; its items wait for a worker that has it", why)
+            logger.warning(
+                "batch %s: %s; its items wait for a worker that has it", job.batches, why
+            )
         may_come = now_s - self._missing.setdefault(name, now_s) < DEPLOY_S
 
         async def refuse(*_: object) -> None:
@@ -280,7 +287,11 @@ class WorkerPool:
                 self._abandon(worker, job, action)
 
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
-        logger.error("a handler of %r ignores its cancellation: left behind", action.name)
+        logger.error(
+            "batch %s: a handler of %r ignores its cancellation: left behind",
+            job.batches,
+            action.name,
+        )
         worker.abandoned = True
         self._workers.pop(worker, None)
         self._release(worker)

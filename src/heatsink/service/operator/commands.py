@@ -53,7 +53,9 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
     for key in heat["keys"]:
         rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
         table.add_row(
-            escape(one_line(key["key"][:60])), str(key["buckets"]), *(_rate(key[rate]) for rate in rates)
+            escape(one_line(key["key"][:60])),
+            str(key["buckets"]),
+            *(_rate(key[rate]) for rate in rates),
         )
     return table
 
@@ -170,7 +172,9 @@ def decisions_table(lines: list[dict[str, Any]]) -> Table:
     table = Table("version", "time", "subject", "setting", "value", "reason", box=None)
     for line in lines:
         words = (line["subject"][:60], line["setting"], _value(line), line["reason"])
-        table.add_row(str(line["version"]), _time(line), *(escape(one_line(word)) for word in words))
+        table.add_row(
+            str(line["version"]), _time(line), *(escape(one_line(word)) for word in words)
+        )
     return table
 
 
