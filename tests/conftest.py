@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -28,6 +30,33 @@ def patience_with_connects() -> Iterator[None]:
     """No URL says how long a connect to a Redis may take, and a machine may stall for a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "CONNECT_S", PATIENCE_S)
+        yield
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Commands set up the log of their process, which is that of all tests."""
+    root = logging.getLogger()
+    handlers, level, known = root.handlers, root.level, _levels()
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+        for name in _levels():
+            logging.getLogger(name).setLevel(known.get(name, logging.NOTSET))
+
+
+def _levels() -> dict[str, int]:
+    """Of loggers that commands set: those of other libraries are none of ours."""
+    loggers = logging.getLogger().manager.loggerDict.items()
+    ours = [(name, each) for name, each in loggers if name.startswith(("heatsink", "uvicorn"))]
+    return {name: each.level for name, each in ours if isinstance(each, logging.Logger)}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    with logging_as_before():
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ from heatsink.clock import SystemClock
 from heatsink.service.api.guard import Token, parse_token
 from heatsink.service.serve.logs import set_up
 from heatsink.service.serve.server import ServeSettings, running_app
+from tests.conftest import logging_as_before
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) +\S")
 FORGED = "2026-01-01 00:00:00,000 INFO    admin DELETE /v1/everything → 200"
@@ -24,12 +24,21 @@ OTHERS = ["\x1b[2K", "\x00", "\x7f", "\x9b", "\u202e", "\ud800", "\\"]
 
 
 @pytest.fixture
-def root() -> Iterator[logging.Logger]:
-    logger = logging.getLogger()
-    before, level = logger.handlers, logger.level
-    yield logger
-    logger.handlers = before
-    logger.setLevel(level)
+def root() -> logging.Logger:
+    return logging.getLogger()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_test_that_sets_up_the_log_changes_no_other_test(
+    as_json: bool, root: logging.Logger
+) -> None:
+    names = ("heatsink.serve", "heatsink.audit", "heatsink.lead", "uvicorn.error")
+    loggers = [root, *map(logging.getLogger, names)]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    with logging_as_before():
+        set_up(as_json)
+        assert [(logger.level, logger.handlers) for logger in loggers] != before
+    assert [(logger.level, logger.handlers) for logger in loggers] == before
 
 
 @pytest.mark.parametrize("odd", ENDS_OF_LINES + OTHERS)
@@ -67,7 +76,6 @@ def test_json_has_one_line_too(root: logging.Logger, capsys: pytest.CaptureFixtu
     assert json.loads(line)["message"] == f"no such key a\n{FORGED}\\ud800"
 
 
-@pytest.mark.usefixtures("root")
 async def test_a_key_with_a_line_in_it_forges_none_in_the_audit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
