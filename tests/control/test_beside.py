@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,21 @@ async def test_a_turn_that_failed_is_told_and_made_again() -> None:
     await asyncio.sleep(0)
     assert slow.turns == 2
     await beside.close()
+
+
+async def test_a_turn_that_failed_and_that_nobody_asks_for_is_no_complaint() -> None:
+    """As of a process that has lost the lease, or was killed."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+    slow = Slow()
+    slow.release.set()
+    slow.error = Unavailable("the queue is away")
+    beside = Beside(slow)
+    await beside.run_once()
+    await asyncio.sleep(0)
+    del beside
+    gc.collect()
+    assert complaints == []
 
 
 async def test_an_end_in_the_middle_of_a_turn() -> None:

@@ -22,9 +22,16 @@ class Beside:
         if last is not None and not last.done():
             return []
         self._running = asyncio.ensure_future(self._turn.run_once())
+        self._running.add_done_callback(_take_error)
         return [] if last is None else last.result()
 
     async def close(self) -> None:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+
+def _take_error(turn: asyncio.Task[list[Decision]]) -> None:
+    """Who loses the lease never asks what came of its last turn: asyncio would complain."""
+    if not turn.cancelled():
+        turn.exception()
