@@ -11,10 +11,8 @@ from functools import partial
 from random import Random
 from time import perf_counter
 
-from heatsink.split.capacity import LEAST_WRITE, Bucket, TableCapacity
-from heatsink.split.map import SPACE
-from heatsink.split.settings import SplitSettings
-from heatsink.split.table import AdaptiveTable
+from heatsink.emulator.capacity.limits import LEAST_WRITE, Bucket, SplitSettings, TableCapacity
+from heatsink.emulator.capacity.table import SPACE, AdaptiveTable
 
 from .harness import Bench, Scale, at_most, interleave
 

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from heatsink.clock import SystemClock
+from heatsink.primitives.clock import SystemClock
 from heatsink.spread.store import Row
 from heatsink.stores.sqlite import sqlite_stores
 

@@ -15,9 +15,9 @@ from time import perf_counter
 import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import Actions, BulkSettings
-from heatsink.isolate import TimelineSettings
-from heatsink.isolate.policy import PULLED
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
+from heatsink.timelines import TimelineSettings
+from heatsink.timelines.policy import PULLED
 
 from .harness import Bench, Scale, at_most, ratio_at_most
 

@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 
 from heatsink.client import Heatsink, Settings
 from heatsink.client.urls import open_stores
-from heatsink.clock import SystemClock
-from heatsink.detect.tracker import Tracker
-from heatsink.ids import Uuid7
-from heatsink.registry.decision import Meta
+from heatsink.heat.count import Tracker
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.ids import Uuid7
+from heatsink.registry.decisions import Meta
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff, Retries
-from heatsink.spread.router import Router
+from heatsink.spread.routing import Router
 from heatsink.stores.stores import Stores
 
 ARTIFACTS = Path(__file__).resolve().parent.parent / "artifacts"

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from heatsink.client import Heatsink
-from heatsink.stores.sqlite.database import Database
+from heatsink.stores.sqlite.engine import SqliteDatabase
 from heatsink.stores.sqlite.log import run_batch
 from heatsink.stores.throttled import TokenBuckets
 
@@ -42,7 +42,7 @@ def blind_add_in_memory() -> Add:
     return lambda: backoff.call(attempt, "plain", backoff.deadline_s())
 
 
-def blind_add_in(database: Database) -> Add:
+def blind_add_in(database: SqliteDatabase) -> Add:
     sql = "INSERT INTO shares (partition, value) VALUES ('plain', 1)"
     sql += " ON CONFLICT DO UPDATE SET value = value + 1"
 
@@ -88,7 +88,7 @@ async def throttled_adds(bench: Bench, scale: Scale) -> None:
 
 async def durable_adds(bench: Bench, scale: Scale, url: str) -> None:
     adds, blind_file = scale(2_048, 8_192), Path(url.removeprefix("sqlite:///")).with_name("b.db")
-    database = Database(blind_file, run_batch)
+    database = SqliteDatabase(blind_file, run_batch)
     async with client(stores_at(url)) as hs:
         await pin(hs, SHARDS)
         calls: list[Add] = [blind_add_in(database)]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heatsink.registry.store import RegistryStore
+from heatsink.registry.decisions import RegistryStore
 from heatsink.spread.store import Answer, Ask, LogStore, Row
 from heatsink.stores.stores import Stores
 

@@ -87,7 +87,7 @@ async def run(bench: Bench, scale: Scale) -> None:
     ARTIFACTS.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=ARTIFACTS, prefix="bench-") as name:
         flags = ("--port", str(port), "--data", f"{name}/data")
-        command = ("heatsink.service", "serve", *flags)
+        command = ("heatsink", "serve", *flags)
         address = f"http://127.0.0.1:{port}"
         async with (
             server(*command, folder=Path(name), port=port) as ours,

@@ -35,10 +35,9 @@ from botocore.config import Config
 
 from heatsink.spread.store import Row
 from heatsink.stores.dynamodb import dynamodb_stores, make_table
-from heatsink.stores.dynamodb.address import LOCAL_REGION, Address, parse
-from heatsink.stores.dynamodb.client import DynamoClient
-from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.items import binary, row_item
+from heatsink.stores.dynamodb.address import LOCAL_REGION, DynamoAddress, parse
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
+from heatsink.stores.dynamodb.table import binary, row_item
 from heatsink.stores.embedded import end, free_port, start_tied
 
 from .append import BUCKETS, HOT_PARTITIONS, Plan, Work, append_each, names, nothing, timed
@@ -92,7 +91,7 @@ async def running_engine() -> AsyncIterator[str]:
     """Our engine as a process of its own; yields its URL."""
     port = free_port()
     limits = ["--write-limit", "1e9", "--read-limit", "1e9"]
-    command = [sys.executable, "-m", "heatsink.service", "dynamo", "--port", str(port), *limits]
+    command = [sys.executable, "-m", "heatsink", "dynamo", "--port", str(port), *limits]
     with TemporaryDirectory(prefix="heatsink-bench-") as folder:
         process = start_tied(command, Path(folder), Path(folder) / "log")
         try:
@@ -203,11 +202,11 @@ def aiobotocore_process(python: Path, url: str) -> Iterator[subprocess.Popen[str
         yield process  # the end of its input ends it
 
 
-def thin_client(address: Address) -> DynamoClient:
+def thin_client(address: DynamoAddress) -> DynamoClient:
     return DynamoClient(address.endpoint, address.region, FixedCredentials(), CLOCK)
 
 
-async def compare_clients(bench: Bench, scale: Scale, address: Address) -> None:
+async def compare_clients(bench: Bench, scale: Scale, address: DynamoAddress) -> None:
     python = python_of(REQUIREMENTS)
     async with AsyncExitStack() as stack:
         dynamo = thin_client(address)
@@ -287,7 +286,7 @@ class Contest:
         add(f"CPU of an append, {what}, {plan}", "µs", ours.cpu_s[WARM_UP:], None, spent)
 
 
-async def compare_appends(bench: Bench, scale: Scale, address: Address) -> None:
+async def compare_appends(bench: Bench, scale: Scale, address: DynamoAddress) -> None:
     dynamo, stores = thin_client(address), dynamodb_stores(address, CLOCK)
     try:
         async with client(stores) as hs:

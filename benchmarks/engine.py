@@ -38,8 +38,10 @@ START_S = 60.0
 WARM_UP = 1  # turns that `interleave` does not count
 CPU_KNOWN = Path("/proc/self/stat").exists()
 OURS = (
-    "import asyncio, sys; from random import Random; from heatsink.clock import SystemClock;"
-    "from heatsink.dynamo.server import serve; from heatsink.dynamo.settings import EngineSettings;"
+    "import asyncio, sys; from random import Random;"
+    "from heatsink.primitives.clock import SystemClock;"
+    "from heatsink.emulator.server import serve;"
+    "from heatsink.emulator.settings import EngineSettings;"
     "settings = EngineSettings(port=int(sys.argv[1]), write_limit=1e9, read_limit=1e9,"
     " partitions=int(sys.argv[2]), adaptive=sys.argv[2] != '1');"
     "asyncio.run(serve(settings, SystemClock(), Random()))"

@@ -33,7 +33,7 @@ from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.embedded import end, free_port, start_tied
 from heatsink.stores.redis import with_redis
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .activation import WatchedLog
 from .clients import BODY, CLOCK, stores_at
@@ -49,7 +49,7 @@ TICK_S = 0.01
 PATIENCE_S = 20.0
 PROMISED_MS = 3_000
 LOST_MAX = 3  # jumps; each takes more than its patience
-HEATSINK = [sys.executable, "-m", "heatsink.service"]
+HEATSINK = [sys.executable, "-m", "heatsink"]
 LIMITS = ["--write-limit", "1000", "--read-limit", "3000", "--burst-seconds", "1"]
 
 

@@ -16,7 +16,7 @@ from statistics import median
 
 from redis import Redis
 
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .harness import Bench, Samples, Scale, at_most, interleave
 from .queue.driver import Driver, driving

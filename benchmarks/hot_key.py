@@ -15,8 +15,8 @@ from itertools import count
 from random import Random
 from time import perf_counter
 
-from heatsink.detect.tracker import Tracker
 from heatsink.errors import Overloaded
+from heatsink.heat.count import Tracker
 from heatsink.registry.view import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.spread.store import Row

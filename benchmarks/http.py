@@ -103,7 +103,7 @@ async def run(bench: Bench, scale: Scale) -> None:
         flags = ("--port", str(ports[0]), "--data", f"{name}/data")
         bare = ("benchmarks.bare_server", f"{name}/bare.db", str(ports[1]))
         async with (
-            server("heatsink.service", "serve", *flags, folder=Path(name), port=ports[0]) as ours,
+            server("heatsink", "serve", *flags, folder=Path(name), port=ports[0]) as ours,
             server(*bare, folder=here, port=ports[1]) as plain,
         ):
             await asyncio.sleep(SETTLE_S)

@@ -14,14 +14,12 @@ from typing import Any
 
 import msgspec
 
-from heatsink.dynamo.engine import API, Engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.engine import API, Engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
 from heatsink.lab.plan.replay import replay
 from heatsink.lab.plan.settings import PlanSettings
-from heatsink.lab.plan.traces.published import SHAPES
-from heatsink.lab.plan.traces.synthetic import SyntheticTrace
-from heatsink.lab.plan.traces.trace import Request
+from heatsink.lab.plan.traces import SHAPES, SyntheticTrace, TraceRequest
 from heatsink.testing import ManualClock
 
 from .harness import Bench, Contender, Scale, at_most, interleave
@@ -69,7 +67,7 @@ def _table() -> dict[str, Any]:
     }
 
 
-def _call(request: Request) -> tuple[str, bytes]:
+def _call(request: TraceRequest) -> tuple[str, bytes]:
     key = {"pk": {"S": request.key}}
     if request.is_write:
         item = {**key, "body": {"S": "x" * request.size}}

@@ -16,11 +16,11 @@ from uuid import uuid4
 
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import Chunk, ClaimRequest, Outcome, Part, QueueStores
-from heatsink.clock import SystemClock, now_ms
+from heatsink.primitives.clock import SystemClock, now_ms
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .harness import Bench, Samples, Scale, at_least, interleave
 

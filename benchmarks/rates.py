@@ -25,7 +25,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from heatsink.bulk.rates import LATE_MS
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .harness import Bench, Samples, Scale, at_most, interleave
 from .queue.driver import driving

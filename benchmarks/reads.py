@@ -36,7 +36,7 @@ from random import Random
 from time import perf_counter
 import aiocache, cachebox, cashews, theine
 from async_lru import alru_cache
-from heatsink.absorb import BlockingReads, Reads, ReadSettings
+from heatsink.reads import BlockingReads, Reads, ReadSettings
 
 LONG_S, IDS, KEYS, READS, FIT = 600, list(range(16)), 100_000, 100_000, 1_000
 names = {id: f"product:{id}" for id in IDS}

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from time import perf_counter
 
-from heatsink.detect.reporter import ReportSettings
-from heatsink.detect.tracker import CAPACITY, Tracker
+from heatsink.heat.count import CAPACITY, Tracker
+from heatsink.heat.report import ReportSettings
 
 from .clients import BODY
 from .harness import Bench, Scale, at_most, interleave

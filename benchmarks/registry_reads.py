@@ -18,11 +18,10 @@ from random import Random
 from typing import Any
 
 from heatsink.client import Heatsink, Settings
-from heatsink.detect.heat import Report
 from heatsink.errors import Unavailable
+from heatsink.heat.heat import Report
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.memory.news import MemoryNews
+from heatsink.stores.memory.messages import MemoryBus, MemoryNews
 from heatsink.stores.stores import Stores
 from heatsink.testing import SkewedClock, run_on_virtual_time
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from time import perf_counter
 
-from heatsink.registry.layout import Layout
+from heatsink.registry.layouts import Layout
 from heatsink.registry.registry import Registry
-from heatsink.spread.router import Router
+from heatsink.spread.routing import Router
 
 from .clients import a_router
 from .harness import Bench, Scale, at_most, interleave

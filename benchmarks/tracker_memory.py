@@ -18,9 +18,9 @@ from time import perf_counter
 
 import msgspec
 
-from heatsink.detect.heat import Heat
-from heatsink.detect.reporter import ReportSettings
-from heatsink.detect.tracker import CAPACITY, Tracker
+from heatsink.heat.count import CAPACITY, Tracker
+from heatsink.heat.heat import Heat
+from heatsink.heat.report import ReportSettings
 
 from .harness import Bench, Scale, at_least, at_most
 from .memory import apart, resident_bytes

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import msgspec
 
-from heatsink.registry.decision import BUCKETS, LogEntry, for_key
+from heatsink.registry.decisions import BUCKETS, LogEntry, for_key
 from heatsink.registry.registry import Registry
 from heatsink.registry.view import View
 from heatsink.stores.stores import Stores

@@ -9,7 +9,7 @@ import asyncio
 
 import heatsink
 from heatsink.bulk import Actions
-from heatsink.isolate import TimelineSettings
+from heatsink.timelines import TimelineSettings
 
 
 async def main() -> None:

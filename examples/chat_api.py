@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 import heatsink
 from heatsink import Heatsink
-from heatsink.contrib.starlette import answer_errors, client, lifespan
+from heatsink.client.starlette import answer_errors, client, lifespan
 
 room_messages = APIRouter(prefix="/rooms/{room}/messages", tags=["messages"])
 

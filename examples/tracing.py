@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import heatsink
 from heatsink.bulk import Actions, Context
-from heatsink.contrib.otel import Tracing
+from heatsink.client.otel import Tracing
 
 actions = Actions()
 

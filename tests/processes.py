@@ -43,7 +43,7 @@ class Served:
 def command_line(command: str, *flags: str, files: int | None = None) -> list[str]:
     """`files` is how many the process may have open."""
     limited = [] if files is None else ["sh", "-c", f'ulimit -n {files} && exec "$0" "$@"']
-    return [*limited, sys.executable, "-m", "heatsink.service", command, *flags, "--log-json"]
+    return [*limited, sys.executable, "-m", "heatsink", command, *flags, "--log-json"]
 
 
 @contextmanager

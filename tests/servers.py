@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import pytest
 
-from heatsink.stores.redis.address import Address, parse
-from heatsink.testing.servers import MissingServer
+from heatsink.stores.redis.address import RedisAddress, parse
+from heatsink.testing.redis import MissingServer
 
 Server = TypeVar("Server")
 PATIENCE_S = 5.0
 
 
-def patient(url: str) -> Address:
+def patient(url: str) -> RedisAddress:
     """Of a Redis, for tests that are not about a slow one: the machine may be."""
     return parse(patient_url(url))
 

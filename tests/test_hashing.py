@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from heatsink.hashing import seeded_hash
-from heatsink.ids import Minter, Ulid, Uuid7
+from heatsink.primitives.ids import Minter, Ulid, Uuid7
+from heatsink.primitives.keys import seeded_hash
 
 from .chi_square import assert_even
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidId, InvalidSetting, Unavailable
-from heatsink.ids import (
+from heatsink.primitives.ids import (
     TIME_MS_MAX,
     TWITTER_EPOCH_MS,
     IdScheme,

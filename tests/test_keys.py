@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidKey
-from heatsink.keys import KEY_BYTES_MAX, check_key, key_of, partition_of
+from heatsink.primitives.keys import KEY_BYTES_MAX, check_key, key_of, partition_of
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
 tricky = st.text("#%0123aé🔥", min_size=1, max_size=8)

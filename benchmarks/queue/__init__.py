@@ -19,7 +19,7 @@ import msgspec
 from redis import Redis
 
 from benchmarks.harness import Bench, Samples, Scale, Target, interleave, ratio_at_least
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .driver import driving
 from .peers import BULLMQ, LOOP, OURS, PEERS, QUICK, Peer, found

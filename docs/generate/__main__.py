@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .pictures import FOLDER, draw_all
+from docs.generate.pictures import FOLDER, draw_all
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "artifacts" / "site"

@@ -7,10 +7,9 @@ from inspect import cleandoc
 
 import click
 
-from heatsink.service.cli import main
-from heatsink.service.configuration import PREFIX
-
-from .markdown import code, paragraphs, table
+from docs.generate.markdown import code, paragraphs, table
+from heatsink.cli import main
+from heatsink.server.commands.configuration import PREFIX
 
 
 def markdown() -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from inspect import getdoc
 
+from docs.generate.markdown import code, paragraphs, table
 from heatsink import errors
-
-from .markdown import code, paragraphs, table
 
 
 def markdown() -> str:

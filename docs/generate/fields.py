@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .markdown import code, paragraphs, table
+from docs.generate.markdown import code, paragraphs, table
 
 WRITTEN_OUT = (bool, int, float, str, tuple, list, dict, type(None))
 

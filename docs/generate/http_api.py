@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from heatsink.service.api.description.openapi import document
-from heatsink.service.api.table import ROUTES
-
-from .markdown import code, paragraphs, table
+from docs.generate.markdown import code, paragraphs, table
+from heatsink.server.api.openapi import document
+from heatsink.server.api.table import ROUTES
 
 Schema = dict[str, Any]
 NO_ANSWER = "application/problem+json"

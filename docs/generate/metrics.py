@@ -7,13 +7,12 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
+from docs.generate.markdown import code, table
 from heatsink import connect
 from heatsink.bulk import Actions
-from heatsink.service.api.metrics import Metrics as OfServer
-from heatsink.service.coordinator import Metrics as OfCoordinator
-from heatsink.service.queue_metrics import QueueCollector, WorkCollector
-
-from .markdown import code, table
+from heatsink.server.api.metrics import Metrics as OfServer
+from heatsink.server.api.metrics import QueueCollector, WorkCollector
+from heatsink.server.commands.coordinator import CoordinatorMetrics as OfCoordinator
 
 Families = dict[str, list[Metric]]
 

@@ -2,11 +2,11 @@
 
 import logging as _logging
 
-from .client import Heatsink, Settings, connect, connect_sync
-from .ids import Snowflake, Ulid, Uuid7
-from .spread.backoff import Retries
-from .spread.policy import BucketRules
-from .stores.throttled import PartitionLimit
+from heatsink.client import Heatsink, Settings, connect, connect_sync
+from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
+from heatsink.spread.backoff import Retries
+from heatsink.spread.policy import BucketRules
+from heatsink.stores.throttled import PartitionLimit
 
 __all__ = [
     "BucketRules",

@@ -16,7 +16,7 @@ from botocore.config import Config
 
 from heatsink.stores.embedded import free_port
 
-HEATSINK = [sys.executable, "-m", "heatsink.service"]
+HEATSINK = [sys.executable, "-m", "heatsink"]
 KEYS = ("conversation", "sent")
 
 

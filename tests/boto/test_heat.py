@@ -10,7 +10,8 @@ import pytest
 from boto3.dynamodb.conditions import Key
 
 import heatsink
-from heatsink.boto import Table, times
+from heatsink.boto import Table
+from heatsink.boto import keys as times
 
 from .conftest import KEYS, Engine, running_engine
 

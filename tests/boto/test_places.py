@@ -8,10 +8,10 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.boto.names import TAG, TAGGED, comparable, hashed_bytes, physical
-from heatsink.boto.places import Plan
-from heatsink.keys import partition_of
-from heatsink.registry.layout import Layout
+from heatsink.boto.keys import TAG, TAGGED, comparable, hashed_bytes, physical
+from heatsink.boto.places import ReadPlan
+from heatsink.primitives.keys import partition_of
+from heatsink.registry.layouts import Layout
 
 TIMES = st.integers(0, 60)
 BOUNDS = st.none() | TIMES
@@ -38,7 +38,7 @@ def test_a_plan_asks_every_partition_in_which_an_item_may_be(
 ) -> None:
     if not (from_ms or 0) <= time_ms <= (inf if to_ms is None else to_ms):
         return
-    plan = Plan(layout, (from_ms, to_ms), complete_ms)
+    plan = ReadPlan(layout, (from_ms, to_ms), complete_ms)
     epoch = layout.epoch_at(time_ms)
     assert plan.epoch_at(time_ms).buckets == epoch.buckets
     asked = {name for one in plan.overlapping(None, None) for name in one.partitions("k")}

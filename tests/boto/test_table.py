@@ -18,10 +18,11 @@ import pytest
 from boto3.dynamodb.conditions import Attr, Key
 from boto3.dynamodb.types import Binary
 
-from heatsink.boto import Table, times
-from heatsink.clock import SystemClock
+from heatsink.boto import Table
+from heatsink.boto import keys as times
 from heatsink.errors import Closed, InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
-from heatsink.service.fsck import run_fsck
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.fsck import run_fsck
 
 from .conftest import HEATSINK, KEYS, Engine, until
 

@@ -11,11 +11,11 @@ import pytest
 
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import QueueStores
-from heatsink.clock import Clock
+from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient_url, real
 
 from .driver import Driver

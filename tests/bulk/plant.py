@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from heatsink.bulk.scaling.load import Observation, PartitionReading
+from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation, WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
-from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.bulk.store import PartitionLoad
 
 
@@ -81,8 +80,8 @@ class Plant:
         """Of the mean of so many service times that vary by as much as they are long."""
         return self.chance.gauss(0, items**-0.5) if self.chance and items >= 1 else 0.0
 
-    def _observation(self) -> Observation:
-        return Observation(self.time_s, {p: self._reading(p) for p in self.workers})
+    def _observation(self) -> WorkerObservation:
+        return WorkerObservation(self.time_s, {p: self._reading(p) for p in self.workers})
 
     def _reading(self, partition: int) -> PartitionReading:
         left, workers = self.waiting.get(partition, 0.0), self.workers[partition]

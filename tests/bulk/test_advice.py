@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from heatsink.bulk.bulk import BulkSettings
-from heatsink.bulk.scaling.advice import OWN_REDIS, READINGS, Advisor
 from heatsink.bulk.store import LEGACY, Outcome, ServerHealth, Slice
-from heatsink.bulk.work.meter import OTHERS, TENANTS_MAX, WorkMeter
-from heatsink.clock import SystemClock
+from heatsink.bulk.work.pump import OTHERS, TENANTS_MAX, WorkMeter
+from heatsink.coordinator.workers import OWN_REDIS, READINGS, Advisor
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.redis.queue import open_queue
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
 
 

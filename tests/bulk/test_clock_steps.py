@@ -14,13 +14,13 @@ import pytest
 from heatsink.bulk.batch import Rate
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import QueueStores, Setback, Slice
-from heatsink.clock import SystemClock
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.keys import QueueKeys
 from heatsink.testing import ManualClock, run_on_virtual_time
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import patient, patient_url, real
 
 from .conftest import redis_queue

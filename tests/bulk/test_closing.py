@@ -12,7 +12,7 @@ import pytest
 from heatsink.bulk import Actions, BulkSettings, Context
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.errors import Closed
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import real
 
 

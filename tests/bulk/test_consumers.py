@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from heatsink.bulk import Context
-from heatsink.registry.decision import Decision
+from heatsink.registry.decisions import Decision
 
 from .world import Running, World, on_virtual_time
 

@@ -13,11 +13,11 @@ from heatsink.bulk.batch import Batch, PartPlace
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.items import digest_of
 from heatsink.bulk.store import Chunk, Part, PartCounts, QueueStores
-from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.durability import Durability
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient_url, real
 
 from .driver import NOW_MS, PARTITION

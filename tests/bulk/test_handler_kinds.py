@@ -13,8 +13,8 @@ import pytest
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context
 from heatsink.bulk.batch import Progress
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
 
 ran: list[int] = []

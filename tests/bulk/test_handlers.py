@@ -12,9 +12,9 @@ import pytest
 
 from heatsink.bulk import Actions, Bulk, BulkSettings, Context, Fail, RateLimited, Retry
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.clock import SystemClock
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory.queue import MemoryQueueServer
-from heatsink.testing.virtual import VirtualLoop
+from heatsink.testing.clocks import VirtualLoop
 
 from .world import World, on_virtual_time
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.store import ANNOUNCED_MS, Plan, QueueStores
+from heatsink.bulk.store import ANNOUNCED_MS, QueuePlan, QueueStores
 from heatsink.testing import ManualClock
 
 from .driver import PARTITION, Driver, ring_until_heard
@@ -146,15 +146,15 @@ async def test_a_partition_is_its_owners_until_their_time_is_up(
 
 
 async def test_the_first_plan_is_kept_until_a_newer_one_comes(stores: QueueStores) -> None:
-    assert await stores.fleet.plan(Plan(4, 4)) == Plan(4, 4)
-    assert await stores.fleet.plan(Plan(9, 9, version=7)) == Plan(4, 4)
-    assert await stores.fleet.change(Plan(8, 8, version=1)) == Plan(8, 8, version=1)
-    assert await stores.fleet.change(Plan(2, 8, version=1)) == Plan(8, 8, version=1)
-    assert await stores.fleet.plan(Plan(4, 4)) == Plan(8, 8, version=1)
+    assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(4, 4)
+    assert await stores.fleet.plan(QueuePlan(9, 9, version=7)) == QueuePlan(4, 4)
+    assert await stores.fleet.change(QueuePlan(8, 8, version=1)) == QueuePlan(8, 8, version=1)
+    assert await stores.fleet.change(QueuePlan(2, 8, version=1)) == QueuePlan(8, 8, version=1)
+    assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(8, 8, version=1)
 
 
 async def test_a_change_may_be_the_first_plan(stores: QueueStores) -> None:
-    assert await stores.fleet.change(Plan(8, 8, version=0)) == Plan(8, 8, version=0)
+    assert await stores.fleet.change(QueuePlan(8, 8, version=0)) == QueuePlan(8, 8, version=0)
 
 
 # -- limits ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from heatsink.bulk.batch import Batch, Failure, Progress
-from heatsink.service import bulk as commands
+from heatsink.server.commands import bulk as commands
 
 NASTY = "[/red]\x1b[2J\n"
 ITEMS: list[Any] = [{None: 1}, {(1, 2): 3}, {"a": b"b"}]

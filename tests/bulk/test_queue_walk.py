@@ -27,7 +27,7 @@ from heatsink.bulk.store import (
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue.keys import handle
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .conftest import redis_queue
 from .driver import lose_chunk

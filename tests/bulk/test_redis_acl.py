@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
-from heatsink.bulk.store import Plan, Setback
-from heatsink.clock import SystemClock
-from heatsink.registry.decision import Decision
+from heatsink.bulk.store import QueuePlan, Setback
+from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import Decision
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, patient_url, real
 
 from .driver import PARTITION, Driver, ring_until_heard
@@ -68,7 +68,7 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
     assert await stores.batches.list(5) == []
     await stores.limits.declare("l", Rate(5))
     await stores.limits.refused("l", 5.0, 0)
-    assert await stores.fleet.plan(Plan(4, 4)) == Plan(4, 4)
+    assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(4, 4)
     await stores.fleet.leave("me")
     await stores.soft.publish([Decision("p", "workers", 1, "why")], 1)
     assert len(await stores.soft.read()) == 1

@@ -9,7 +9,7 @@ import pytest
 from heatsink.bulk.batch import Rate
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .conftest import redis_queue
 from .stepped import HOUR_S, ServerClock

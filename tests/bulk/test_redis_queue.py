@@ -13,16 +13,16 @@ import pytest
 
 from heatsink.bulk.batch import Batch, PartPlace, Rate
 from heatsink.bulk.bulk import Bulk, BulkSettings
-from heatsink.bulk.placement import hand
 from heatsink.bulk.store import LEGACY, Chunk, Part, QueueStores
-from heatsink.bulk.work.chores import Housekeeping
+from heatsink.bulk.submit import hand
+from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.errors import InvalidSetting
 from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.queue import open_queue
 from heatsink.stores.redis.queue.keys import QueueKeys
 from heatsink.stores.redis.queue.queue import RedisQueue
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisSentinel, RedisServer
+from heatsink.testing.redis import RedisSentinel, RedisServer
 from tests.servers import patient, real
 
 from .conftest import redis_queue

@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.bulk.scaling.filling import water_fill
-from heatsink.bulk.scaling.load import Load, Meter, Observation, PartitionReading
-from heatsink.bulk.scaling.policy import POLICIES
-from heatsink.bulk.scaling.rules import WorkerRules
-from heatsink.bulk.scaling.seed import TimeDecay
+from heatsink.bulk.scaling.laws import TimeDecay
+from heatsink.bulk.scaling.load import (
+    Load,
+    LoadMeter,
+    PartitionReading,
+    WorkerObservation,
+    WorkerRules,
+)
+from heatsink.bulk.scaling.policy import POLICIES, water_fill
 from heatsink.bulk.store import PartitionLoad
 from heatsink.errors import InvalidSetting
-from heatsink.registry.decision import Decision
+from heatsink.registry.decisions import Decision
 
 from .plant import Plant, plant
 
@@ -26,7 +30,7 @@ FIXED_S = SPIKE * 0.38 / 8
 
 
 def test_two_readings_give_rates() -> None:
-    meter = Meter()
+    meter = LoadMeter()
     meter.read(PartitionReading(PartitionLoad(runnable=100, done=50), 8), 10.0)
     now = PartitionLoad(runnable=90, limited=5, in_flight=8, done=70, failed=1, service_us=380_000)
     load = meter.read(PartitionReading(now, 8), 12.0)
@@ -37,7 +41,7 @@ def test_two_readings_give_rates() -> None:
 
 
 def test_a_service_time_is_believed_once_something_was_done_and_kept_while_nothing_waits() -> None:
-    meter = Meter()
+    meter = LoadMeter()
     guess = PartitionLoad(runnable=10, service_us=1_000)
     assert meter.read(PartitionReading(guess, 8), 1.0).service_s == 0
     busy = PartitionLoad(runnable=10, service_us=200_000, done=1)
@@ -52,7 +56,7 @@ def test_the_seeds_example() -> None:
     """100 items on 8 workers are 12.5 each, for three cycles in a row."""
     policy = POLICIES["time_decay"](WorkerRules())
     seen = PartitionReading(PartitionLoad(runnable=100), 8)
-    decisions = [policy.decide(Observation(float(turn), {2: seen})) for turn in range(3)]
+    decisions = [policy.decide(WorkerObservation(float(turn), {2: seen})) for turn in range(3)]
     reason = "depth per worker 12.5 for 3 cycles"
     assert decisions == [[], [], [Decision("partition:2", "workers", 16, reason)]]
 
@@ -260,7 +264,7 @@ def test_every_policy_keeps_its_bounds_and_never_more_than_doubles(
 def test_decisions_come_only_when_they_are_news() -> None:
     policy = POLICIES["exponential"](WorkerRules())
     deep = PartitionReading(PartitionLoad(runnable=1_000), 8)
-    decisions = [policy.decide(Observation(float(turn), {0: deep})) for turn in range(8)]
+    decisions = [policy.decide(WorkerObservation(float(turn), {0: deep})) for turn in range(8)]
     assert [len(some) for some in decisions] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 

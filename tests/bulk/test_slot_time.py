@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from heatsink.bulk.slot_time import (
     BELIEVE_MS,
     STEP_MS,
-    Evidence,
+    SlotEvidence,
     SlotTime,
-    Witness,
+    SlotWitness,
     moved_along,
     time_after,
 )
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.redis.queue.scripts import SlotClock
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .conftest import redis_queue
 from .stepped import HOUR_S, ServerClock
@@ -42,7 +42,7 @@ class Slot:
         self.clock = ManualClock()
         self.server = ServerClock(self.clock)
         self.clocks = [ManualClock(self.clock.now_s() + skew_s) for skew_s in skews_s]
-        self.witnesses = [Witness(clock) for clock in self.clocks]
+        self.witnesses = [SlotWitness(clock) for clock in self.clocks]
         self.time: SlotTime | None = None
 
     def pass_time(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class Slot:
 
     def call(self, process: int, restarted: bool = False) -> SlotTime:
         if restarted:
-            self.witnesses[process] = Witness(self.clocks[process])
+            self.witnesses[process] = SlotWitness(self.clocks[process])
         evidence = self.witnesses[process].evidence(SLOT)
         self.time = time_after(self.time, self.server.now_s() * 1000, evidence)
         self.witnesses[process].heard(SLOT, self.time.told_ms)
@@ -148,7 +148,7 @@ def test_calls_that_are_far_apart_by_processes_that_disagree_are_believed_too() 
 def test_a_caller_whose_call_lands_late_makes_the_slot_late_and_no_more() -> None:
     """It knows only of the time until it sent the call."""
     time = SlotTime(NOW_MS, NOW_MS, NOW_MS)
-    late = time.passed(NOW_MS + 60_000, Evidence(NOW_MS + 300, 1e9, NOW_MS + 300))
+    late = time.passed(NOW_MS + 60_000, SlotEvidence(NOW_MS + 300, 1e9, NOW_MS + 300))
     assert late == SlotTime(NOW_MS + 60_000, NOW_MS, NOW_MS + 300)
 
 
@@ -156,7 +156,7 @@ def test_a_process_remembers_a_bounded_number_of_slots(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setattr("heatsink.bulk.slot_time.SLOTS_MAX", 2)
-    witness = Witness(clock)
+    witness = SlotWitness(clock)
     for slot in ("a", "b", "a", "c"):
         witness.heard(slot, NOW_MS)
     known = [slot for slot in "abc" if witness.evidence(slot).due_ms]
@@ -175,7 +175,7 @@ async def test_lua_and_python_agree_on_the_time_whoever_calls(
     in_memory = MemoryQueueServer(of_server)
     skews_s = [rng.choice([-HOUR_S, -3.0, 0.0, 0.0, 90.0]) for _ in range(3)]
     clocks = [ManualClock(clock.now_s() + skew_s) for skew_s in skews_s]
-    python = [in_memory.fleet.seen_by(Witness(own)) for own in clocks]
+    python = [in_memory.fleet.seen_by(SlotWitness(own)) for own in clocks]
     async with redis_queue(server.url, clocks[0], of_server) as lua:
         for number in range(120):
             for each in (clock, *clocks):
@@ -184,7 +184,7 @@ async def test_lua_and_python_agree_on_the_time_whoever_calls(
                 of_server.offset_s += rng.choice([-HOUR_S, -2.0, 1.0, 4.0, HOUR_S])
             process = rng.randrange(3)
             if rng.random() < 0.1:
-                python[process] = in_memory.fleet.seen_by(Witness(clocks[process]))
+                python[process] = in_memory.fleet.seen_by(SlotWitness(clocks[process]))
             known = python[process]._witness
             lua.fleet._time = SlotClock(_Same(known), lambda: of_server.now_s() * 1000)  # type: ignore[attr-defined]
             words = f"member-{number}", ["mail"], rng.choice([10, 1_000, 5_000, 60_000])
@@ -192,20 +192,20 @@ async def test_lua_and_python_agree_on_the_time_whoever_calls(
             assert await lua.fleet.join(*words) == expected
 
 
-class _Same(Witness):
+class _Same(SlotWitness):
     """Knows what another knew of the fleet before this call, whatever the slot's name is."""
 
-    def __init__(self, known: Witness) -> None:
+    def __init__(self, known: SlotWitness) -> None:
         super().__init__(known._clock)
         self._evidence = known.evidence("fleet")
 
-    def evidence(self, _slot: str) -> Evidence:
+    def evidence(self, _slot: str) -> SlotEvidence:
         return self._evidence
 
 
 def test_what_was_promised_in_a_doubt_moves_along_with_all_of_the_gap() -> None:
     """Also if the clock steps once more in the very call that ends the doubt."""
-    hour_ms, stranger = 3_600_000.0, Evidence(0.0, 0.0)
+    hour_ms, stranger = 3_600_000.0, SlotEvidence(0.0, 0.0)
     time = SlotTime(0.0, 0.0, 0.0).passed(hour_ms, stranger)
     assert time.gap_ms
     now_ms = hour_ms

@@ -14,15 +14,8 @@ import pytest
 from heatsink import connect
 from heatsink.bulk import Bulk, BulkSettings
 from heatsink.bulk.batch import Batch
-from heatsink.clock import now_ms
-from heatsink.errors import (
-    Conflict,
-    IdReused,
-    InvalidBody,
-    InvalidSetting,
-    Overloaded,
-    Unavailable,
-)
+from heatsink.errors import Conflict, IdReused, InvalidBody, InvalidSetting, Overloaded, Unavailable
+from heatsink.primitives.clock import now_ms
 
 from .world import World, on_virtual_time
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import heatsink
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.bulk.actions import Fail
-from heatsink.bulk.work.webhook import webhook_action
+from heatsink.bulk.work.consumer import webhook_action
 from heatsink.errors import InvalidSetting
 
 PREFIX = "https://hooks.example.com/ok"
@@ -118,7 +118,7 @@ class _Context:
 def would_call(url: str, *prefixes: str, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """What the worker calls; None if it refuses."""
     called: list[str] = []
-    monkeypatch.setattr("heatsink.bulk.work.webhook._post", lambda url, *_: called.append(url))
+    monkeypatch.setattr("heatsink.bulk.work.consumer._post", lambda url, *_: called.append(url))
     try:
         webhook_action(prefixes).handler({"url": url, "state": "done"}, _Context())
     except Fail:
@@ -198,7 +198,7 @@ SEGMENTS = st.sampled_from(["ok", "..", ".", "%2e%2E", "", "a", "%2f", "..%2f", 
 @given(st.lists(SEGMENTS, max_size=8))
 def test_no_path_leaves_its_prefix_however_servers_read_it(segments: list[str]) -> None:
     """What is sent has no dot segments left, encoded slashes or doubt of any kind."""
-    from heatsink.bulk.webhooks import allowed_url, check_prefixes
+    from heatsink.bulk.actions import allowed_url, check_prefixes
 
     url = "https://hooks.example.com/" + "/".join(segments)
     sent = allowed_url(url, check_prefixes("webhooks", [PREFIX]))

@@ -21,7 +21,7 @@ from boto3.dynamodb.conditions import Key
 
 import heatsink
 from heatsink.boto import Table
-from heatsink.ids import Minter, Uuid7
+from heatsink.primitives.ids import Minter, Uuid7
 
 HANG_S = 5
 

@@ -25,9 +25,9 @@ from heatsink.errors import (
     Throttled,
     Unavailable,
 )
-from heatsink.ids import Minter, Uuid7
-from heatsink.registry.decision import Meta, Reading
-from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.primitives.ids import Minter, Uuid7
+from heatsink.registry.decisions import Meta, Reading
+from heatsink.stores.memory.data import MemoryRegistry
 
 
 def id_at(clock_s: float) -> Any:

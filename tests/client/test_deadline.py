@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from heatsink import Heatsink, Retries, Settings, connect
-from heatsink.clock import SystemClock
 from heatsink.errors import HeatsinkError, Overloaded, Unavailable
-from heatsink.ids import Minter, Uuid7
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.ids import Minter, Uuid7
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import TIMEOUT_S
@@ -120,7 +120,7 @@ def test_a_call_that_is_cut_is_repeated_safely() -> None:
 @pytest.fixture
 def engine() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
-    command = [sys.executable, "-m", "heatsink.service", "dynamo", "--port", str(port)]
+    command = [sys.executable, "-m", "heatsink", "dynamo", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield f"http://127.0.0.1:{port}", process

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from heatsink import BucketRules, connect
-from heatsink.client.explanation import what_the_store_can_do
-from heatsink.detect.heat import PartitionHeat
+from heatsink.coordinator.explainer import what_the_store_can_do
 from heatsink.errors import Throttled
+from heatsink.heat.heat import PartitionHeat
 from heatsink.spread.policy import Culprit
 
 

@@ -14,17 +14,17 @@ import pytest
 
 import heatsink
 from heatsink import Heatsink, Retries, Settings
-from heatsink.client.explanation import Explanation
-from heatsink.client.key_watch import Hottest
-from heatsink.clock import SystemClock
-from heatsink.detect.fleet import FleetHeat
-from heatsink.detect.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.coordinator.explainer import Explanation
+from heatsink.coordinator.keys import Hottest
+from heatsink.heat.fleet import FleetHeat
+from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.redis.board import RedisBoard
+from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection
-from heatsink.stores.redis.keys import Keys
+from heatsink.stores.redis.heat import RedisBoard
 from heatsink.testing import SkewedClock, run_on_virtual_time
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import patient, patient_url, real
 
 EACH_S = 1_500  # writes a second of each client
@@ -151,7 +151,7 @@ async def test_what_is_shown_is_whole_and_ends_by_itself() -> None:
     heat = FleetHeat("boss", 1.0, window, (PartitionHeat(3, 9.0),))
     with real(RedisServer) as server:
         connection = Connection(patient(server.url), SystemClock(), Random(1))
-        board, keys = RedisBoard(connection, Keys()), Keys()
+        board, keys = RedisBoard(connection, RedisKeys()), RedisKeys()
         assert await board.look() is None
         await board.show(heat)
         assert await board.look() == heat

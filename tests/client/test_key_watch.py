@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from random import Random
 
-from heatsink.client.key_watch import Coordination, KeyWatch, coordinate_keys
-from heatsink.client.settings import Settings
-from heatsink.control.lease import Lease
-from heatsink.detect.heat import Heat, Report
-from heatsink.detect.tracker import Tracker
+from heatsink.coordinator.keys import Coordination, KeyWatch, coordinate_keys
+from heatsink.coordinator.lease import Lease
+from heatsink.heat.count import Tracker
+from heatsink.heat.heat import Heat, Report
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff, Retries
+from heatsink.spread.policy import BucketRules
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import ManualClock
 from tests.registry.test_registry import FOUNDING
@@ -36,7 +36,8 @@ async def a_coordination(clock: ManualClock) -> Coordination:
     registry = Registry(stores.registry, clock)
     await registry.open(FOUNDING)
     backoff = Backoff(Retries(), clock, Random(1), Tracker(), registry.view)
-    return coordinate_keys(stores, registry, Settings(), "me", clock, backoff)
+    lease = Lease(stores.lease, "me", clock, fleet_now_s=registry.fleet_now_s)
+    return coordinate_keys(stores, registry, lease, clock, backoff, BucketRules(), window_s=1.0)
 
 
 async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from heatsink.absorb.near_keys import REPEAT_S, NearKeys
-from heatsink.absorb.policy import NearPolicy, NearRules
-from heatsink.client.read_side import REPEATS_MAX, NearWatch
-from heatsink.detect.heat import KeyHeat, WindowHeat
+from heatsink.coordinator.reads import REPEATS_MAX, NearWatch
 from heatsink.errors import Unavailable
-from heatsink.registry.soft import SoftDecision
-from heatsink.stores.memory.soft import MemorySoft
+from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.reads.near_cache import REPEAT_S, NearKeys
+from heatsink.reads.policy import NearPolicy, NearRules
+from heatsink.registry.decisions import SoftDecision
+from heatsink.stores.memory.messages import MemorySoft
 from heatsink.testing import ManualClock
 
 

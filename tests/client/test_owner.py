@@ -14,11 +14,11 @@ from uuid import uuid4
 import pytest
 
 import heatsink
-from heatsink.clock import SystemClock
 from heatsink.errors import Closed
-from heatsink.owner import ELSEWHERE, FORKED, Owner
-from heatsink.service.tables import create
-from heatsink.testing.servers import RedisServer
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.owner import ELSEWHERE, FORKED, Owner
+from heatsink.server.commands.fsck import create
+from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
 from tests.servers import patient_url, real
 

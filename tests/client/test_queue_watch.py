@@ -5,9 +5,9 @@ from typing import Any, cast
 
 from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
-from heatsink.client.queue.watch import QueueWatch, worker_pin
-from heatsink.control.coordinator import Coordinator
-from heatsink.registry.decision import Decision
+from heatsink.coordinator.loops import Coordinator
+from heatsink.coordinator.workers import QueueWatch, worker_pin
+from heatsink.registry.decisions import Decision
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import ManualClock
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from heatsink import Heatsink, connect, connect_sync
-from heatsink.absorb import NearRules, ReadSettings
 from heatsink.errors import Closed, InvalidSetting
-from heatsink.testing.servers import RedisServer
+from heatsink.reads import NearRules, ReadSettings
+from heatsink.testing.redis import RedisServer
 from tests.servers import real
 
 LONG = {"fresh_for": 600.0, "stale_for": 600.0}

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from heatsink import Heatsink, Settings, connect
+from heatsink.cli import main
 from heatsink.client.urls import open_stores
-from heatsink.clock import SystemClock
-from heatsink.registry.news import SECRET_BYTES
-from heatsink.service.cli import main
-from heatsink.service.serve.server import ServeSettings, running_app
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.process import ServeSettings, running_app
 
 CLOCK = SystemClock()
 SECRET = b"this-is-secret-and-stays-so-here"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from heatsink.client.store_partitions import (
-    StorePartitions,
-    taken_apart,
-)
-from heatsink.detect.heat import NOWHERE, KeyHeat, PartitionHeat, WindowHeat
-from heatsink.detect.tracker import Tracker
-from heatsink.stores.stores import Meter
+from heatsink.coordinator.keys import StorePartitions, taken_apart
+from heatsink.heat.count import Tracker
+from heatsink.heat.heat import NOWHERE, KeyHeat, PartitionHeat, WindowHeat
+from heatsink.stores.stores import ConsumptionNotes
 
 
 def heat(units_s: float, throttles_s: float = 0.0) -> KeyHeat:
@@ -18,7 +15,7 @@ def heat(units_s: float, throttles_s: float = 0.0) -> KeyHeat:
 
 
 def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None:
-    tracker, meter = Tracker(), Meter()
+    tracker, meter = Tracker(), ConsumptionNotes()
     places = StorePartitions(tracker, meter)
     tracker.gather = places.count
     meter.notes.append(("room", 2_500, 3.0, 7))
@@ -38,7 +35,7 @@ def test_a_window_without_partitions_stays_as_it_is() -> None:
 
 
 def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
-    tracker, meter = Tracker(), Meter()
+    tracker, meter = Tracker(), ConsumptionNotes()
     tracker.gather = StorePartitions(tracker, meter).count
     meter.notes.append(("room%231#4", 1_020, 2.0, None))
     meter.notes.append(("room%231#4", 2_000, 2.0, None))
@@ -47,7 +44,7 @@ def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
 
 
 def test_a_key_is_known_by_the_partition_that_took_its_latest_row() -> None:
-    tracker, meter = Tracker(), Meter()
+    tracker, meter = Tracker(), ConsumptionNotes()
     tracker.gather = StorePartitions(tracker, meter).count
     for key in ("room#1", "elsewhere"):
         tracker.record(key)

@@ -17,12 +17,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from heatsink import connect
 from heatsink.bulk import Actions
 from heatsink.bulk.work.consumer import ConsumerSettings
-from heatsink.connections import LOOPBACK_NAMES
-from heatsink.service.api.limits import Limits
-from heatsink.service.api.metrics import Metrics
-from heatsink.service.cli import main
-from heatsink.service.queue_metrics import WorkCollector
-from heatsink.service.worker import find_actions
+from heatsink.cli import main
+from heatsink.primitives.connections import LOOPBACK_NAMES
+from heatsink.server.api.bodies import RequestLimits
+from heatsink.server.api.metrics import Metrics, WorkCollector
+from heatsink.server.commands.worker import find_actions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -30,7 +29,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 GRACE_S = {
     "coordinator": 5.0,  # it gives back its lease
     "worker": ConsumerSettings().grace_s,
-    "serve": 2 * Limits().grace_s,  # requests, then items
+    "serve": 2 * RequestLimits().grace_s,  # requests, then items
 }
 
 

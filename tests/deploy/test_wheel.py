@@ -16,10 +16,10 @@ SOURCE = ROOT / "src"
 USE = """
 import asyncio, pathlib, sys
 import heatsink
-from heatsink.contrib.otel import Tracing
-from heatsink.contrib.starlette import lifespan
+from heatsink.client.otel import Tracing
+from heatsink.client.starlette import lifespan
 from heatsink.lab import report
-from heatsink.service.dashboard.site import make_pages
+from heatsink.server.dashboard import make_pages
 
 async def main():
     async with heatsink.connect("sqlite:///wheel.db") as hs:
@@ -67,12 +67,12 @@ def test_everything_of_the_package_is_inside(unpacked: Path) -> None:
 
 def test_it_runs_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
     run(unpacked, tmp_path, "-c", USE, str(unpacked))
-    assert "coordinator" in run(unpacked, tmp_path, "-m", "heatsink.service", "--help")
+    assert "coordinator" in run(unpacked, tmp_path, "-m", "heatsink", "--help")
 
 
 def test_it_says_what_it_is(unpacked: Path) -> None:
     (about,) = unpacked.glob("heatsink-*.dist-info")
-    assert "heatsink = heatsink.service.cli:main" in (about / "entry_points.txt").read_text()
+    assert "heatsink = heatsink.cli:main" in (about / "entry_points.txt").read_text()
     metadata = (about / "METADATA").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {"aws", "redis", "server", "otel"} <= set(project["optional-dependencies"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from heatsink.service.cli import main
+from heatsink.cli import main
 from heatsink.stores.embedded import free_port
 
 from .pages import PAGES as EVERY_PAGE

@@ -15,8 +15,8 @@ from docs.generate.pictures import FOLDER
 from playwright.sync_api import Request, ViewportSize, sync_playwright
 
 from heatsink import errors as our_errors
-from heatsink.service.api.table import ROUTES
-from heatsink.service.cli import main
+from heatsink.cli import main
+from heatsink.server.api.table import ROUTES
 
 from .pages import DOCS, PAGES, ROOT
 

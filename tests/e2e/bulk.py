@@ -16,9 +16,9 @@ from time import sleep as pause
 import msgspec
 
 from heatsink.client.queue import Queue, connect_queue
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
-HEATSINK = [sys.executable, "-m", "heatsink.service"]
+HEATSINK = [sys.executable, "-m", "heatsink"]
 Process = subprocess.Popen[bytes]
 APP = """
 import asyncio, os, time

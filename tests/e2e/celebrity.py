@@ -22,9 +22,9 @@ import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import BulkSettings
 from heatsink.errors import Retryable
-from heatsink.isolate import Post, TimelineSettings
-from heatsink.isolate.policy import PULLED, PUSHED
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
+from heatsink.timelines import Post, TimelineSettings
+from heatsink.timelines.policy import PULLED, PUSHED
 from tests.servers import real
 
 from .bulk import Process, Workers, running_workers

@@ -29,7 +29,7 @@ from time import monotonic, sleep
 
 import msgspec
 
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 SOURCE = Path(__file__).with_name("disk.c")
 FOLDER = "appendonlydir"

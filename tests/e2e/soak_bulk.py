@@ -12,7 +12,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .bulk import client, running_workers
 from .test_bulk import LEASE_S, kill_redis, kill_workers, latest_rerun_s

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from heatsink.testing.servers import MissingServer, RedisServer
+from heatsink.testing.redis import MissingServer, RedisServer
 
 from .disk import FOLDER
 from .soak_losses import Counts, Hit, Plan, Round, main, play

@@ -33,12 +33,12 @@ from typing import Any
 from uuid import UUID
 
 from heatsink import BucketRules, Heatsink, connect
-from heatsink.absorb import ReadSettings
 from heatsink.bulk import Actions, BulkSettings
 from heatsink.errors import Retryable
-from heatsink.spread.buffered import CELLS_MAX, BufferedCounters
+from heatsink.reads import ReadSettings
+from heatsink.spread.counters import CELLS_MAX, BufferedCounters
 from heatsink.stores.embedded import free_port, start_tied
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 
 from .test_fleet import HEATSINK, until
 

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from .audit import (
-    Seen,
-    as_text,
-    lost_items,
-    seen,
-    wrong_counts,
-    wrong_end,
-    wrong_restoration,
-)
+from .audit import Seen, as_text, lost_items, seen, wrong_counts, wrong_end, wrong_restoration
 
 ALL = range(10)
 DONE = Seen("done", accepted=10, done=10)

@@ -13,7 +13,7 @@ import pytest
 
 from heatsink.client.queue import Queue
 from heatsink.errors import HeatsinkError
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import real
 
 from .bulk import Workers, client, recorded, running_workers, until

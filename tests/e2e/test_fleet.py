@@ -21,10 +21,10 @@ from uuid import UUID
 import pytest
 
 from heatsink import Heatsink, connect
-from heatsink.ids import Uuid7
+from heatsink.primitives.ids import Uuid7
 from heatsink.spread.fsck import check
 from heatsink.stores.embedded import free_port
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.spread.test_log import everything
 
 WRITER = """
@@ -55,7 +55,7 @@ APP_SERVERS = ("app-0", "app-1", "app-2")
 FAR_AWAY_MS = (
     20.0  # every answer of the store is that late; a coordinator's turn asks several times
 )
-HEATSINK = [sys.executable, "-m", "heatsink.service"]
+HEATSINK = [sys.executable, "-m", "heatsink"]
 Process = subprocess.Popen[bytes]
 
 

@@ -15,18 +15,19 @@ import pytest
 
 import heatsink
 from heatsink import Heatsink
-from heatsink.clock import SystemClock
-from heatsink.ids import Uuid7
-from heatsink.registry.decision import BUCKETS, LogEntry, Meta, for_key
-from heatsink.registry.news import SECRET_BYTES, Seal
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.ids import Uuid7
+from heatsink.registry.decisions import BUCKETS, LogEntry, Meta, for_key
+from heatsink.registry.news import Seal
 from heatsink.spread.fsck import check
+from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection, Refused
-from heatsink.stores.redis.keys import Keys
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import patient, patient_url, real
 from tests.spread.test_log import everything
 
-KEYS = Keys()
+KEYS = RedisKeys()
 PINS = (4, 2, 7, 3, 5)
 VALUE = re.compile(rb"\xa5value.", re.DOTALL)
 FLIPPED: set[bytes] = set()

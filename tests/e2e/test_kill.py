@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from heatsink import connect
-from heatsink.ids import Uuid7
+from heatsink.primitives.ids import Uuid7
 from heatsink.spread.fsck import check
 from tests.spread.test_log import everything
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import real
 
 from . import soak_failover

@@ -13,10 +13,10 @@ import pytest
 
 import heatsink
 from heatsink import BucketRules, Heatsink
-from heatsink.ids import Uuid7
-from heatsink.registry.decision import Reading
+from heatsink.primitives.ids import Uuid7
+from heatsink.registry.decisions import Reading
 from heatsink.spread.fsck import check
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import real
 from tests.spread.test_log import everything
 

@@ -6,16 +6,7 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import (
-    celebrity,
-    fairness,
-    hot_key,
-    isolation,
-    partitions,
-    rates,
-    reads,
-    scaling,
-)
+from heatsink.lab import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling
 from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
 
@@ -24,19 +15,19 @@ FIXED_S = SPIKE * scaling.SERVICE_S / scaling.WORKERS
 
 
 def test_littles_law_drains_the_spike_and_stays_near_what_the_service_takes() -> None:
-    run = scaling.run_one("littles_law", scaling.Plan(SPIKE), seed=1)
+    run = scaling.run_one("littles_law", scaling.ScalingSetup(SPIKE), seed=1)
     assert run.took_s <= 0.2 * FIXED_S
     assert run.peak <= 1.3 * scaling.FULL
 
 
 def test_the_seeds_policy_goes_on_to_the_cap() -> None:
-    run = scaling.run_one("time_decay", scaling.Plan(10_000), seed=1)
+    run = scaling.run_one("time_decay", scaling.ScalingSetup(10_000), seed=1)
     assert run.peak == 256
     assert max(moment.p95_s for moment in run.moments) == pytest.approx(0.38 * 256 / 64)
 
 
 def test_fixed_workers_take_as_long_as_can_be_computed() -> None:
-    run = scaling.run_one("", scaling.Plan(2_000), seed=1)
+    run = scaling.run_one("", scaling.ScalingSetup(2_000), seed=1)
     assert run.took_s == pytest.approx(2_000 * 0.38 / 8, rel=0.05)
 
 

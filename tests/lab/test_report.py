@@ -6,16 +6,16 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from heatsink.lab.report import Chart, Figure, Report, Series, Table, to_html
-from heatsink.service.cli import main
-from heatsink.service.lab.page import check_page
+from heatsink.cli import main
+from heatsink.lab.commands import check_page
+from heatsink.lab.report import Chart, Figure, LabReport, ReportTable, Series, to_html
 
-REPORT = Report(
+REPORT = LabReport(
     name="test",
     title="Items < 3 & more",
     story="First.\n\nSecond.",
     figures=[Figure("time", "3 s", "9 s before")],
-    tables=[Table("All", ["what", "how many"], [["<b>", 1_234_567], ["c", 0.12345]])],
+    tables=[ReportTable("All", ["what", "how many"], [["<b>", 1_234_567], ["c", 0.12345]])],
     charts=[Chart("Line", "items", [Series("</script>", [0.0, 1.0], [2.0, 3.0])])],
 )
 

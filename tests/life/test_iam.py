@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from heatsink import connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import InvalidSetting
-from heatsink.service.fsck import run_fsck
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.client import DynamoClient, Item, Result

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from heatsink import connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
-from heatsink.dynamo.table import Table
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.emulator.table import EngineTable
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 
@@ -28,8 +28,8 @@ async def url() -> AsyncIterator[str]:
 
 
 def describe_as(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
-    describe = Table.describe
-    monkeypatch.setattr(Table, "describe", lambda table: {**describe(table), **more})
+    describe = EngineTable.describe
+    monkeypatch.setattr(EngineTable, "describe", lambda table: {**describe(table), **more})
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from heatsink import Heatsink, connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import WrongIncarnation
-from heatsink.service.fsck import run_fsck
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
-from heatsink.stores.dynamodb.address import Address, parse
+from heatsink.stores.dynamodb.address import DynamoAddress, parse
 from heatsink.stores.dynamodb.client import Item
-from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.dynamodb.table import DynamoTable
 from tests.spread.test_log import everything, spread
 
 CLOCK = SystemClock()
@@ -106,14 +106,14 @@ async def test_a_rebuild_in_place_refuses_who_still_runs(tmp_path: Path) -> None
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[Address]:
+async def address() -> AsyncIterator[DynamoAddress]:
     async with running_engine(UNLIMITED, CLOCK) as endpoint:
         made = parse("messages", {"endpoint": endpoint})
         await make_table(made, CLOCK)
         yield made
 
 
-async def all_items(table: Table) -> list[Item]:
+async def all_items(table: DynamoTable) -> list[Item]:
     items: list[Item] = []
     start: Item | None = None
     while True:
@@ -123,13 +123,13 @@ async def all_items(table: Table) -> list[Item]:
             return items
 
 
-async def replace_items(table: Table, items: list[Item]) -> None:
+async def replace_items(table: DynamoTable, items: list[Item]) -> None:
     await table.delete_all(await all_items(table))
     for item in items:
         await table.call("PutItem", {"Item": item})
 
 
-async def test_a_dynamodb_table_is_restored(address: Address) -> None:
+async def test_a_dynamodb_table_is_restored(address: DynamoAddress) -> None:
     url = f"dynamodb://{address.table}?endpoint={address.endpoint}"
     table, client = open_table(address, CLOCK)
     async with connect(url) as forgotten:

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from heatsink import connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Misconfigured, WrongIncarnation
-from heatsink.registry.decision import FORMAT, Snapshot
-from heatsink.service.fsck import run_fsck
+from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import FORMAT, Snapshot
+from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.items import binary, key, number
+from heatsink.stores.dynamodb.table import binary, key, number
 from tests.spread.test_log import spread
 
 CLOCK = SystemClock()

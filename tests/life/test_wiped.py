@@ -15,16 +15,17 @@ from msgspec import structs
 
 from heatsink import Heatsink, Settings
 from heatsink.client.urls import open_stores
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import NoRegistry, WrongIncarnation
-from heatsink.registry.decision import Snapshot
+from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import Snapshot
 from heatsink.spread.pages import Receipt
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.stores import Stores
-from tests.life.test_restore import all_items
+
+from .test_restore import all_items
 
 CLOCK = SystemClock()
 BOUND_S = 10.0

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from heatsink import Heatsink, Retries, connect
-from heatsink.boto.adoption import adopt
-from heatsink.clock import SystemClock, now_ms
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.boto.places import adopt
+from heatsink.cli import main
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Overloaded, WrongIncarnation
-from heatsink.ids import Minter, Uuid7
-from heatsink.registry import timekeeper
-from heatsink.service.cli import main
+from heatsink.primitives.clock import SystemClock, now_ms
+from heatsink.primitives.ids import Minter, Uuid7
+from heatsink.registry import closed_time as timekeeper
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.sqlite import sqlite_stores

@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 
 from heatsink import Heatsink, Settings
-from heatsink.registry.decision import BUCKETS, LogEntry, for_key
-from heatsink.registry.latency import Latency
+from heatsink.registry.decisions import BUCKETS, LogEntry, for_key
+from heatsink.registry.registry import Latency
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.stores.stores import Stores
 from heatsink.testing import (
     Faults,
@@ -22,7 +22,8 @@ from heatsink.testing import (
     linked_stores,
     run_on_virtual_time,
 )
-from tests.registry.test_registry import leading
+
+from .test_registry import leading
 
 PINS = 6
 

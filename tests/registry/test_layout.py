@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.registry.layout import COLD, EPOCHS_MAX, Epoch, Layout
+from heatsink.registry.layouts import COLD, EPOCHS_MAX, Epoch, Layout
 
 changes = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 64)), max_size=12)
 times = st.integers(0, 700)

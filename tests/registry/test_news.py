@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from heatsink.errors import Misconfigured
-from heatsink.registry import relay
-from heatsink.registry.decision import BUCKETS, LogEntry, Meta, Reading, for_key
-from heatsink.registry.news import SECRET_BYTES, News, Seal
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.registry import news as relay
+from heatsink.registry.decisions import BUCKETS, LogEntry, Meta, Reading, for_key
+from heatsink.registry.news import News, Seal
 from heatsink.registry.registry import Registry
-from heatsink.stores.memory.news import MemoryNews
-from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.stores.memory.data import MemoryRegistry
+from heatsink.stores.memory.messages import MemoryNews
 from heatsink.testing import ManualClock
 
 from .test_registry import FOUNDING

@@ -13,13 +13,13 @@ from heatsink.errors import (
     Unavailable,
     WrongIncarnation,
 )
-from heatsink.ids import Snowflake, Ulid
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.primitives.ids import Snowflake, Ulid
 from heatsink.registry import registry as module
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
-from heatsink.registry.layout import EPOCHS_MAX, Layout
-from heatsink.registry.news import SECRET_BYTES
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
+from heatsink.registry.layouts import EPOCHS_MAX, Layout
 from heatsink.registry.registry import Registry
-from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.testing import ManualClock
 
 FOUNDING = Meta(

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from heatsink.errors import Unavailable
-from heatsink.registry.decision import BUCKETS, Reading, for_key
+from heatsink.registry.decisions import BUCKETS, Reading, for_key
 from heatsink.registry.news import Seal
 from heatsink.registry.registry import Registry
-from heatsink.stores.memory.news import MemoryNews
-from heatsink.stores.memory.registry import MemoryRegistry
+from heatsink.stores.memory.data import MemoryRegistry
+from heatsink.stores.memory.messages import MemoryNews
 from heatsink.testing import ManualClock
 
 from .test_registry import FOUNDING

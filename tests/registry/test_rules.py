@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import Deposed, Outdated
-from heatsink.registry import rules
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Reading, for_key
-from heatsink.registry.layout import COLD, Layout
+from heatsink.registry import closed_time as rules
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Reading, for_key
+from heatsink.registry.layouts import COLD, Layout
 
 NOW_MS = 1_800_000_000_000
 YEAR_MS = 365 * 86_400_000

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from heatsink.clock import SystemClock, now_ms, witness_of
-from heatsink.registry.decision import Evidence, Verdict
-from heatsink.registry.timekeeper import BELIEVE_S, StoreTime, Timekeeper, evidence_of
+from heatsink.primitives.clock import SystemClock, now_ms, witness_of
+from heatsink.registry.closed_time import BELIEVE_S, StoreTime, Timekeeper, evidence_of
+from heatsink.registry.decisions import Evidence, Verdict
 from heatsink.testing import ManualClock
 
 NOW_MS = 1_800_000_000_000

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Snapshot, for_key
-from heatsink.registry.layout import COLD, Layout
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Snapshot, for_key
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.registry.view import View
 
 

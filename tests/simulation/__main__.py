@@ -10,10 +10,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from os import cpu_count
 
-from tests.absorb import world as reads
 from tests.bulk.simulation.world import simulate as simulate_bulk
-from tests.dynamo.simulation.world import simulate as simulate_engine
-from tests.isolate import simulation as timelines
+from tests.emulator.simulation.world import simulate as simulate_engine
+from tests.reads import world as reads
+from tests.timelines import simulation as timelines
 
 from .history import Violation
 from .machine import simulate_cure, simulate_machine

@@ -19,22 +19,20 @@ import msgspec
 
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
-from heatsink.clock import Clock, now_ms
-from heatsink.dynamo.engine import API, Engine
-from heatsink.dynamo.rows.items import Key, Row
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.engine import API, Engine
+from heatsink.emulator.rows import Key, Row
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Throttled
-from heatsink.registry.decision import LogEntry, Meta, Reading
+from heatsink.primitives.clock import Clock, now_ms
+from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.stores.dynamodb import stores_over
-from heatsink.stores.dynamodb.client import DynamoClient, Result, Turns
-from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.items import META, NOTHING, Item
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item, Result, Turns
 from heatsink.stores.dynamodb.registry import _meta_of
-from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.dynamodb.table import META, NOTHING, DynamoTable
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.memory.bus import MemoryBus
+from heatsink.stores.memory.messages import MemoryBus
 from heatsink.stores.sqlite.alone import SqliteAlone
-from heatsink.stores.sqlite.database import SCHEMA
+from heatsink.stores.sqlite.engine import SCHEMA
 from heatsink.stores.stores import Stores, _nothing
 from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import SkewedClock, linked_stores
@@ -168,7 +166,7 @@ class DynamoBackend:
         self._bus = redis.bus if redis else MemoryBus()
         self._tending: asyncio.Task[None] | None = None
         client = PatientClient(self.answer, self._clock)
-        self._table = Table(client, TABLE)
+        self._table = DynamoTable(client, TABLE)
         self.stores = stores_over(client, TABLE, self._clock)
 
     def connect(self, node: Node) -> Stores:

@@ -13,27 +13,25 @@ from unittest.mock import patch
 import msgspec
 from msgspec import structs
 
-from heatsink.clock import now_ms
 from heatsink.errors import Retryable
-from heatsink.keys import partition_of
-from heatsink.registry import rules
-from heatsink.registry.decision import Evidence, LogEntry, Meta, Reading, Verdict
-from heatsink.registry.layout import Layout
-from heatsink.registry.news import ENTRY, MAC_BYTES, PAIR, News, Seal
+from heatsink.primitives.clock import now_ms
+from heatsink.primitives.keys import partition_of
+from heatsink.registry import closed_time as rules
+from heatsink.registry.closed_time import StoreTime, Timekeeper, evidence_of
+from heatsink.registry.decisions import Evidence, LogEntry, Meta, Reading, Verdict
+from heatsink.registry.layouts import Layout
+from heatsink.registry.news import ENTRY, MAC_BYTES, PAIR, News, NewsListener, Seal, Teller
 from heatsink.registry.registry import Registry
-from heatsink.registry.relay import Listener, Teller
-from heatsink.registry.timekeeper import StoreTime, Timekeeper, evidence_of
 from heatsink.registry.view import View
 from heatsink.spread import fsck, log
-from heatsink.spread.buffered import _Cell
+from heatsink.spread.counters import _Cell
 from heatsink.spread.gather import Gather
 from heatsink.spread.log import Log
 from heatsink.spread.pages import Receipt, entry_of
-from heatsink.spread.router import PastHorizon, Router
+from heatsink.spread.routing import PastHorizon, Router
 from heatsink.spread.store import Row
-from heatsink.stores.memory import registry as memory_registry
-from heatsink.stores.memory.counters import MemoryCounters
-from heatsink.stores.memory.log import MemoryLog
+from heatsink.stores.memory import data as memory_registry
+from heatsink.stores.memory.data import MemoryCounters, MemoryLog
 from heatsink.stores.sqlite.alone import SqliteAlone
 from tests.planted import Bugs
 
@@ -356,7 +354,7 @@ def a_mac_that_does_not_bind_the_entry() -> Iterator[None]:
 @bug
 def news_far_ahead_of_the_stores_time_believed() -> Iterator[None]:
     """The MAC is all that is looked at: then a secret that leaked is the end of every bound."""
-    with patch.object(Listener, "_is_too_far", lambda *_: False):
+    with patch.object(NewsListener, "_is_too_far", lambda *_: False):
         yield
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from heatsink.hashing import seeded_hash
-from heatsink.ids import Uuid7
-from heatsink.keys import key_of, partition_of
-from heatsink.registry.decision import LogEntry, Meta, Reading
-from heatsink.registry.layout import COLD, Layout
+from heatsink.primitives.ids import Uuid7
+from heatsink.primitives.keys import key_of, partition_of, seeded_hash
+from heatsink.registry.decisions import LogEntry, Meta, Reading
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.pages import Entry, Receipt
 from heatsink.stores.stores import Stores
 

@@ -6,20 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.registry.decision import LogEntry, Reading
+from heatsink.registry.decisions import LogEntry, Reading
 from heatsink.spread.store import Running
-from heatsink.stores.dynamodb import counters, puts, registry
+from heatsink.stores.dynamodb import counters, registry
+from heatsink.stores.dynamodb import log as puts
+from heatsink.stores.dynamodb.client import Item
 from heatsink.stores.dynamodb.counters import DynamoCounters
-from heatsink.stores.dynamodb.items import (
-    SHARE,
-    TOKEN,
-    Item,
-    key,
-    number,
-)
 from heatsink.stores.dynamodb.log import DynamoLog
 from heatsink.stores.dynamodb.registry import DynamoRegistry
-from tests.dynamo.simulation.bugs import BUGS as ENGINE_BUGS
+from heatsink.stores.dynamodb.table import SHARE, TOKEN, key, number
+from tests.emulator.simulation.bugs import BUGS as ENGINE_BUGS
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()

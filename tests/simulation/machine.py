@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.clock import now_ms
 from heatsink.errors import HeatsinkError
-from heatsink.ids import Uuid7
-from heatsink.registry.timekeeper import evidence_of
+from heatsink.primitives.clock import now_ms
+from heatsink.primitives.ids import Uuid7
+from heatsink.registry.closed_time import evidence_of
 from heatsink.spread import fsck
 
 from .backends import SqliteBackend

@@ -10,9 +10,9 @@ from typing import Any
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
-from heatsink.registry.news import SECRET_BYTES
+from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.spread.backoff import Retries
-from heatsink.spread.counter import TOKEN_TTL_S
+from heatsink.spread.counters import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.stores import Stores
 from heatsink.testing import Faults, Link, SkewedClock

@@ -9,10 +9,10 @@ from random import Random
 import msgspec
 from msgspec import structs
 
-from heatsink.registry.decision import BUCKETS, LogEntry, Meta, for_key
-from heatsink.registry.news import MAC_BYTES, SECRET_BYTES, Seal
-from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.memory.news import MemoryNews
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.registry.decisions import BUCKETS, LogEntry, Meta, for_key
+from heatsink.registry.news import MAC_BYTES, Seal
+from heatsink.stores.memory.messages import MemoryBus, MemoryNews
 
 from .nodes import Node
 

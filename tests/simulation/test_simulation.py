@@ -7,10 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from heatsink.registry import relay
-from heatsink.registry.news import News
+from heatsink.registry import news as relay
+from heatsink.registry.news import News, NewsListener
 from heatsink.registry.registry import Registry
-from heatsink.registry.relay import Listener
 from tests.planted import find, hold
 
 from .bugs import BUGS
@@ -58,10 +57,10 @@ def test_the_simulated_redis_is_listened_to() -> None:
 def test_the_simulated_redis_is_forged() -> None:
     met: Counter[str] = Counter()
 
-    def count(_: Listener, warning: str) -> None:
+    def count(_: NewsListener, warning: str) -> None:
         met[warning] += 1
 
-    with patch.object(Listener, "_warn", count):
+    with patch.object(NewsListener, "_warn", count):
         for seed in range(1, 20, 2):
             simulate(seed)
     assert set(met) == {relay.FORGED_PAIR, relay.FORGED_ENTRY, relay.FOREIGN, relay.TOO_FAR}

@@ -11,12 +11,13 @@ from unittest.mock import patch
 from uuid import UUID
 
 from heatsink.client import heatsink
-from heatsink.clock import now_ms
-from heatsink.dynamo import adaptation
+from heatsink.emulator import table as adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
-from heatsink.ids import Minter, Uuid7
-from heatsink.registry import registry, relay
-from heatsink.registry.decision import LogEntry, Meta, Reading
+from heatsink.primitives.clock import now_ms
+from heatsink.primitives.ids import Minter, Uuid7
+from heatsink.registry import news as relay
+from heatsink.registry import registry
+from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.spread.pages import Entry
 from heatsink.testing import SkewedClock, run_on_virtual_time
 

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from heatsink.detect.tracker import Tracker
 from heatsink.errors import Conflict, InvalidSetting, Overloaded, Throttled, Unavailable
-from heatsink.registry.layout import Layout
+from heatsink.heat.count import Tracker
+from heatsink.registry.layouts import Layout
 from heatsink.registry.view import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.testing import SkewedClock, run_on_virtual_time

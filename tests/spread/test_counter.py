@@ -10,7 +10,7 @@ import pytest
 from heatsink import Heatsink, connect
 from heatsink.client.settings import Settings
 from heatsink.errors import Closed, Conflict, InvalidId, InvalidSetting, TokenExpired
-from heatsink.ids import Minter, Uuid7
+from heatsink.primitives.ids import Minter, Uuid7
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import ManualClock
 
@@ -148,7 +148,7 @@ async def test_adding_nothing_is_acknowledged(hs: Heatsink) -> None:
 async def test_what_the_store_refuses_for_good_is_forgotten(
     hs: Heatsink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heatsink.spread.buffered.SHARE_MAX", 2**70)  # so that the store is asked
+    monkeypatch.setattr("heatsink.spread.counters.SHARE_MAX", 2**70)  # so that the store is asked
     async with hs.counters.buffered(flush_s=60) as counts:
         adds = [counts.add_soon("views", 2**53) for _ in range(1_100)]
         with pytest.raises(InvalidSetting, match="amount"):

@@ -6,8 +6,8 @@ import pytest
 
 from heatsink import Heatsink, connect
 from heatsink.errors import WrongIncarnation
-from heatsink.ids import Uuid7
-from heatsink.registry.decision import Snapshot
+from heatsink.primitives.ids import Uuid7
+from heatsink.registry.decisions import Snapshot
 from heatsink.spread.fsck import check, rebuild
 from heatsink.spread.store import Row
 

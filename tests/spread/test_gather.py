@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.hashing import seeded_hash
-from heatsink.ids import Uuid7
-from heatsink.keys import partition_of
-from heatsink.registry.layout import COLD, Layout
+from heatsink.primitives.ids import Uuid7
+from heatsink.primitives.keys import partition_of, seeded_hash
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.gather import Gather, Range
 from heatsink.spread.store import Ask, Row
 

@@ -15,13 +15,13 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from heatsink import Heatsink, Retries, Settings, Snowflake, Ulid, connect
-from heatsink.clock import SystemClock
 from heatsink.errors import Conflict, Deleted, InvalidId, Overloaded, Unavailable
-from heatsink.ids import TWITTER_EPOCH_MS, Uuid7
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.ids import TWITTER_EPOCH_MS, Uuid7
 from heatsink.spread.pages import Entry, Receipt
 from heatsink.spread.store import Row
 from heatsink.stores.memory import memory_stores
-from heatsink.stores.memory.log import MemoryLog
+from heatsink.stores.memory.data import MemoryLog
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.detect.heat import KeyHeat, WindowHeat
 from heatsink.errors import InvalidSetting
-from heatsink.registry.decision import PIN, Decision, for_key
-from heatsink.registry.layout import COLD, Layout
-from heatsink.spread.policy import BucketPolicy, BucketRules, Observation, suffers_from
+from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.registry.decisions import PIN, Decision, for_key
+from heatsink.registry.layouts import COLD, Layout
+from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation, suffers_from
 
 START_S = 1_800_000_000
 
@@ -50,7 +50,7 @@ class Plant:
     def _turn(self, keys: dict[str, KeyHeat], complete: bool) -> None:
         window = WindowHeat(self.second, self.second, complete, keys, 0.0)
         versions = sum(len(layout.epochs) for layout in self.layouts.values())
-        seen = Observation([window], self.layouts, self.pins, versions + len(self.pins))
+        seen = KeyObservation([window], self.layouts, self.pins, versions + len(self.pins))
         for decision in self.policy.decide(seen):
             layout = self.layouts.get(decision.key, COLD)
             assert decision.value is not None
@@ -231,7 +231,7 @@ def test_a_window_that_runs_does_not_take_the_forecast_back() -> None:
         WindowHeat(plant.second, plant.second, True, rising, 0.0),
         WindowHeat(plant.second + 1, plant.second + 1, False, begun, 0.0),
     ]
-    (decision,) = plant.policy.decide(Observation(windows, plant.layouts, {}, 1))
+    (decision,) = plant.policy.decide(KeyObservation(windows, plant.layouts, {}, 1))
     assert decision.value == 5
 
 

@@ -17,18 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.errors import Outdated, TokenExpired
-from heatsink.hashing import seeded_hash
-from heatsink.ids import Uuid7
-from heatsink.keys import partition_of
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
-from heatsink.registry.layout import EPOCHS_MAX, Layout
-from heatsink.registry.rules import FAR_AHEAD_MS, check_append
-from heatsink.registry.timekeeper import evidence_of
+from heatsink.primitives.ids import Uuid7
+from heatsink.primitives.keys import partition_of, seeded_hash
+from heatsink.registry.closed_time import FAR_AHEAD_MS, check_append, evidence_of
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
+from heatsink.registry.layouts import EPOCHS_MAX, Layout
 from heatsink.spread.fsck import Elsewhere, Reset, check, reset_closed_time, reset_layout
 from heatsink.spread.store import Row, Running
 from heatsink.stores.sqlite.alone import SqliteAlone
-from heatsink.stores.sqlite.database import SCHEMA
-from heatsink.stores.sqlite.engine import open_file
+from heatsink.stores.sqlite.engine import SCHEMA, open_file
 from heatsink.testing import ManualClock
 
 NOW_MS = 1_800_000_000_000

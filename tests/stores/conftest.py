@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from heatsink.clock import Clock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb import dynamodb_stores, make_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.memory import memory_stores

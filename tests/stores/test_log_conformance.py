@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.clock import now_ms
-from heatsink.registry.decision import BUCKETS, LogEntry, Meta, for_key
-from heatsink.registry.layout import COLD, Layout
+from heatsink.primitives.clock import now_ms
+from heatsink.registry.decisions import BUCKETS, LogEntry, Meta, for_key
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.store import Ask, LogStore, Row
 from heatsink.stores.stores import Stores
 from heatsink.testing import ManualClock

@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
-from heatsink.clock import now_ms
-from heatsink.detect.heat import Heat, Report
 from heatsink.errors import Deposed, Outdated, Unavailable
-from heatsink.registry.decision import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
-from heatsink.registry.layout import COLD, Layout
+from heatsink.heat.heat import Heat, Report
+from heatsink.primitives.clock import now_ms
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
+from heatsink.registry.layouts import COLD, Layout
 from heatsink.stores.stores import Stores
 from heatsink.testing import ManualClock
 

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import heatsink
-from heatsink.clock import SystemClock
 from heatsink.errors import Closed, InvalidSetting, Unavailable, WrongIncarnation
+from heatsink.primitives.clock import SystemClock
 from heatsink.spread.store import Ask, Row
 from heatsink.stores.sqlite import log as log_module
 from heatsink.stores.sqlite import sqlite_stores
-from heatsink.stores.sqlite.database import SCHEMA, Database
-from heatsink.stores.sqlite.engine import Job, _check_owner, open_file
+from heatsink.stores.sqlite.engine import SCHEMA, SqliteDatabase, WriteJob, _check_owner, open_file
 from heatsink.stores.stores import Stores
 
 
@@ -38,7 +37,7 @@ FULL = 2
 
 async def test_the_connection_that_writes_waits_for_the_disk(tmp_path: Path) -> None:
     """In WAL mode only FULL syncs each commit: with NORMAL a power cut takes the last ones."""
-    database = Database(tmp_path / "x.db", log_module.run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", log_module.run_batch)
 
     def pragmas(connection: sqlite3.Connection) -> list[object]:
         names = ("journal_mode", "synchronous")
@@ -81,11 +80,11 @@ def test_every_acknowledged_write_is_synced_first(tmp_path: Path) -> None:
 async def test_many_at_once_share_a_commit(tmp_path: Path) -> None:
     batches: list[int] = []
 
-    def run_batch(connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+    def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> None:
         batches.append(len(batch))
         log_module.run_batch(connection, batch)
 
-    database = Database(tmp_path / "x.db", run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", run_batch)
     puts = [database.write(log_module.Put("p", row(n))) for n in range(1_000)]
     assert await asyncio.gather(*puts) == [None] * 1_000
     assert sum(batches) == 1_000
@@ -128,7 +127,7 @@ async def test_one_bad_operation_does_not_spoil_the_batch(tmp_path: Path) -> Non
 
 async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     """SQLite's page limit stands in for the disk's."""
-    database = Database(tmp_path / "x.db", log_module.run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", log_module.run_batch)
     await database.write(lambda connection: connection.execute("PRAGMA max_page_count=60"))
     puts = [database.write(log_module.Put("p", row(n, b"x" * 10_000))) for n in range(5)]
     await asyncio.gather(*puts)
@@ -161,7 +160,7 @@ async def test_closing_finishes_what_was_submitted(tmp_path: Path) -> None:
 
 
 async def test_an_operation_that_fails_half_way_leaves_no_trace(tmp_path: Path) -> None:
-    database = Database(tmp_path / "x.db", log_module.run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", log_module.run_batch)
 
     def half(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO shares (partition) VALUES ('half')")
@@ -180,7 +179,7 @@ async def test_an_operation_that_fails_half_way_leaves_no_trace(tmp_path: Path) 
 
 
 async def test_a_bug_in_one_operation_spares_those_who_share_its_commit(tmp_path: Path) -> None:
-    database = Database(tmp_path / "x.db", log_module.run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", log_module.run_batch)
 
     def broken(_: sqlite3.Connection) -> None:
         raise KeyError("a bug")
@@ -228,7 +227,7 @@ async def test_a_file_that_was_emptied_is_noticed_by_writes_and_reads(
 async def test_what_cannot_be_read_from_an_emptied_file_is_not_tried_for_long(
     tmp_path: Path,
 ) -> None:
-    database = Database(tmp_path / "x.db", log_module.run_batch)
+    database = SqliteDatabase(tmp_path / "x.db", log_module.run_batch)
     await database.write(log_module.Put("p", row(1)))
 
     def fail(_: sqlite3.Connection) -> None:

@@ -8,7 +8,7 @@ from time import sleep as pause
 
 import pytest
 
-from heatsink.testing.servers import MissingServer, RedisCluster, RedisServer
+from heatsink.testing.redis import MissingServer, RedisCluster, RedisServer
 from tests.servers import real
 
 PARENT = """

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from heatsink.testing import run_on_virtual_time
-from heatsink.testing.virtual import Deadlock
+from heatsink.testing.clocks import Deadlock
 
 
 def test_time_passes_when_nothing_else_is_left_to_do() -> None:

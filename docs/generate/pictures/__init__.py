@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from docs.generate.pictures.draw import svg
+from docs.generate.pictures.placement import across_changes
 from heatsink.lab import fairness, hot_key, isolation, reads, scaling
-from heatsink.lab.report import Chart, Report
-
-from .draw import svg
-from .placement import across_changes
+from heatsink.lab.report import Chart, LabReport
 
 FOLDER = Path(__file__).parents[2] / "images" / "lab"
-EXPERIMENTS: dict[Callable[[], Report], dict[str, str]] = {
+EXPERIMENTS: dict[Callable[[], LabReport], dict[str, str]] = {
     hot_key.experiment: {
         "hot-key-acknowledged": "Writes acknowledged",
         "hot-key-throttled": "Answers “throttled”",

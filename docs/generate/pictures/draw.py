@@ -7,9 +7,8 @@ from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 
+from docs.generate.pictures.axis import Axis, linear, logarithmic
 from heatsink.lab.report import Chart, Series
-
-from .axis import Axis, linear, logarithmic
 
 WIDTH, HEIGHT = 720, 340
 LEFT, RIGHT, TOP, BOTTOM = 78, 16, 40, 48

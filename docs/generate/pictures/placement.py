@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from heatsink import Heatsink, Settings, Uuid7
-from heatsink.keys import key_of
 from heatsink.lab.report import Chart, Series
+from heatsink.primitives.keys import key_of
 from heatsink.spread.store import Row
 from heatsink.stores.memory import memory_stores
 from heatsink.testing import SkewedClock, run_on_virtual_time

@@ -1,23 +1,83 @@
-"""Where an item of a table is: from its partition key, its sort key, and the registry's view."""
+"""Where an item of a table is: from its partition key, its sort key, and the registry's view.
+
+Until when a table's bare keys may have been written by programs without Heatsink.
+
+Such a program puts every row under the bare key, also where a layout says otherwise. So reads ask
+the bare key along with the buckets, until an operator says that the last such program is gone.
+The registry then notes the time: rows from before it may still be strays under the bare key, and
+stay readable; rows from after it are where their layout puts them.
+
+The note is a pin of one bucket on a reserved name that carries the time. Such a pin asks nothing
+of the coordinator, and travels to every process as all decisions do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from heatsink.client.urls import open_stores
 from heatsink.errors import InvalidId
-from heatsink.hashing import seeded_hash
-from heatsink.registry.layout import COLD, Epoch, Layout
+from heatsink.primitives.checks import check_text
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.keys import seeded_hash
+from heatsink.registry.decisions import PIN, for_key
+from heatsink.registry.layouts import COLD, Epoch, Layout
+from heatsink.registry.registry import Registry
+from heatsink.registry.view import View
 
-from .adoption import Adoption
-from .background import Background
-from .names import comparable, hashed_bytes, registry_key
-from .times import TimeOf, careful
+from .calls import Background
+from .keys import TimeOf, adoption_prefix, careful, comparable, hashed_bytes, registry_key
+
+TABLE_NAME_MAX = 255
+
+
+class Adoption:
+    """Reads the note in a view; looks anew only when the view has changed."""
+
+    def __init__(self, table: str, view: View) -> None:
+        self._prefix = adoption_prefix(table)
+        self._view = view
+        self._seen: tuple[int, float] = (-1, float("inf"))
+
+    @property
+    def complete_ms(self) -> float:
+        """From this time on no row is a stray; infinite while adoption is not complete."""
+        version = self._view.version
+        if self._seen[0] != version:
+            self._seen = (version, completed_ms(self._view, self._prefix))
+        return self._seen[1]
+
+
+def completed_ms(view: View, prefix: str) -> float:
+    notes = [name for name in list(view.pins) if name.startswith(prefix)]
+    return min((int(name.removeprefix(prefix)) for name in notes), default=float("inf"))
+
+
+async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
+    """When the table's adoption was complete, after making it so if told to; else infinite."""
+    check_text("table", table, TABLE_NAME_MAX)
+    prefix = adoption_prefix(table)
+    stores = open_stores(url, clock, must_exist=True)
+    try:
+        await stores.open()
+        registry = Registry(stores.registry, clock)
+        await registry.open((await stores.registry.meta()).meta)
+        found_ms = completed_ms(registry.view, prefix)
+        if not complete or found_ms < float("inf"):
+            return found_ms
+        await registry.keep_ahead(leads=False)
+        name = f"{prefix}{registry.view.horizon_ms}"
+        await registry.publish([for_key(name, PIN, 1, "adoption is complete")], term=None)
+        return completed_ms(registry.view, prefix)
+    finally:
+        await stores.close()
+
 
 SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: order and time agree to the second only
 
 
-class Places:
+class KeyPlaces:
     """Safe from threads: the view is read horizon first, so what follows is never older."""
 
     def __init__(self, table: str, time_of: TimeOf, background: Background) -> None:
@@ -74,12 +134,12 @@ class Places:
         """Whether epochs may overlap the range that the view does not know."""
         return to_ms is None or to_ms >= self._view.horizon_ms
 
-    def plan(self, key: str, span: tuple[int | None, int | None]) -> Plan:
+    def plan(self, key: str, span: tuple[int | None, int | None]) -> ReadPlan:
         layout = self._view.layout(self.registry_key(key))
-        return Plan(layout, span, self._adoption.complete_ms)
+        return ReadPlan(layout, span, self._adoption.complete_ms)
 
-    def plan_by(self, layout: Layout, span: tuple[int | None, int | None]) -> Plan:
-        return Plan(layout, span, self._adoption.complete_ms)
+    def plan_by(self, layout: Layout, span: tuple[int | None, int | None]) -> ReadPlan:
+        return ReadPlan(layout, span, self._adoption.complete_ms)
 
 
 class OpenEpoch(Epoch):
@@ -91,7 +151,7 @@ class OpenEpoch(Epoch):
             yield from COLD.partitions(key)
 
 
-class Plan(Layout):
+class ReadPlan(Layout):
     """A layout for one query: the epochs of its span, with strays until adoption is complete."""
 
     __slots__ = ("_complete_ms", "_span")

@@ -1,6 +1,8 @@
 """A query of one key over all its buckets, in the order of the sort keys.
 
 What to ask of which bucket is `spread.gather`'s business; here sort keys stand for its ids.
+
+What a `Key(...)` condition asks: which partition key, and which range of sort keys.
 """
 
 from __future__ import annotations
@@ -9,15 +11,71 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from heatsink.keys import key_of
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.keys import key_of
 from heatsink.spread.gather import Gather, Range
 from heatsink.spread.store import Row
 
-from .background import Background
-from .calls import Calls
-from .conditions import Asked
-from .names import comparable, physical, size_of
-from .places import SLACK_MS, Places, Plan
+from .calls import Background, Calls
+from .keys import check_partition_value, comparable, physical, size_of
+from .places import SLACK_MS, KeyPlaces, ReadPlan
+
+RANGES = ("=", "<", "<=", ">", ">=", "BETWEEN", "begins_with")
+CURE = "use Key(partition_key).eq(value), alone or & one condition on the sort key"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`lowest` and `highest` bound the sort keys, both included; None is no bound."""
+
+    key: str
+    partition: Any  # boto3's Key of the partition key
+    sort: Any = None
+    lowest: Any = None
+    highest: Any = None
+
+    def at(self, physical: str) -> Any:
+        """The same condition on one partition of the table."""
+        where = self.partition.eq(physical)
+        return where if self.sort is None else where & self.sort
+
+
+def read_condition(condition: Any, partition_key: str, sort_key: str) -> Asked:
+    operator, values = _parts(condition)
+    halves = values if operator == "AND" else (condition,)
+    by_name: dict[str, Any] = {}
+    for half in halves:
+        by_name[_parts(half)[1][0].name] = half
+    if len(by_name) != len(halves) or not {partition_key} <= by_name.keys() <= {
+        partition_key,
+        sort_key,
+    }:
+        raise InvalidSetting(f"KeyConditionExpression names {', '.join(by_name)}: {CURE}")
+    operator, (partition, key) = _parts(by_name[partition_key])
+    if operator != "=":
+        raise InvalidSetting(f"KeyConditionExpression has {partition_key} {operator}: {CURE}")
+    return _with_range(check_partition_value(key), partition, by_name.get(sort_key))
+
+
+def _parts(condition: Any) -> tuple[str, tuple[Any, ...]]:
+    try:
+        expression = condition.get_expression()
+        operator, values = expression["operator"], tuple(expression["values"])
+    except (AttributeError, KeyError, TypeError):
+        raise InvalidSetting(f"KeyConditionExpression must be made with Key(…): {CURE}") from None
+    if operator == "AND" or (operator in RANGES and hasattr(values[0], "name")):
+        return operator, values
+    raise InvalidSetting(f"KeyConditionExpression cannot have {operator}: {CURE}")
+
+
+def _with_range(key: str, partition: Any, sort: Any) -> Asked:
+    if sort is None:
+        return Asked(key, partition)
+    operator, (_, *values) = _parts(sort)
+    lowest = values[0] if operator not in ("<", "<=") else None
+    highest = values[-1] if operator in ("=", "<", "<=", "BETWEEN") else None
+    return Asked(key, partition, sort, lowest, highest)
+
 
 CHUNK = 500
 PAGE_BYTES = 1_000_000
@@ -25,7 +83,7 @@ Item = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Keys:
+class TableKeys:
     """The names of a table's key attributes."""
 
     partition: str
@@ -46,7 +104,7 @@ class Wanted:
 class _SortKeys:
     """Sort keys as ids: a safe distance before or after their time, as the order demands."""
 
-    def __init__(self, places: Places, newest_first: bool) -> None:
+    def __init__(self, places: KeyPlaces, newest_first: bool) -> None:
         self._time_of = places.time_of
         self._slack_ms = -SLACK_MS if newest_first else SLACK_MS
 
@@ -61,7 +119,7 @@ class _Found:
     placed: dict[Any, Item] = field(default_factory=dict)
     bare: dict[Any, Item] = field(default_factory=dict)
 
-    def items(self, rows: list[Row], plan: Plan, places: Places) -> list[tuple[Any, Item]]:
+    def items(self, rows: list[Row], plan: ReadPlan, places: KeyPlaces) -> list[tuple[Any, Item]]:
         chosen: dict[Any, Item] = {}
         for sort in (row.raw for row in rows):
             if sort in self.placed:
@@ -73,7 +131,12 @@ class _Found:
 
 class Queries:
     def __init__(
-        self, keys: Keys, places: Places, calls: Calls, background: Background, pool: Executor
+        self,
+        keys: TableKeys,
+        places: KeyPlaces,
+        calls: Calls,
+        background: Background,
+        pool: Executor,
     ) -> None:
         self._keys = keys
         self._places = places

@@ -1,22 +1,69 @@
-"""The common part of boto3's Table resource, over a table whose hot keys are spread."""
+"""The common part of boto3's Table resource, over a table whose hot keys are spread.
+
+`with table.batch_writer() as batch`: many puts and deletes in few requests, none lost.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from heatsink.checks import check_text, check_whole, shown
-from heatsink.client.explanation import Explanation
+from heatsink.coordinator.explainer import Explanation
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import check_text, check_whole, shown
 
-from .background import Background
-from .batch import BatchWriter, Place
-from .calls import Calls
-from .conditions import read_condition
-from .names import check_partition_value, comparable, physical, size_of
-from .places import Places
-from .query import Item, Keys, Queries, Wanted
-from .times import TimeOf
+from .calls import Background, Calls
+from .keys import TimeOf, check_partition_value, comparable, physical, size_of
+from .places import KeyPlaces
+from .query import Item, Queries, TableKeys, Wanted, read_condition
+
+REQUESTS_MAX = 25
+Place = tuple[str, int | None, Any]  # a key as the registry calls it, its bucket, the sort key
+
+
+class BatchWriter:
+    """Of several writes to one item only the last is sent, as a batch may name it only once.
+
+    A batch goes to one bucket, so that a bucket that is over its limit holds up no other.
+    """
+
+    def __init__(self, calls: Calls, placed: Callable[[Any, bool], dict[Place, Any]]) -> None:
+        self._calls = calls
+        self._placed = placed
+        self._waiting: dict[tuple[str, int | None], dict[Any, Any]] = defaultdict(dict)
+
+    def put_item(self, Item: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        self._add(self._placed(Item, False))
+
+    def delete_item(self, Key: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        self._add(self._placed(Key, True))
+
+    def _add(self, requests: dict[Place, Any]) -> None:
+        for (key, bucket, sort), request in requests.items():
+            bucketful = self._waiting[key, bucket]
+            bucketful[sort] = request
+            if len(bucketful) >= REQUESTS_MAX:
+                self._send(key, bucket)
+
+    def _send(self, key: str, bucket: int | None) -> None:
+        """What was refused until the deadline keeps waiting: `flush` may be called again."""
+        requests = self._waiting[key, bucket]
+        self._calls.write_batch(list(requests.values()), key, bucket)
+        del self._waiting[key, bucket]
+
+    def flush(self) -> None:
+        for key, bucket in list(self._waiting):
+            self._send(key, bucket)
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What was put before an error is written too, as boto3 does."""
+        self.flush()
+
 
 NAME_MAX = 255
 LIMIT_MAX = 10**9
@@ -49,9 +96,9 @@ class Table:
         if not has_client or not hasattr(boto_table, "name"):
             raise InvalidSetting('boto_table must be boto3.resource("dynamodb").Table(…)')
         self.name: str = boto_table.name
-        self._keys = Keys(partition_key, sort_key)
+        self._keys = TableKeys(partition_key, sort_key)
         self._background = Background(registry, settings)
-        self._places = Places(self.name, time_of, self._background)
+        self._places = KeyPlaces(self.name, time_of, self._background)
         self._calls = Calls(boto_table, self._background)
         self._pool = ThreadPoolExecutor(PARALLEL_QUERIES, "heatsink-query")
         parts = (self._places, self._calls, self._background, self._pool)

@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from heatsink.checks import shown
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import shown
 
-from .spans import Gap, Run, Span, merged, span_of_gap, spans_of, total, without
+from .items import Gap, Run, Span, merged, span_of_gap, spans_of, total, without
 
 State = Literal[
     "open", "running", "paused", "cancelling", "done", "failed", "lost", "cancelled", "aborted"

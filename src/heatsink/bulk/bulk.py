@@ -11,22 +11,18 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
-from heatsink.checks import check_kind, check_number, check_text, check_whole, shown
-from heatsink.clock import Clock, now_ms
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
+from heatsink.primitives.checks import check_kind, check_number, check_text, check_whole, shown
+from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
-from .actions import BUILT_IN, check_action
+from .actions import BUILT_IN, check_action, check_allowed, check_prefixes
 from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
-from .fingerprint import Fingerprint
-from .items import unpacked
+from .items import span_of_gap, total, unpacked
 from .patience import Opening, Patience
-from .placement import hand
 from .reconcile import Reconciler, is_odd
-from .spans import span_of_gap, total
-from .store import LEGACY, FailedItem, PartCounts, PartState, Plan, QueueStores, Verb
-from .submit import LEFT_BEHIND, Submission, give_up, is_left_behind, lane_of
-from .webhooks import check_allowed, check_prefixes
+from .store import LEGACY, FailedItem, PartCounts, PartState, QueuePlan, QueueStores, Verb
+from .submit import LEFT_BEHIND, Fingerprint, Submission, give_up, hand, is_left_behind, lane_of
 
 PARTITIONS = 16
 PARTITIONS_MAX = 1_024
@@ -251,17 +247,17 @@ class Bulk:
             return [LEGACY]
         return hand(batch, (await self.plan()).partitions, spread)
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> QueuePlan:
         """How many partitions there are."""
-        first = Plan(self._settings.partitions, self._settings.partitions)
+        first = QueuePlan(self._settings.partitions, self._settings.partitions)
         return await self._patience.call(self._stores.fleet.plan, first)
 
-    async def repartition(self, partitions: int) -> Plan:
+    async def repartition(self, partitions: int) -> QueuePlan:
         """Change the number of partitions. What is queued drains where it is."""
         check_whole("partitions", partitions, 1, PARTITIONS_MAX)
         while True:
             now = await self.plan()
-            wanted = Plan(partitions, max(now.high_water, partitions), now.version + 1)
+            wanted = QueuePlan(partitions, max(now.high_water, partitions), now.version + 1)
             kept = await self._patience.call(self._stores.fleet.change, wanted)
             if kept == wanted:
                 return kept

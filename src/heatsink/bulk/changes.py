@@ -11,8 +11,8 @@ from heatsink.errors import Conflict, IdReused, NotFound
 
 from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, State
+from .items import Span, merged, named, total
 from .rates import BOOKED_MS_MAX
-from .spans import Span, merged, named, total
 from .store import PartCounts, PartState, Verb
 
 CALLBACK = ":done:"  # in the ids of completion callbacks

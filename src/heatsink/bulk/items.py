@@ -1,7 +1,15 @@
-"""Items on their way in and out: encoded one by one, stored in chunks, counted from 0."""
+"""Items on their way in and out: encoded one by one, stored in chunks, counted from 0.
+
+Which items: spans of item indexes, and the runs of chunks that hold them.
+
+A batch's record keeps, for each part, which items went into it. So when a server has lost some, the
+record can still name them. Chunks of equal size that follow each other are one run, and a large
+batch has a few hundred runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -98,3 +106,100 @@ class Chunker:
         first, bodies = self.count - len(self._bodies), self._bodies
         self._bodies, self._bytes = [], 0
         return Packed(first, len(bodies), packed(first, bodies))
+
+
+Span = tuple[int, int]
+"""The first item and how many there are."""
+Run = tuple[int, int, int]
+"""The first item, the number of chunks, and the items in each of them."""
+Gap = tuple[int, int, int]
+"""A chunk's number, an offset in it, and how many items; -1 means all from there on."""
+
+NAMED_MAX = 5  # spans that a message names
+
+
+def add_chunk(runs: list[Run], first: int, count: int) -> None:
+    """Note one more chunk behind the others."""
+    if runs:
+        start, chunks, each = runs[-1]
+        if each == count and start + chunks * each == first:
+            runs[-1] = (start, chunks + 1, each)
+            return
+    runs.append((first, 1, count))
+
+
+def chunks_in(runs: Iterable[Run]) -> int:
+    return sum(chunks for _, chunks, _ in runs)
+
+
+def spans_of(runs: Iterable[Run]) -> tuple[Span, ...]:
+    return merged((first, chunks * each) for first, chunks, each in runs)
+
+
+def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
+    """The items that a gap stands for."""
+    number, offset, count = gap
+    for first, chunks, each in runs:
+        if number < chunks:
+            left = each - offset
+            return first + number * each + offset, left if count < 0 else min(count, left)
+        number -= chunks
+    return 0, 0
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """In order, and joined where they touch."""
+    joined: list[Span] = []
+    for first, count in sorted(spans):
+        if joined and first <= joined[-1][0] + joined[-1][1]:
+            start, length = joined[-1]
+            joined[-1] = start, max(length, first + count - start)
+        elif count:
+            joined.append((first, count))
+    return tuple(joined)
+
+
+def without(spans: Iterable[Span], taken: Iterable[Span]) -> tuple[Span, ...]:
+    """What is left of `spans` when the items of `taken` are gone."""
+    left = list(merged(spans))
+    for start, length in taken:
+        pieces = []
+        for first, count in left:
+            before = min(max(start - first, 0), count)
+            after = min(max(first + count - start - length, 0), count)
+            pieces += [(first, before), (first + count - after, after)]
+        left = [piece for piece in pieces if piece[1] > 0]
+    return merged(left)
+
+
+def total(spans: Iterable[Span]) -> int:
+    return sum(count for _, count in spans)
+
+
+def named(spans: Sequence[Span]) -> str:
+    """For a message: "7, 1,000 to 1,999 and 3 more ranges"."""
+    words = [
+        f"{first:,}" if count == 1 else f"{first:,} to {first + count - 1:,}"
+        for first, count in spans[:NAMED_MAX]
+    ]
+    if len(spans) > NAMED_MAX:
+        words.append(f"{len(spans) - NAMED_MAX} more ranges")
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+class Cursor:
+    """Tells, for indexes that are asked about in rising order, whether a span has them."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = iter(spans)
+        self._first, self._end = 0, 0
+        self._advance()
+
+    def _advance(self) -> None:
+        first, count = next(self._spans, (1 << 62, 1))
+        self._first, self._end = first, first + count
+
+    def has(self, index: int) -> bool:
+        while index >= self._end:
+            self._advance()
+        return index >= self._first

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
-from heatsink.clock import Clock
 from heatsink.errors import Closed, Overloaded, Retryable, Unavailable
-from heatsink.owner import Owner
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.owner import Owner
 
 Result = TypeVar("Result")
 PAUSE_S = 0.05

@@ -16,13 +16,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
 from .batch import KEEP_MS, Batch, PartEnd, PartPlace
+from .items import Span, chunks_in, total
 from .patience import Patience
-from .spans import Span, chunks_in, total
 from .store import LivePart, PartCounts, QueueStores
 
 logger = logging.getLogger("heatsink")

@@ -45,8 +45,8 @@ from math import floor
 
 import msgspec
 
-from heatsink.clock import Clock, now_ms
-from heatsink.registry.timekeeper import SteadyTime
+from heatsink.primitives.clock import Clock, now_ms
+from heatsink.registry.closed_time import SteadyTime
 
 STEP_MS = 2_000.0  # no lease or owner is lost by so little: they are renewed well before
 AGREE_MS = 5_000.0  # two wall clocks may differ by so much
@@ -54,7 +54,7 @@ BELIEVE_MS = 10_000.0
 SLOTS_MAX = 10_000  # that a process remembers
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class SlotEvidence(msgspec.Struct, frozen=True):
     """What a caller knows: its wall clock, how long it runs, and the slot's time as it has it.
 
     `due_ms` is 0 if it never heard of it.
@@ -86,7 +86,7 @@ class SlotTime(msgspec.Struct, frozen=True):
         """What callers may remember: 0 if nothing."""
         return 0.0 if self.gap_ms else self.own_ms
 
-    def passed(self, server_ms: float, evidence: Evidence) -> SlotTime:
+    def passed(self, server_ms: float, evidence: SlotEvidence) -> SlotTime:
         """The time at the next call."""
         step_ms = server_ms - self.server_ms
         is_small = 0 <= step_ms <= STEP_MS
@@ -113,7 +113,7 @@ class SlotTime(msgspec.Struct, frozen=True):
         return SlotTime(server_ms, own_ms, wall_ms, gap_ms, waited_ms, before_ms)
 
 
-def time_after(known: SlotTime | None, server_ms: float, evidence: Evidence) -> SlotTime:
+def time_after(known: SlotTime | None, server_ms: float, evidence: SlotEvidence) -> SlotTime:
     """A new slot begins with the time of its server."""
     if known is None:
         return SlotTime(server_ms, server_ms, evidence.wall_ms)
@@ -125,7 +125,7 @@ def moved_along(due_ms: float, time: SlotTime) -> float:
     return due_ms + time.late_ms if due_ms > time.own_ms - time.late_ms else due_ms
 
 
-class Witness:
+class SlotWitness:
     """What one process knows of the time in slots."""
 
     def __init__(self, clock: Clock) -> None:
@@ -135,14 +135,14 @@ class Witness:
         self._heard: dict[str, tuple[float, float]] = {}
         self._asked: tuple[float, float] | None = None
 
-    def evidence(self, slot: str) -> Evidence:
+    def evidence(self, slot: str) -> SlotEvidence:
         """For a call that is about to be sent."""
         wall_ms, now_s = self._asked or self._now()
         up_ms, due_ms = (now_s - self._began_s) * 1000, 0.0
         if slot in self._heard:
             own_ms, heard_s = self._heard[slot]
             due_ms = float(floor(own_ms + max(now_s - heard_s, 0.0) * 1000))
-        return Evidence(wall_ms, up_ms, due_ms)
+        return SlotEvidence(wall_ms, up_ms, due_ms)
 
     def heard(self, slot: str, own_ms: float) -> None:
         """A slot's time, as an answer has it that came just now; 0 if it did not say."""
@@ -153,7 +153,7 @@ class Witness:
         if len(self._heard) > SLOTS_MAX:
             del self._heard[next(iter(self._heard))]
 
-    def as_of_now(self) -> Witness:
+    def as_of_now(self) -> SlotWitness:
         """The same, for one call that may land later."""
         asked = copy(self)
         asked._asked = self._now()

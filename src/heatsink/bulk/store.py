@@ -13,10 +13,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from heatsink.registry.soft import SoftStore
+from heatsink.registry.decisions import SoftStore
 
 from .batch import Batch, PartEnd, PartPlace, Rate
-from .spans import Gap
+from .items import Gap
 
 LEGACY = -1
 """The partition of deployments that do not partition: another key path, so both can run at once."""
@@ -318,7 +318,7 @@ class LimitStore(Protocol):
         """Items a second that the lane is granted now; None if it has no limit."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class QueuePlan(msgspec.Struct, frozen=True):
     """How many partitions new parts go to, and the most there ever were: those are drained."""
 
     partitions: int
@@ -351,10 +351,10 @@ class FleetStore(Protocol):
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
-    async def plan(self, default: Plan) -> Plan:
+    async def plan(self, default: QueuePlan) -> QueuePlan:
         """The plan in force; the first caller's default is kept."""
 
-    async def change(self, plan: Plan) -> Plan:
+    async def change(self, plan: QueuePlan) -> QueuePlan:
         """Put a plan in force if its version is newer."""
 
 

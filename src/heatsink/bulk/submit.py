@@ -21,32 +21,98 @@ the version that the submission began with finds all of its parts.
 
 A batch of which servers have lost items is restored in the same way: the submission stages just
 those, and the compare-and-set adds its parts to the record.
+
+Which partitions a batch may use, and which of them takes its next items.
+
+Every batch is dealt a hand of its own (shuffle sharding): two batches rarely share all of it, so
+a batch that goes wrong leaves most others alone. Within the hand the less loaded of two is taken.
+
+What an id stands for: a digest of the items that were submitted under it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from heatsink.checks import each
-from heatsink.clock import Clock, now_ms
 from heatsink.errors import HeatsinkError, IdReused, Overloaded
+from heatsink.primitives.checks import each
+from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
 from .batch import Batch, PartPlace
-from .fingerprint import Fingerprint
-from .items import CHUNK_ITEMS_MAX, Chunker, Packed, digest_of, digests_added
+from .items import (
+    CHUNK_ITEMS_MAX,
+    Chunker,
+    Cursor,
+    Packed,
+    Run,
+    add_chunk,
+    digest_of,
+    digests_added,
+    encoded,
+)
 from .patience import Patience
-from .placement import less_loaded
-from .spans import Cursor, Run, add_chunk
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
+
+HAND_SHARE = 4  # a hand holds at most one partition in so many
+
+
+def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
+    """The batch's own partitions, the same ones each time, its first choice first."""
+    size = max(partitions // HAND_SHARE, 1) if spread else 1
+    ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
+    return ranked[:size]
+
+
+def _rank(batch: str, partition: int) -> bytes:
+    return blake2b(f"{partition}/{batch}".encode(), digest_size=8, person=b"hand").digest()
+
+
+def less_loaded(hand: Sequence[int], loads: Mapping[int, float], rng: Random) -> int:
+    """The better of two that are drawn: nearly as good as the best of all, and never a herd."""
+    if len(hand) == 1:
+        return hand[0]
+    return min(rng.sample(hand, 2), key=lambda partition: loads.get(partition, 0.0))
+
+
+YIELD_ITEMS = 1_000  # others get a turn while items are only read
+_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Fingerprint:
+    """Of the items in their order; the order of an object's fields does not count."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16, person=b"items")
+        self._count = 0
+
+    def add(self, item: object) -> None:
+        try:
+            body = _in_order(item)
+        except TypeError:  # keys that have no order
+            body = encoded(self._count, item)
+        self._hash.update(body)
+        self._count += 1
+
+    async def add_all(self, items: Iterable[Any] | AsyncIterable[Any], clock: Clock) -> None:
+        async for item in each("items", items):
+            self.add(item)
+            if self._count % YIELD_ITEMS == 0:
+                await clock.sleep(0)
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
 
 logger = logging.getLogger("heatsink")
 BLOCK_CHUNKS = 5  # staged with one call

@@ -10,9 +10,9 @@ from functools import wraps
 from threading import Thread
 from typing import Any
 
-from heatsink.absorb.blocking import BlockingReads
 from heatsink.errors import Closed
-from heatsink.owner import FORKED
+from heatsink.primitives.owner import FORKED
+from heatsink.reads.blocking import BlockingReads
 
 from .connect import connect
 from .heatsink import Heatsink

@@ -6,13 +6,13 @@ from random import Random
 from socket import gethostname
 from typing import Any
 
-from heatsink.checks import check_kind
-from heatsink.clock import Clock, SystemClock
 from heatsink.errors import InvalidSetting, Misconfigured
+from heatsink.primitives.chance import fresh_random
+from heatsink.primitives.checks import check_kind
+from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
-from .chance import fresh_random
 from .heatsink import Heatsink
 from .instruments import NONE, Instruments
 from .queue import Queue, connect_queue, default_queue
@@ -37,7 +37,7 @@ def connect(
     DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
     carries heat and news between many processes; the store stays the only truth. `queue` is the URL
     of the Redis that holds bulk actions; without it they go to a private server beside the store.
-    `instruments` watch the client: `heatsink.contrib.otel.Tracing()`.
+    `instruments` watch the client: `heatsink.client.otel.Tracing()`.
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
     check_kind("rng", rng, Random)

@@ -12,44 +12,47 @@ from random import Random
 from socket import gethostname
 from typing import Any
 
-from heatsink.absorb.reads import Reads
-from heatsink.absorb.settings import ReadStats
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.work.consumer import Consumer
-from heatsink.checks import check_text, check_whole, shown
-from heatsink.clock import Clock
-from heatsink.control.beside import Beside
-from heatsink.control.leadership import Leadership
-from heatsink.detect.reporter import Reporter, ReportSettings
-from heatsink.detect.tracker import Tracker
+from heatsink.coordinator.explainer import Explainer, Explanation
+from heatsink.coordinator.keys import Coordination, Hottest, StorePartitions, coordinate_keys
+from heatsink.coordinator.lease import Leadership, Lease
+from heatsink.coordinator.loops import Beside
+from heatsink.coordinator.workers import (
+    PIN_PREFIX,
+    PartitionStatus,
+    QueueWatch,
+    read_loads,
+    worker_pin,
+)
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
-from heatsink.hashing import SEED_BYTES
-from heatsink.isolate.timelines import Timelines
-from heatsink.keys import check_key
-from heatsink.owner import Owner
-from heatsink.registry.decision import PIN, Decision, LogEntry, Meta, for_key
+from heatsink.heat.count import Tracker
+from heatsink.heat.report import Reporter, ReportSettings
+from heatsink.primitives.chance import fresh_secret
+from heatsink.primitives.checks import check_text, check_whole, shown
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.keys import SEED_BYTES, check_key
+from heatsink.primitives.owner import Owner
+from heatsink.reads.near_cache import ReadStats
+from heatsink.reads.reads import Reads
+from heatsink.registry.decisions import PIN, Decision, LogEntry, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
-from heatsink.spread.counter import Counters
+from heatsink.spread.counters import Counters
 from heatsink.spread.log import Log
-from heatsink.spread.parts import Parts
 from heatsink.spread.policy import BucketRules
-from heatsink.spread.router import Router
+from heatsink.spread.routing import Parts, Router
 from heatsink.stores.stores import Stores
+from heatsink.timelines.timelines import Timelines
 
-from .chance import fresh_secret
-from .explanation import Explainer, Explanation
 from .instruments import NONE, Instruments
-from .key_watch import Coordination, Hottest, coordinate_keys
 from .queue import Queue, once_in
-from .queue.timelines import make_timelines
-from .queue.watch import PIN_PREFIX, PartitionStatus, QueueWatch, read_loads, worker_pin
 from .read_side import ReadSide
 from .settings import Settings
 from .status import Status, status_of
-from .store_partitions import StorePartitions
+from .timelines import make_timelines
 
 logger = logging.getLogger("heatsink")
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -118,8 +121,17 @@ class Heatsink:
         """Made here and not in the constructor: a client may be made before a fork."""
         who = self._settings.name or gethostname()
         self._name = f"{who}:{getpid()}:{self._rng.getrandbits(32):08x}"
+        fleet_now_s = self._registry.fleet_now_s
+        lease_s = self._settings.lease_s
+        lease = Lease(self._stores.lease, self._name, self._clock, lease_s, fleet_now_s)
         self._coordination = coordinate_keys(
-            self._stores, self._registry, self._settings, self._name, self._clock, self._backoff
+            self._stores,
+            self._registry,
+            lease,
+            self._clock,
+            self._backoff,
+            self._settings.rules,
+            self._settings.window_s,
         )
         ids = self._settings.ids
         router = Router(self._registry, ids, self._backoff, self._clock, self._rng)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from heatsink.absorb.blocking import BlockingReads
-from heatsink.absorb.reads import Reads
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
-from heatsink.spread.counter import Counters
+from heatsink.reads.blocking import BlockingReads
+from heatsink.reads.reads import Reads
+from heatsink.spread.counters import Counters
 from heatsink.spread.log import Log
 
 

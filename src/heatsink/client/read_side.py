@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from random import Random
 
-from heatsink.absorb.blocking import BlockingReads
-from heatsink.absorb.invalidation import Invalidation
-from heatsink.absorb.near_keys import REPEAT_S, NearKeys
-from heatsink.absorb.pages import NearPages
-from heatsink.absorb.policy import NearPolicy, Observation
-from heatsink.absorb.reads import Reads
-from heatsink.absorb.settings import ReadStats
-from heatsink.clock import Clock
-from heatsink.control.coordinator import Coordinator
-from heatsink.detect.tracker import Tracker
-from heatsink.errors import HeatsinkError, Retryable
-from heatsink.owner import Owner
-from heatsink.registry.decision import Decision
-from heatsink.registry.soft import SoftDecision, SoftStore
-from heatsink.stores.memory.soft import MemorySoft
+from heatsink.coordinator.keys import Coordination
+from heatsink.coordinator.reads import NearWatch
+from heatsink.errors import HeatsinkError
+from heatsink.heat.count import Tracker
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.owner import Owner
+from heatsink.reads.blocking import BlockingReads
+from heatsink.reads.invalidation import Invalidation
+from heatsink.reads.near_cache import NearKeys, ReadStats
+from heatsink.reads.policy import NearPolicy
+from heatsink.reads.reads import NearPages, Reads
+from heatsink.stores.memory.messages import MemorySoft
 from heatsink.stores.stores import Stores
 
 from .instruments import NONE, Instruments
-from .key_watch import Coordination, KeyWatch
 from .settings import Settings
 
 FOLLOW_S = 1.0
-REPEATS_MAX = 50
 
 
 class ReadSide:
@@ -97,53 +91,3 @@ class ReadSide:
     def close(self) -> None:
         self.reads.close()
         self._page_reads.close()
-
-
-class NearWatch:
-    """Looks at each complete window that the watch for hot keys has observed."""
-
-    def __init__(
-        self,
-        watch: KeyWatch,
-        policy: NearPolicy,
-        coordinator: Coordinator,
-        soft: SoftStore,
-        near_keys: NearKeys,
-        clock: Clock,
-    ) -> None:
-        self._watch = watch
-        self._policy = policy
-        self._coordinator = coordinator
-        self._soft = soft
-        self._near_keys = near_keys
-        self._clock = clock
-        self._seen = -1
-        self._said_s: dict[str, float] = {}
-
-    async def run_once(self) -> list[Decision]:
-        window = self._watch.latest
-        if window is None or window.window == self._seen:
-            return []
-        self._seen = window.window
-        in_force = self._near_keys.in_force()
-        decisions = self._policy.decide(Observation(window, self._watch.servers, in_force))
-        repeats = self._repeats(in_force, {decision.key for decision in decisions})
-        with suppress(Retryable):  # what is not said is decided again at the next window
-            await self._say([*decisions, *repeats])
-        return decisions
-
-    def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
-        """What holds is said again now and then, a little of it at each window."""
-        due_s = self._clock.monotonic_s() - REPEAT_S
-        self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}
-        due = (
-            key for key, said_s in self._said_s.items() if said_s <= due_s and key not in changed
-        )
-        return [in_force[key] for key in islice(due, REPEATS_MAX)]
-
-    async def _say(self, decisions: list[Decision]) -> None:
-        term = self._coordinator.term
-        if decisions and term is not None:
-            await self._soft.publish(decisions, term)
-            self._near_keys.apply(SoftDecision(term, decision) for decision in decisions)
-            self._said_s.update((each.key, self._clock.monotonic_s()) for each in decisions)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from heatsink.absorb.policy import NearRules
-from heatsink.absorb.settings import ReadSettings
 from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
-from heatsink.bulk.scaling.rules import WorkerRules
-from heatsink.checks import check_kind, check_number, check_text
 from heatsink.errors import InvalidSetting
-from heatsink.ids import IdScheme, Uuid7
-from heatsink.isolate.settings import TimelineSettings
+from heatsink.primitives.checks import check_kind, check_number, check_text
+from heatsink.primitives.ids import IdScheme, Uuid7
+from heatsink.reads.near_cache import ReadSettings
+from heatsink.reads.policy import NearRules
 from heatsink.spread.backoff import Retries
-from heatsink.spread.counter import TOKEN_TTL_S
+from heatsink.spread.counters import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
+from heatsink.timelines.policy import TimelineSettings
 
 NAME_MAX = 128
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from heatsink.control.leadership import Leadership
-from heatsink.isolate.modes import PREFIX as MODES
-from heatsink.registry.decision import SETTING
+from heatsink.coordinator.lease import Leadership
+from heatsink.coordinator.workers import PIN_PREFIX
+from heatsink.registry.decisions import SETTING
 from heatsink.registry.registry import Registry
-
-from .queue.watch import PIN_PREFIX
+from heatsink.timelines.modes import PREFIX as MODES
 
 NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # what pins are of besides keys
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from heatsink.checks import shown, shown_url
-from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting, Misconfigured
+from heatsink.primitives.checks import shown, shown_url
+from heatsink.primitives.clock import Clock
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.sqlite import sqlite_stores
 from heatsink.stores.sqlite.alone import SqliteAlone

@@ -1,17 +1,80 @@
-"""A celebrity and a commentator among friends: what pushing costs, and what pulling saves."""
+"""A celebrity and a commentator among friends: what pushing costs, and what pulling saves.
+
+A small social network on virtual time, whose homes take time to write and are counted.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
 from typing import NamedTuple
 
 import msgspec
 
-from heatsink.isolate import Timelines, TimelineSettings
-from heatsink.testing import run_on_virtual_time
+from heatsink.bulk import Actions, BulkSettings
+from heatsink.client.heatsink import Heatsink
+from heatsink.client.queue import Queue
+from heatsink.client.settings import Settings
+from heatsink.stores.memory import memory_stores
+from heatsink.stores.memory.messages import MemoryHomes
+from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.timelines import Timelines, TimelineSettings
+from heatsink.timelines.store import HomeEntry
 
-from .network import WORKERS, WRITE_S, Network
-from .report import Cell, Chart, Figure, Report, Series, Table
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+
+WRITE_S = 0.001
+WORKERS = 4
+
+
+class SlowHomes(MemoryHomes):
+    """Homes whose writes take time and are counted, by the author of what is written."""
+
+    def __init__(self, clock: SkewedClock) -> None:
+        super().__init__(clock)
+        self.writes = Counter[str]()
+
+    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        self.writes[entry.author] += len(users)
+        await self._clock.sleep(WRITE_S * len(users))
+        await super().push(users, entry)
+
+
+class Network:
+    def __init__(self, settings: TimelineSettings, seed: int) -> None:
+        self.clock = SkewedClock()
+        self.homes = SlowHomes(self.clock)
+        queue, rng = MemoryQueueServer(self.clock).stores(), Random(seed)
+        bulk = BulkSettings(partitions=1)
+        self._client = Heatsink(
+            memory_stores(self.clock),
+            Settings(timelines=settings),
+            self.clock,
+            rng,
+            lambda: Queue(queue, self.homes, bulk, self.clock, rng),
+        )
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[Timelines]:
+        async with self._client as hs:
+            worker = hs.worker(Actions(), workers=WORKERS, workers_max=WORKERS)
+            running = asyncio.ensure_future(worker.run())
+            yield hs.timelines
+            worker.stop()
+            await running
+
+    async def until_seen(self, user: str, author: str) -> float:
+        """From posting to the moment that the user's home shows it."""
+        timelines, began_s = self._client.timelines, self.clock.monotonic_s()
+        post = await timelines.post(author, b"hello")
+        while not any(p.id == post.id for p in (await timelines.home(user, limit=20)).posts):
+            await self.clock.sleep(0.05)
+        return self.clock.monotonic_s() - began_s
+
 
 FANS = 10_000
 FRIENDS = 20
@@ -41,14 +104,14 @@ while each of them looks once a minute. Nobody reads most of what is pushed ther
 pulled."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class CelebrityRun(msgspec.Struct, frozen=True):
     case: str
     writes: int
     celebrity_s: list[float]
     friend_s: list[float]
 
 
-async def play(case: str, fans: int, seed: int) -> Run:
+async def play(case: str, fans: int, seed: int) -> CelebrityRun:
     """Two who post once a minute, at the same time."""
     network = Network(TimelineSettings(threshold=CASES[case]), seed)
     celebrity_s, friend_s = [], []
@@ -64,7 +127,7 @@ async def play(case: str, fans: int, seed: int) -> Run:
             celebrity_s.append(both[0])
             friend_s.append(both[1])
             await network.clock.sleep(60.0)
-    return Run(case, network.homes.writes.total(), celebrity_s, friend_s)
+    return CelebrityRun(case, network.homes.writes.total(), celebrity_s, friend_s)
 
 
 async def gather_followers(timelines: Timelines, fans: int) -> None:
@@ -72,7 +135,7 @@ async def gather_followers(timelines: Timelines, fans: int) -> None:
     await timelines.follow_many((f"friend-{number}", "somebody") for number in range(FRIENDS))
 
 
-def one_run(case: str, fans: int, seed: int) -> Run:
+def one_run(case: str, fans: int, seed: int) -> CelebrityRun:
     return run_on_virtual_time(play(case, fans, seed))
 
 
@@ -93,7 +156,7 @@ class AuthorCost(NamedTuple):
         return self.explained.partition(":")[0]
 
 
-class Event:
+class PostingEvent:
     """All three post, listeners look; then what that costs is counted."""
 
     def __init__(self, rules: str, seed: int) -> None:
@@ -147,7 +210,7 @@ class Event:
 
 def event(rules: str, fans: int, seed: int) -> list[AuthorCost]:
     async def play() -> list[AuthorCost]:
-        return await Event(rules, seed).play(fans)
+        return await PostingEvent(rules, seed).play(fans)
 
     return run_on_virtual_time(play())
 
@@ -155,10 +218,10 @@ def event(rules: str, fans: int, seed: int) -> list[AuthorCost]:
 # -- the report ----------------------------------------------------------------------------
 
 
-def experiment(fans: int = FANS, seed: int = 1) -> Report:
+def experiment(fans: int = FANS, seed: int = 1) -> LabReport:
     runs = [one_run(case, fans, seed) for case in CASES]
     costs = [cost for rules in RULES for cost in event(rules, fans, seed)]
-    return Report(
+    return LabReport(
         name="celebrity",
         title=f"A celebrity with {fans:,} fans",
         story=STORY,
@@ -171,7 +234,7 @@ def experiment(fans: int = FANS, seed: int = 1) -> Report:
     )
 
 
-def _figures(runs: list[Run], costs: list[AuthorCost]) -> list[Figure]:
+def _figures(runs: list[CelebrityRun], costs: list[AuthorCost]) -> list[Figure]:
     pushed, pulled = runs
     of_commentator = [cost.writes for cost in costs if cost.author == "commentator"]
     return [
@@ -190,7 +253,7 @@ def _figures(runs: list[Run], costs: list[AuthorCost]) -> list[Figure]:
     ]
 
 
-def _table(runs: list[Run]) -> Table:
+def _table(runs: list[CelebrityRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.case,
@@ -202,17 +265,17 @@ def _table(runs: list[Run]) -> Table:
         for run in runs
     ]
     columns = ["posts are", "homes written", "a post", "fan waits, s", "friend waits, s"]
-    return Table(f"{POSTS} posts of each", columns, rows)
+    return ReportTable(f"{POSTS} posts of each", columns, rows)
 
 
-def _cost_table(costs: list[AuthorCost]) -> Table:
+def _cost_table(costs: list[AuthorCost]) -> ReportTable:
     rows: list[list[Cell]] = [
         [cost.rules, cost.author, cost.mode, cost.posts, cost.writes, cost.explained]
         for cost in costs
     ]
     columns = ["rules", "author", "mode", "posts", "homes written", "why"]
     note = "Reads are what 64 followers' homes tell of the time since about the last post."
-    return Table(f"Cost by mode: {EVENT_S:.0f} s of an event", columns, rows, note)
+    return ReportTable(f"Cost by mode: {EVENT_S:.0f} s of an event", columns, rows, note)
 
 
 def _chart(title: str, seconds: list[list[float]]) -> Chart:

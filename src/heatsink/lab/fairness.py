@@ -8,9 +8,8 @@ import msgspec
 
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .downstreams import Saturating
-from .report import Cell, Chart, Figure, Report, Series, Table
-from .world import ACTION, Fleet, World, world
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .world import ACTION, LabWorld, Saturating, WorkerFleet, world
 
 GIANT = 1_000_000
 SMALL = 20
@@ -33,7 +32,7 @@ In a line, a small batch would wait for all that came before it. Here tenants sh
 by the time their items take, and within a tenant the batch with the least left goes first."""
 
 
-class Times(msgspec.Struct, frozen=True):
+class BatchTimes(msgspec.Struct, frozen=True):
     """How long each of the small batches took, in order of length."""
 
     case: str
@@ -43,7 +42,7 @@ class Times(msgspec.Struct, frozen=True):
         return self.seconds[min(int(len(self.seconds) * part), len(self.seconds) - 1)]
 
 
-async def time_small_batches(lab: World, seed: int, batches: int) -> list[float]:
+async def time_small_batches(lab: LabWorld, seed: int, batches: int) -> list[float]:
     """One after the other, with pauses by chance."""
     chance, took_s = Random(seed), []
     for _ in range(batches):
@@ -55,23 +54,23 @@ async def time_small_batches(lab: World, seed: int, batches: int) -> list[float]
     return sorted(took_s)
 
 
-async def small_batches(case: str, giant: int, seed: int, batches: int = BATCHES) -> Times:
+async def small_batches(case: str, giant: int, seed: int, batches: int = BATCHES) -> BatchTimes:
     clock = SkewedClock()
     handler = Saturating(clock, SERVICE_S, full=10**9).call
-    async with world(Fleet(workers=WORKERS, seed=seed), handler, clock) as lab:
+    async with world(WorkerFleet(workers=WORKERS, seed=seed), handler, clock) as lab:
         if tenant := CASES[case]:
             await lab.bulk.submit(ACTION, range(giant), tenant=tenant)
             await clock.sleep(1.0)
-        return Times(case, await time_small_batches(lab, seed, batches))
+        return BatchTimes(case, await time_small_batches(lab, seed, batches))
 
 
-def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Report:
+def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> LabReport:
     alone, *beside = (
         run_on_virtual_time(small_batches(case, giant, seed, batches)) for case in CASES
     )
     in_line_s = giant * SERVICE_S / WORKERS
     other = beside[0]
-    return Report(
+    return LabReport(
         name="fairness",
         title=f"Fairness: {SMALL} items beside {giant:,}",
         story=STORY,
@@ -92,11 +91,11 @@ def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Rep
     )
 
 
-def _longest(times: Times) -> str:
+def _longest(times: BatchTimes) -> str:
     return f"{times.seconds[-1]:.2f} s"
 
 
-def _table(alone: Times, beside: list[Times], in_line_s: float) -> Table:
+def _table(alone: BatchTimes, beside: list[BatchTimes], in_line_s: float) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             times.case,
@@ -108,9 +107,9 @@ def _table(alone: Times, beside: list[Times], in_line_s: float) -> Table:
     ]
     rows.append(["in a line, behind the giant", round(in_line_s), round(in_line_s), ""])
     columns = ["a small batch", "median, s", "p99, s", "of alone"]
-    return Table("From acceptance to the last item", columns, rows)
+    return ReportTable("From acceptance to the last item", columns, rows)
 
 
-def _line(times: Times, colour: int) -> Series:
+def _line(times: BatchTimes, colour: int) -> Series:
     places = [float(place) for place in range(1, len(times.seconds) + 1)]
     return Series(times.case, places, [round(s, 3) for s in times.seconds], colour=colour)

@@ -20,7 +20,7 @@ from heatsink.stores.memory import memory_stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .report import Cell, Chart, Figure, Report, Series, Table
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
 
 PEAK_S = 4_000
 LIMIT_SHARE = 0.25  # of the peak is what one partition takes
@@ -48,7 +48,7 @@ buckets before they are needed; a while after the crowd has left there is one ag
 Buckets cost nothing to write and something to read: a page of {PAGE} has to ask each of them."""
 
 
-class Second(msgspec.Struct):
+class HotKeySecond(msgspec.Struct):
     offered: int = 0
     acknowledged: int = 0
     refused: int = 0
@@ -56,18 +56,18 @@ class Second(msgspec.Struct):
     buckets: int = 1
 
 
-class Run(msgspec.Struct, frozen=True):
+class HotKeyRun(msgspec.Struct, frozen=True):
     """`found` is what there was when everything was read back."""
 
     case: str
-    seconds: list[Second]
+    seconds: list[HotKeySecond]
     found: int
 
     def total(self, field: str) -> int:
         return sum(getattr(second, field) for second in self.seconds)
 
 
-class Cost(msgspec.Struct, frozen=True):
+class PageCost(msgspec.Struct, frozen=True):
     """Of a page, on average."""
 
     buckets: int
@@ -108,7 +108,7 @@ def offered(peak_s: int) -> list[int]:
     return [round(rate) for rate in [*rising, *[peak_s] * TOP_S, *fading, *[quiet / 2] * CALM_S]]
 
 
-class Crowd:
+class WritingCrowd:
     def __init__(self, case: str, peak_s: int, seed: int) -> None:
         self.clock = SkewedClock()
         limit_s = peak_s * LIMIT_SHARE
@@ -119,7 +119,7 @@ class Crowd:
         self._client = Heatsink(replace(stores, log=self._log), settings, self.clock, Random(seed))
         self._plan = offered(peak_s)
         self.case = case
-        self.seconds = [Second() for _ in self._plan]
+        self.seconds = [HotKeySecond() for _ in self._plan]
 
     async def _write(self, hs: Heatsink) -> None:
         try:
@@ -129,13 +129,13 @@ class Crowd:
         else:
             self._now.acknowledged += 1
 
-    async def play(self) -> Run:
+    async def play(self) -> HotKeyRun:
         async with self._client as hs:
             async with asyncio.TaskGroup() as writes:
                 for second, count in zip(self.seconds, self._plan, strict=True):
                     self._now = second
                     await self._offer(hs, writes, count)
-            return Run(self.case, self.seconds, await _count(hs))
+            return HotKeyRun(self.case, self.seconds, await _count(hs))
 
     async def _offer(self, hs: Heatsink, writes: asyncio.TaskGroup, count: int) -> None:
         """For a second, whether or not earlier writes were answered: the crowd does not wait."""
@@ -158,14 +158,14 @@ async def _count(hs: Heatsink) -> int:
             return found
 
 
-def one_run(case: str, peak_s: int, seed: int) -> Run:
-    async def play() -> Run:
-        return await Crowd(case, peak_s, seed).play()
+def one_run(case: str, peak_s: int, seed: int) -> HotKeyRun:
+    async def play() -> HotKeyRun:
+        return await WritingCrowd(case, peak_s, seed).play()
 
     return run_on_virtual_time(play())
 
 
-async def page_cost(buckets: int, seed: int) -> Cost:
+async def page_cost(buckets: int, seed: int) -> PageCost:
     """Of pages that begin anywhere in a log that has as many buckets all the time."""
     clock, chance = SkewedClock(), Random(seed)
     stores = memory_stores(clock)
@@ -177,13 +177,13 @@ async def page_cost(buckets: int, seed: int) -> Cost:
         log.queries = log.rows = 0
         for before in chance.choices(ids[2 * PAGE :], k=PAGES):
             await hs.log.page(KEY, limit=PAGE, before=before)
-    return Cost(buckets, log.queries / PAGES, log.rows / PAGES)
+    return PageCost(buckets, log.queries / PAGES, log.rows / PAGES)
 
 
-def experiment(peak_s: int = PEAK_S, seed: int = 1) -> Report:
+def experiment(peak_s: int = PEAK_S, seed: int = 1) -> LabReport:
     plain, spread = (one_run(case, peak_s, seed) for case in CASES)
     costs = [run_on_virtual_time(page_cost(buckets, seed)) for buckets in BUCKETS]
-    return Report(
+    return LabReport(
         name="hot-key",
         title=f"A hot key: {peak_s:,} writes a second",
         story=STORY,
@@ -197,26 +197,26 @@ def experiment(peak_s: int = PEAK_S, seed: int = 1) -> Report:
     )
 
 
-def _table(runs: list[Run]) -> Table:
+def _table(runs: list[HotKeyRun]) -> ReportTable:
     fields = ["offered", "acknowledged", "refused", "given_up"]
     rows: list[list[Cell]] = [
         [run.case, *(run.total(field) for field in fields), run.found] for run in runs
     ]
     columns = ["case", "offered", "acknowledged", "refusals", "given up", "found"]
     note = "A write may be refused more than once. Found: by reading everything back."
-    return Table("The whole run", columns, rows, note)
+    return ReportTable("The whole run", columns, rows, note)
 
 
-def _cost_table(costs: list[Cost]) -> Table:
+def _cost_table(costs: list[PageCost]) -> ReportTable:
     rows: list[list[Cell]] = [
         [cost.buckets, round(cost.queries, 1), round(cost.rows), cost.buckets * PAGE]
         for cost in costs
     ]
     columns = ["buckets", "queries", "rows read", f"asking each for {PAGE}"]
-    return Table(f"What a page of {PAGE} costs", columns, rows)
+    return ReportTable(f"What a page of {PAGE} costs", columns, rows)
 
 
-def _run_charts(plain: Run, spread: Run, limit_s: float) -> list[Chart]:
+def _run_charts(plain: HotKeyRun, spread: HotKeyRun, limit_s: float) -> list[Chart]:
     end = float(len(plain.seconds) - 1)
     limit = Series("what one partition takes", [0.0, end], [limit_s, limit_s], "dot", 2)
     wanted = _line("offered", plain, "offered", 4, "fill")
@@ -243,13 +243,13 @@ def _run_charts(plain: Run, spread: Run, limit_s: float) -> list[Chart]:
     ]
 
 
-def _line(name: str, run: Run, field: str, colour: int, style: str = "plain") -> Series:
+def _line(name: str, run: HotKeyRun, field: str, colour: int, style: str = "plain") -> Series:
     seconds = [float(second) for second in range(len(run.seconds))]
     values = [float(getattr(second, field)) for second in run.seconds]
     return Series(name, seconds, values, style, colour)
 
 
-def _cost_charts(costs: list[Cost]) -> list[Chart]:
+def _cost_charts(costs: list[PageCost]) -> list[Chart]:
     buckets = [str(cost.buckets) for cost in costs]
     each = [float(cost.buckets * PAGE) for cost in costs]
     rows = Series("Heatsink", buckets, [round(cost.rows, 1) for cost in costs], colour=0)

@@ -8,10 +8,9 @@ import msgspec
 
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .downstreams import Saturating
-from .fairness import SERVICE_S, SMALL, Times, time_small_batches
-from .report import Cell, Chart, Figure, Report, Series, Table
-from .world import ACTION, Fleet, world
+from .fairness import SERVICE_S, SMALL, BatchTimes, time_small_batches
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .world import ACTION, Saturating, WorkerFleet, world
 
 PARTITIONS = (1, 4, 8, 16, 32)
 LARGE = 100_000
@@ -28,19 +27,21 @@ inside, so that a large batch may be spread over a quarter of them: it is done s
 small ones hardly notice."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class IsolationOutcome(msgspec.Struct, frozen=True):
     partitions: int
     spread: bool
-    small: Times
+    small: BatchTimes
     large_per_s: float
     used: int
     """Partitions that hold some of the large batch."""
 
 
-async def beside_a_large_one(partitions: int, spread: bool, large: int, seed: int) -> Outcome:
+async def beside_a_large_one(
+    partitions: int, spread: bool, large: int, seed: int
+) -> IsolationOutcome:
     clock = SkewedClock()
     handler = Saturating(clock, SERVICE_S, full=10**9).call
-    fleet = Fleet(partitions=partitions, workers=WORKERS, seed=seed)
+    fleet = WorkerFleet(partitions=partitions, workers=WORKERS, seed=seed)
     async with world(fleet, handler, clock) as lab:
         batch = await lab.bulk.submit(ACTION, range(large), tenant="large", spread=spread)
         began_s = lab.now_s()
@@ -48,10 +49,12 @@ async def beside_a_large_one(partitions: int, spread: bool, large: int, seed: in
         done = (await lab.bulk.status(batch.id)).done
         case = "spread" if spread else "in one"
         large_per_s = done / (lab.now_s() - began_s)
-        return Outcome(partitions, spread, Times(case, took_s), large_per_s, len(batch.parts))
+        return IsolationOutcome(
+            partitions, spread, BatchTimes(case, took_s), large_per_s, len(batch.parts)
+        )
 
 
-def experiment(large: int = LARGE, seed: int = 1) -> Report:
+def experiment(large: int = LARGE, seed: int = 1) -> LabReport:
     found = [
         run_on_virtual_time(beside_a_large_one(partitions, spread, large, seed))
         for spread in (False, True)
@@ -59,7 +62,7 @@ def experiment(large: int = LARGE, seed: int = 1) -> Report:
     ]
     alone, most = found[len(PARTITIONS) - 1], found[-1]
     worst_s = max(outcome.small.seconds[-1] for outcome in found)
-    return Report(
+    return LabReport(
         name="isolation",
         title=f"Isolation: small batches beside {large:,} items",
         story=STORY,
@@ -79,7 +82,7 @@ def experiment(large: int = LARGE, seed: int = 1) -> Report:
     )
 
 
-def _table(found: list[Outcome]) -> Table:
+def _table(found: list[IsolationOutcome]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             outcome.partitions,
@@ -92,10 +95,12 @@ def _table(found: list[Outcome]) -> Table:
         for outcome in sorted(found, key=lambda outcome: outcome.partitions)
     ]
     columns = ["partitions", "large batch", "it uses", "small median, s", "slowest, s", "large, /s"]
-    return Table("Small and large by number of partitions", columns, rows)
+    return ReportTable("Small and large by number of partitions", columns, rows)
 
 
-def _chart(found: list[Outcome], title: str, unit: str, value: Callable[[Outcome], float]) -> Chart:
+def _chart(
+    found: list[IsolationOutcome], title: str, unit: str, value: Callable[[IsolationOutcome], float]
+) -> Chart:
     return Chart(
         title,
         unit,

@@ -12,17 +12,16 @@ from random import Random
 
 import msgspec
 
-from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.hashing import seeded_hash
-from heatsink.registry.layout import COLD, Layout
-from heatsink.split.capacity import TableCapacity
-from heatsink.split.partition import PartitionState
-from heatsink.split.policy import Change
-from heatsink.split.settings import FIXED, SplitSettings
-from heatsink.split.table import AdaptiveTable
-from heatsink.spread.policy import BucketPolicy, BucketRules, Observation
+from heatsink.emulator.capacity.limits import FIXED, SplitSettings, TableCapacity
+from heatsink.emulator.capacity.partition import PartitionState
+from heatsink.emulator.capacity.policy import Change
+from heatsink.emulator.capacity.table import AdaptiveTable
+from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.primitives.keys import seeded_hash
+from heatsink.registry.layouts import COLD, Layout
+from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
-from .report import Cell, Chart, Figure, Report, Series, Table
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
 
 WRITES_PER_S = 3_000
 OTHERS_PER_S = 600
@@ -44,7 +43,7 @@ CASES = {
 }
 
 
-class Second(msgspec.Struct, frozen=True):
+class PartitionsSecond(msgspec.Struct, frozen=True):
     """What became of one second's writes, and how the table was at its end."""
 
     wanted: int
@@ -60,7 +59,7 @@ class Second(msgspec.Struct, frozen=True):
         return self.hot_throttled + self.others_throttled
 
 
-class Chat:
+class HotChat:
     """A conversation that a match sets on fire, among others that go on as before."""
 
     def __init__(self, case: str, seed: int) -> None:
@@ -73,7 +72,7 @@ class Chat:
         others = [f"conversation:{number}" for number in range(OTHERS)]
         self._others = [self._token(name.encode()) for name in others]
 
-    def second(self, number: int, writes_per_s: int) -> Second:
+    def second(self, number: int, writes_per_s: int) -> PartitionsSecond:
         hot = self._hot_tokens(number)
         count = writes_per_s + OTHERS_PER_S
         throttled: Counter[bool] = Counter()
@@ -88,7 +87,7 @@ class Chat:
         buckets = len(hot)
         if self._is_salted:
             self._salt(number, writes_per_s, throttled[True])
-        return Second(
+        return PartitionsSecond(
             wanted=count,
             accepted=count - throttled.total(),
             hot_throttled=throttled[True],
@@ -107,21 +106,23 @@ class Chat:
         heat = KeyHeat(float(writes_s), float(writes_s), 0.0, float(throttles), 0.0)
         window = WindowHeat(second, float(second), True, {HOT: heat}, 0.0)
         layouts: dict[str, Layout] = {HOT: self._layout}
-        for decision in self._policy.decide(Observation([window], layouts, {}, second)):
+        for decision in self._policy.decide(KeyObservation([window], layouts, {}, second)):
             assert decision.value is not None
             self._layout = self._layout.then((second + 1) * 1_000, decision.value)
 
 
-def seconds(case: str, writes_per_s: int = WRITES_PER_S, seed: int = 1) -> Iterator[Second]:
+def seconds(
+    case: str, writes_per_s: int = WRITES_PER_S, seed: int = 1
+) -> Iterator[PartitionsSecond]:
     """The run of one case, a second at a time."""
-    chat = Chat(case, seed)
+    chat = HotChat(case, seed)
     for number in range(SECONDS):
         yield chat.second(number, CALM_PER_S if number < SPIKE_S else writes_per_s)
 
 
-class Run(msgspec.Struct, frozen=True):
+class PartitionsRun(msgspec.Struct, frozen=True):
     case: str
-    seconds: list[Second]
+    seconds: list[PartitionsSecond]
 
     def each(self, name: str) -> list[float]:
         return [float(getattr(second, name)) for second in self.seconds]
@@ -131,10 +132,10 @@ class Run(msgspec.Struct, frozen=True):
         return sum(self.each(name)[-LAST_S:]) / LAST_S
 
 
-def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> Report:
-    runs = [Run(case, list(seconds(case, writes_per_s, seed))) for case in CASES]
+def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> LabReport:
+    runs = [PartitionsRun(case, list(seconds(case, writes_per_s, seed))) for case in CASES]
     plain, adaptive, salted, both = runs
-    return Report(
+    return LabReport(
         name="partitions",
         title="Hot partitions: adaptive capacity, salting, and both",
         story=_story(writes_per_s),
@@ -164,16 +165,16 @@ them), but they fall into the partitions that there are, and those that share on
 With both, the store splits what the salt has made divisible."""
 
 
-def _throttled(run: Run) -> str:
+def _throttled(run: PartitionsRun) -> str:
     return f"{run.rate('throttled'):,.0f} throttled/s"
 
 
-def _shape(run: Run) -> str:
+def _shape(run: PartitionsRun) -> str:
     last = run.seconds[-1]
     return f"{last.buckets} buckets, {len(last.partitions)} partitions"
 
 
-def _table(runs: list[Run]) -> Table:
+def _table(runs: list[PartitionsRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.case,
@@ -188,19 +189,19 @@ def _table(runs: list[Run]) -> Table:
     ]
     columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
     note = "throttled/s is the conversation's; in all is the whole run and everybody."
-    return Table(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
+    return ReportTable(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
 
 
-def _changes(run: Run) -> Table:
+def _changes(run: PartitionsRun) -> ReportTable:
     rows: list[list[Cell]] = [
         [number, type(change).__name__, change.partition, change.reason]
         for number, each in enumerate(run.seconds)
         for change in each.changes
     ]
-    return Table(f"What the store did: {run.case}", ["second", "", "partition", "why"], rows)
+    return ReportTable(f"What the store did: {run.case}", ["second", "", "partition", "why"], rows)
 
 
-def _lines(runs: list[Run], name: str) -> list[Series]:
+def _lines(runs: list[PartitionsRun], name: str) -> list[Series]:
     places = [float(number) for number in range(SECONDS)]
     return [
         Series(run.case, places, run.each(name), colour=colour) for colour, run in enumerate(runs)

@@ -11,9 +11,8 @@ from heatsink.bulk.actions import Context
 from heatsink.bulk.batch import Batch
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .downstreams import Strict
-from .report import Cell, Chart, Figure, Report, Series, Table
-from .world import ACTION, Fleet, World, world
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .world import ACTION, LabWorld, StrictDownstream, WorkerFleet, world
 
 TENANTS = ("red", "green", "blue")
 JOBS = 15_000
@@ -43,7 +42,7 @@ class Declared(msgspec.Struct, frozen=True):
     throttles: float
 
 
-class Second(msgspec.Struct, frozen=True):
+class RatesSecond(msgspec.Struct, frozen=True):
     time_s: float
     limit: float
     pace: float
@@ -54,13 +53,13 @@ class Second(msgspec.Struct, frozen=True):
 async def declared(jobs: int, seed: int) -> Declared:
     """Three batches at once, each at its own rate; the service refuses whatever is over it."""
     clock = SkewedClock()
-    services = {tenant: Strict(clock, PER_S) for tenant in TENANTS}
+    services = {tenant: StrictDownstream(clock, PER_S) for tenant in TENANTS}
 
     async def handler(_: object, context: Context) -> None:
         await services[context.tenant].call()
 
     each = jobs // len(TENANTS)
-    async with world(Fleet(partitions=PARTITIONS, seed=seed), handler, clock) as lab:
+    async with world(WorkerFleet(partitions=PARTITIONS, seed=seed), handler, clock) as lab:
         began_s = lab.now_s()
         batches = [await _submit(lab, tenant, each, f"{PER_S}/s") for tenant in TENANTS]
         for batch in batches:
@@ -69,22 +68,22 @@ async def declared(jobs: int, seed: int) -> Declared:
         return Declared(lab.now_s() - began_s, each / PER_S, refused / jobs)
 
 
-async def _submit(lab: World, tenant: str, items: int, rate: str | None = None) -> Batch:
+async def _submit(lab: LabWorld, tenant: str, items: int, rate: str | None = None) -> Batch:
     return await lab.bulk.submit(ACTION, range(items), tenant=tenant, rate=rate)
 
 
-async def unknown(seconds: float, seed: int) -> list[Second]:
+async def unknown(seconds: float, seed: int) -> list[RatesSecond]:
     """A service with a limit that halves and comes back; nobody is told."""
-    clock, history = SkewedClock(), list[Second]()
-    service = Strict(clock, UNKNOWN_PER_S)
+    clock, history = SkewedClock(), list[RatesSecond]()
+    service = StrictDownstream(clock, UNKNOWN_PER_S)
     lane = f"{ACTION}/eager"
 
-    async def look(at: World) -> None:
+    async def look(at: LabWorld) -> None:
         pace = await at.server.limits.rate_of(lane) or 0.0
         now_s = at.now_s() - began_s
-        history.append(Second(now_s, service.per_s, pace, service.calls, service.refused))
+        history.append(RatesSecond(now_s, service.per_s, pace, service.calls, service.refused))
 
-    async with world(Fleet(workers=EAGER, seed=seed), service.call, clock) as lab:
+    async with world(WorkerFleet(workers=EAGER, seed=seed), service.call, clock) as lab:
         began_s = lab.now_s()
         await _submit(lab, "eager", int(UNKNOWN_PER_S * seconds * 2))
         async with lab.looking(look):
@@ -94,12 +93,12 @@ async def unknown(seconds: float, seed: int) -> list[Second]:
     return history
 
 
-def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> Report:
+def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> LabReport:
     known = run_on_virtual_time(declared(jobs, seed))
     history = run_on_virtual_time(unknown(seconds, seed))
     used = held(history)
     refused = history[-1].refused / history[-1].calls
-    return Report(
+    return LabReport(
         name="rates",
         title="Rates: declared, and found",
         story=STORY,
@@ -118,16 +117,16 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> R
     )
 
 
-def _declared_table(known: Declared) -> Table:
+def _declared_table(known: Declared) -> ReportTable:
     rows: list[list[Cell]] = [
         ["here", round(known.took_s, 1), round(known.ideal_s), round(known.throttles, 3)],
         ["the seed", SEED_S, SEED_IDEAL_S, SEED_THROTTLES],
     ]
     columns = ["", "time, s", "ideal, s", "refusals per job"]
-    return Table(f"Three batches at {PER_S}/s each", columns, rows)
+    return ReportTable(f"Three batches at {PER_S}/s each", columns, rows)
 
 
-def _thirds_table(history: list[Second]) -> Table:
+def _thirds_table(history: list[RatesSecond]) -> ReportTable:
     """The first minute after each change apart: that is when it is being found."""
     rows: list[list[Cell]] = []
     length_s = history[-1].time_s
@@ -139,10 +138,10 @@ def _thirds_table(history: list[Second]) -> Table:
             calls = span[-1].calls - span[0].calls
             title = f"{begin_s:,.0f}–{end_s:,.0f} s, {span[-1].limit:g}/s taken"
             rows.append([title, f"{held(span):.1%}", f"{refused / calls:.2%}"])
-    return Table("A limit that nobody declared", ["", "of the limit used", "refused"], rows)
+    return ReportTable("A limit that nobody declared", ["", "of the limit used", "refused"], rows)
 
 
-def held(span: list[Second]) -> float:
+def held(span: list[RatesSecond]) -> float:
     """The share of what the service would have taken."""
     first, last = span[0], span[-1]
     done = last.calls - last.refused - first.calls + first.refused
@@ -150,7 +149,7 @@ def held(span: list[Second]) -> float:
     return done / (possible / max(len(span) - 1, 1))
 
 
-def _charts(history: list[Second]) -> list[Chart]:
+def _charts(history: list[RatesSecond]) -> list[Chart]:
     some = history[::WINDOW_S]
     times = [round(second.time_s, 1) for second in some]
     pairs = list(itertools.pairwise(some))
@@ -171,5 +170,5 @@ def _charts(history: list[Second]) -> list[Chart]:
     ]
 
 
-def _rate(a: Second, b: Second, count: Callable[[Second], int]) -> float:
+def _rate(a: RatesSecond, b: RatesSecond, count: Callable[[RatesSecond], int]) -> float:
     return round((count(b) - count(a)) / (b.time_s - a.time_s), 2)

@@ -9,11 +9,11 @@ from random import Random
 
 import msgspec
 
-from heatsink.absorb import Reads
+from heatsink.reads import Reads
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .downstreams import Saturating
-from .report import Cell, Chart, Figure, Report, Series, Table
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .world import Saturating
 
 READS_PER_S = 1_000
 SECONDS = 20
@@ -32,7 +32,7 @@ All who ask during a load share it, and what was loaded is kept: fresh for a mom
 it is loaded anew, up to ten times as long."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class ReadsRun(msgspec.Struct, frozen=True):
     case: str
     loads: list[int]
     waits_s: list[float]
@@ -76,7 +76,7 @@ class Shop:
             await self.load()
         self.waits_s.append(self.clock.monotonic_s() - asked_s)
 
-    async def open(self, reads_per_s: int) -> Run:
+    async def open(self, reads_per_s: int) -> ReadsRun:
         self.began_s = self.clock.monotonic_s()
         looks = []
         for number in range(reads_per_s * SECONDS):
@@ -87,17 +87,17 @@ class Shop:
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
-        return Run(self._case, self.loads, sorted(self.waits_s), len(looks) - in_time)
+        return ReadsRun(self._case, self.loads, sorted(self.waits_s), len(looks) - in_time)
 
 
-async def one_run(case: str, reads_per_s: int, seed: int) -> Run:
+async def one_run(case: str, reads_per_s: int, seed: int) -> ReadsRun:
     return await Shop(case, seed).open(reads_per_s)
 
 
-def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> Report:
+def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> LabReport:
     runs = [run_on_virtual_time(one_run(case, reads_per_s, seed)) for case in CASES]
     each, _, near = runs
-    return Report(
+    return LabReport(
         name="reads",
         title="Hot reads: one product that everybody looks at",
         story=STORY,
@@ -113,7 +113,7 @@ def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> Report:
     )
 
 
-def _table(runs: list[Run]) -> Table:
+def _table(runs: list[ReadsRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.case,
@@ -125,9 +125,9 @@ def _table(runs: list[Run]) -> Table:
         for run in runs
     ]
     columns = ["a page", "loads", "median, ms", "p99, ms", "not answered in time"]
-    return Table(f"{SECONDS} seconds", columns, rows)
+    return ReportTable(f"{SECONDS} seconds", columns, rows)
 
 
-def _line(run: Run, colour: int) -> Series:
+def _line(run: ReadsRun, colour: int) -> Series:
     seconds = [float(second) for second in range(SECONDS)]
     return Series(run.case, seconds, [float(count) for count in run.loads], colour=colour)

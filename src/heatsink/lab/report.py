@@ -19,7 +19,7 @@ class Figure(msgspec.Struct, frozen=True):
     beside: str = ""
 
 
-class Table(msgspec.Struct, frozen=True):
+class ReportTable(msgspec.Struct, frozen=True):
     title: str
     columns: list[str]
     rows: list[list[Cell]]
@@ -46,12 +46,12 @@ class Chart(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
+class LabReport(msgspec.Struct, frozen=True):
     name: str
     title: str
     story: str
     figures: list[Figure]
-    tables: list[Table]
+    tables: list[ReportTable]
     charts: list[Chart]
 
 
@@ -61,7 +61,7 @@ def shown(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.4g}"
 
 
-def to_html(report: Report, command: str, plotly: str) -> str:
+def to_html(report: LabReport, command: str, plotly: str) -> str:
     """One file that needs nothing else: the script is inside."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     charts = msgspec.json.encode(report.charts).decode().replace("<", "\\u003c")
@@ -88,7 +88,7 @@ def _chart(number: int, chart: Chart) -> str:
     return f'<section>{head}<div class="chart" id="chart-{number}"></div></section>'
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(shown(cell))}</td>" for cell in row) + "</tr>"

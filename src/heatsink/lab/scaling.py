@@ -9,14 +9,13 @@ from os import cpu_count
 
 import msgspec
 
+from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
-from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.bulk.store import PartitionLoad
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
-from .downstreams import Saturating
-from .report import Cell, Chart, Figure, Report, Series, Table
-from .world import ACTION, WORKERS_MAX, Fleet, World, world
+from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .world import ACTION, WORKERS_MAX, LabWorld, Saturating, WorkerFleet, world
 
 ITEMS = 100_000
 SERVICE_S = 0.38
@@ -52,7 +51,7 @@ class Moment(msgspec.Struct, frozen=True):
         return self.ready / max(self.workers, 1)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ScalingSetup(msgspec.Struct, frozen=True):
     """A batch of so many items every `gap_s`, for a service that is `full` at so many calls."""
 
     items: int
@@ -61,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     full: int = FULL
 
 
-class Run(msgspec.Struct, frozen=True):
+class ScalingRun(msgspec.Struct, frozen=True):
     """`batches_s` is how long each batch took."""
 
     policy: str
@@ -86,17 +85,17 @@ class Run(msgspec.Struct, frozen=True):
         return sum(a.workers != b.workers for a, b in pairwise(self.moments))
 
 
-async def drive(policy: str, plan: Plan, seed: int) -> Run:
+async def drive(policy: str, plan: ScalingSetup, seed: int) -> ScalingRun:
     """From the first batch's acceptance to the last one's end."""
     clock, moments = SkewedClock(), list[Moment]()
     downstream = Saturating(clock, SERVICE_S, plan.full)
     rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX, growth_max=WORKERS_MAX / WORKERS)
-    fleet = Fleet(workers=WORKERS, policy=policy, rules=rules, seed=seed)
+    fleet = WorkerFleet(workers=WORKERS, policy=policy, rules=rules, seed=seed)
 
-    async def look(at: World) -> None:
+    async def look(at: LabWorld) -> None:
         moments.append(_moment(at, await at.load(), downstream))
 
-    async def submit_and_wait(lab: World, number: int) -> float:
+    async def submit_and_wait(lab: LabWorld, number: int) -> float:
         await clock.sleep(number * plan.gap_s)
         began_s = lab.now_s()
         batch = await lab.bulk.submit(ACTION, range(plan.items))
@@ -109,10 +108,10 @@ async def drive(policy: str, plan: Plan, seed: int) -> Run:
             waits = (submit_and_wait(lab, number) for number in range(plan.batches))
             batches_s = await asyncio.gather(*waits)
         shifted = [msgspec.structs.replace(m, time_s=m.time_s - began_s) for m in moments]
-        return Run(policy, lab.now_s() - began_s, shifted, batches_s)
+        return ScalingRun(policy, lab.now_s() - began_s, shifted, batches_s)
 
 
-def _moment(at: World, load: PartitionLoad, downstream: Saturating) -> Moment:
+def _moment(at: LabWorld, load: PartitionLoad, downstream: Saturating) -> Moment:
     return Moment(
         at.now_s(),
         at.consumer.workers.get(0, 0),
@@ -123,11 +122,11 @@ def _moment(at: World, load: PartitionLoad, downstream: Saturating) -> Moment:
     )
 
 
-def run_one(policy: str, plan: Plan, seed: int) -> Run:
+def run_one(policy: str, plan: ScalingSetup, seed: int) -> ScalingRun:
     return run_on_virtual_time(drive(policy, plan, seed))
 
 
-def run_all(wanted: list[tuple[str, Plan]], seed: int) -> list[Run]:
+def run_all(wanted: list[tuple[str, ScalingSetup]], seed: int) -> list[ScalingRun]:
     processes = min(len(wanted), cpu_count() or 1)
     if processes == 1 or sum(plan.items * plan.batches for _, plan in wanted) <= FEW_ITEMS:
         return [run_one(policy, plan, seed) for policy, plan in wanted]
@@ -135,15 +134,15 @@ def run_all(wanted: list[tuple[str, Plan]], seed: int) -> list[Run]:
         return list(pool.map(run_one, *zip(*wanted, strict=True), repeat(seed)))
 
 
-def experiment(items: int = ITEMS, seed: int = 1) -> Report:
-    spike = Plan(items)
-    requests = Plan(items // 25, batches=6, gap_s=120.0, full=10**9)
+def experiment(items: int = ITEMS, seed: int = 1) -> LabReport:
+    spike = ScalingSetup(items)
+    requests = ScalingSetup(items // 25, batches=6, gap_s=120.0, full=10**9)
     names = list(POLICIES)
     wanted = [("", spike)] + [(name, plan) for plan in (spike, requests) for name in names]
     fixed, *runs = run_all(wanted, seed)
     steered, follow_up = runs[: len(names)], runs[len(names) :]
     ours, theirs = steered[names.index("littles_law")], steered[names.index("time_decay")]
-    return Report(
+    return LabReport(
         name="scaling",
         title=f"Scaling: {items:,} items on one partition",
         story=STORY,
@@ -157,7 +156,7 @@ def experiment(items: int = ITEMS, seed: int = 1) -> Report:
     )
 
 
-def _figures(fixed: Run, ours: Run, theirs: Run) -> list[Figure]:
+def _figures(fixed: ScalingRun, ours: ScalingRun, theirs: ScalingRun) -> list[Figure]:
     less, seed_less = 1 - ours.took_s / fixed.took_s, 1 - SEED_AFTER_S / SEED_BEFORE_S
     hours, their_hours = f"{ours.worker_hours:.1f}", f"{theirs.worker_hours:.1f}"
     return [
@@ -168,7 +167,7 @@ def _figures(fixed: Run, ours: Run, theirs: Run) -> list[Figure]:
     ]
 
 
-def _requests_table(plan: Plan, runs: list[Run]) -> Table:
+def _requests_table(plan: ScalingSetup, runs: list[ScalingRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.name,
@@ -185,10 +184,10 @@ def _requests_table(plan: Plan, runs: list[Run]) -> Table:
         f"{plan.batches} batches of {plan.items:,} items, one every {plan.gap_s:g} s, on a service "
         "that is never full: who swings, and who is slow the second time?"
     )
-    return Table("Requests that follow each other", columns, rows, note)
+    return ReportTable("Requests that follow each other", columns, rows, note)
 
 
-def _spike_table(fixed: Run, steered: list[Run]) -> Table:
+def _spike_table(fixed: ScalingRun, steered: list[ScalingRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.name,
@@ -205,10 +204,10 @@ def _spike_table(fixed: Run, steered: list[Run]) -> Table:
         "Workers are the most at a time, hours are worker hours. "
         f"The seed's own test: 25 → 4 min with {SEED_WORKERS} workers."
     )
-    return Table("The same spike under each policy", columns, rows, note)
+    return ReportTable("The same spike under each policy", columns, rows, note)
 
 
-def _policy_charts(fixed: Run, steered: list[Run]) -> list[Chart]:
+def _policy_charts(fixed: ScalingRun, steered: list[ScalingRun]) -> list[Chart]:
     every = [fixed, *steered]
     shown_s = max(run.took_s for run in steered)
     return [
@@ -221,7 +220,7 @@ def _policy_charts(fixed: Run, steered: list[Run]) -> list[Chart]:
     ]
 
 
-def _request_charts(runs: list[Run]) -> list[Chart]:
+def _request_charts(runs: list[ScalingRun]) -> list[Chart]:
     until_s = max(run.took_s for run in runs)
     return [
         Chart(
@@ -241,7 +240,7 @@ def _full(until_s: float) -> Series:
     return Series("the service is full", [0.0, until_s], [FULL, FULL], "dot", COLOURS[""])
 
 
-def _metric_charts(theirs: Run, ours: Run) -> list[Chart]:
+def _metric_charts(theirs: ScalingRun, ours: ScalingRun) -> list[Chart]:
     """The seed's candidates for what to scale on, as they look from outside."""
     candidates = [
         ("Ready queue", "ready", "items", "Says how much there is, not whether workers are short."),
@@ -260,7 +259,7 @@ def _metric_charts(theirs: Run, ours: Run) -> list[Chart]:
     ]
 
 
-def _line(run: Run, field: str, until_s: float, style: str = "plain") -> Series:
+def _line(run: ScalingRun, field: str, until_s: float, style: str = "plain") -> Series:
     shown = [moment for moment in run.moments if moment.time_s <= until_s]
     some = shown[:: max(len(shown) // POINTS, 1)]
     values = [round(float(getattr(moment, field)), 3) for moment in some]

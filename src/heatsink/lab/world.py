@@ -1,23 +1,28 @@
-"""A fleet in one process and on virtual time: production consumers over a queue in memory."""
+"""A fleet in one process and on virtual time: production consumers over a queue in memory.
+
+What the lab's actions call: services that fill up, and services that say "too many".
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from heatsink.bulk.actions import Actions, Context
+from heatsink.bulk.actions import Actions, Context, RateLimited
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
-from heatsink.bulk.scaling.rules import WorkerRules
 from heatsink.bulk.store import PartitionLoad
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.client.queue.watch import QueueWatch
-from heatsink.control.coordinator import Coordinator
+from heatsink.coordinator.loops import Coordinator
+from heatsink.coordinator.workers import QueueWatch
+from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock
 
@@ -34,7 +39,7 @@ class AlwaysLeading:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class WorkerFleet:
     """How a world is set up. Without a policy the workers stay as they are."""
 
     partitions: int = 1
@@ -44,8 +49,8 @@ class Fleet:
     seed: int = 1
 
 
-class World:
-    def __init__(self, fleet: Fleet, handler: Handler, clock: SkewedClock) -> None:
+class LabWorld:
+    def __init__(self, fleet: WorkerFleet, handler: Handler, clock: SkewedClock) -> None:
         self.fleet = fleet
         self.clock = clock
         self.server = MemoryQueueServer(clock)
@@ -89,7 +94,7 @@ class World:
             await self.clock.sleep(pause_s)
 
     @asynccontextmanager
-    async def looking(self, look: Callable[[World], Awaitable[object]]) -> AsyncIterator[None]:
+    async def looking(self, look: Callable[[LabWorld], Awaitable[object]]) -> AsyncIterator[None]:
         """Meanwhile `look` is called every second."""
         looking = asyncio.ensure_future(self.every(TURN_S, lambda: look(self)))
         try:
@@ -100,9 +105,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(fleet: Fleet, handler: Handler, clock: SkewedClock) -> AsyncIterator[World]:
+async def world(
+    fleet: WorkerFleet, handler: Handler, clock: SkewedClock
+) -> AsyncIterator[LabWorld]:
     """A world whose consumer runs, and a coordinator if there is a policy."""
-    made = World(fleet, handler, clock)
+    made = LabWorld(fleet, handler, clock)
     rounds = [asyncio.ensure_future(made.consumer.run())]
     if fleet.policy:
         rounds.append(asyncio.ensure_future(made.every(TURN_S, made.watch().run_once)))
@@ -113,3 +120,56 @@ async def world(fleet: Fleet, handler: Handler, clock: SkewedClock) -> AsyncIter
         for task in rounds:
             task.cancel()
         await asyncio.gather(*rounds, return_exceptions=True)
+
+
+RECENT = 200
+
+
+@dataclass
+class Saturating:
+    """Takes `full` calls at a time; beyond that all get slower, and no more is done."""
+
+    clock: Clock
+    service_s: float
+    full: int
+    in_flight: int = 0
+    _recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def p95_s(self) -> float:
+        """Of the latest calls."""
+        ordered = sorted(self._recent_s)
+        return ordered[len(ordered) * 95 // 100] if ordered else 0.0
+
+    async def call(self, *_: object) -> None:
+        self.in_flight += 1
+        try:
+            took_s = self.service_s * max(self.in_flight / self.full, 1.0)
+            self._recent_s.append(took_s)
+            await self.clock.sleep(took_s)
+        finally:
+            self.in_flight -= 1
+
+
+@dataclass
+class StrictDownstream:
+    """Refuses what is more than `per_s` calls in any second."""
+
+    clock: Clock
+    per_s: float
+    answer_s: float = 0.05
+    calls: int = 0
+    refused: int = 0
+    _taken_s: deque[float] = field(default_factory=deque)
+
+    async def call(self, *_: object) -> None:
+        self.calls += 1
+        now_s = self.clock.monotonic_s()
+        while self._taken_s and self._taken_s[0] <= now_s - 1:
+            self._taken_s.popleft()
+        is_taken = len(self._taken_s) < self.per_s
+        if is_taken:
+            self._taken_s.append(now_s)
+        await self.clock.sleep(self.answer_s)
+        if not is_taken:
+            self.refused += 1
+            raise RateLimited

@@ -1,13 +1,21 @@
-"""Publish decisions to the log, and follow it into this process's view."""
+"""Publish decisions to the log, and follow it into this process's view.
+
+Which of the decisions that somebody wants to publish are news, and in what form.
+
+How long the store takes to answer: how far ahead the closed time has to be depends on it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
+from statistics import median
 
-from heatsink.clock import Clock, now_ms
+from msgspec import structs
+
 from heatsink.errors import (
     Closed,
     HeatsinkError,
@@ -21,16 +29,61 @@ from heatsink.errors import (
     Unavailable,
     WrongIncarnation,
 )
+from heatsink.primitives.clock import Clock, now_ms
 
-from . import drafts, rules
-from .decision import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading
-from .latency import Latency
-from .layout import Layout
-from .news import News, NewsStore, Seal
-from .relay import FOLLOW_S, Listener, Teller
-from .store import RegistryStore
-from .timekeeper import RENEW_S, Timekeeper
+from . import closed_time as rules
+from .closed_time import AHEAD_MS_MAX, RENEW_S, Timekeeper
+from .decisions import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading, RegistryStore
+from .layouts import EPOCHS_MAX, Layout
+from .news import FOLLOW_S, News, NewsListener, NewsStore, Seal, Teller
 from .view import View
+
+
+def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:
+    """Without those that hold already."""
+    settled = (_settled(decision, view) for decision in decisions)
+    return [decision for decision in settled if _is_news(decision, view)]
+
+
+def _settled(decision: Decision, view: View) -> Decision:
+    """The last epoch that a key may have is its high-water mark."""
+    layout = view.layout(decision.key)
+    if decision.setting != BUCKETS or len(layout.epochs) != EPOCHS_MAX - 1:
+        return decision
+    assert decision.value is not None
+    reason = f"{decision.reason}; the last of {EPOCHS_MAX} epochs keeps the high-water mark"
+    return structs.replace(decision, value=max(layout.max_buckets, decision.value), reason=reason)
+
+
+def _waits(layout: Layout, view: View) -> bool:
+    """Its last epoch is so far ahead that none may follow yet: others need not wait for it."""
+    return layout.epochs[-1].start_ms >= view.horizon_ms + AHEAD_MS_MAX
+
+
+def _is_news(decision: Decision, view: View) -> bool:
+    if decision.setting == BUCKETS:
+        layout = view.layout(decision.key)
+        return layout.buckets != decision.value and not layout.full and not _waits(layout, view)
+    pinned = view.pins.get(decision.key)
+    return pinned != decision if decision.value is not None else pinned is not None
+
+
+SAMPLES = 5
+
+
+class Latency:
+    """The median of the last few answers: a stall of ours is not yet a slow store."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque([0.0], maxlen=SAMPLES)
+
+    def note(self, seconds: float) -> None:
+        self._last.append(seconds)
+
+    @property
+    def typical_s(self) -> float:
+        return median(self._last)
+
 
 FRESH_S = 1.0
 PUBLISH_ATTEMPTS = 8
@@ -62,7 +115,7 @@ class Registry:
         self._clock = clock
         self._meta: Meta | None = None
         self.refusal = ""  # why the store is not ours any more; empty while it is
-        self._listener = Listener(news, clock, rng or Random()) if news else None
+        self._listener = NewsListener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
         self._latency = Latency()
         self.time = Timekeeper()
@@ -307,7 +360,7 @@ class Registry:
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
             renewed_s = self._clock.monotonic_s()
-            news = drafts.worth_publishing(decisions, self.view)
+            news = worth_publishing(decisions, self.view)
             if not news:
                 return []
             try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .decision import Decision, LogEntry, Snapshot
-from .layout import COLD, Layout
+from .decisions import Decision, LogEntry, Snapshot
+from .layouts import COLD, Layout
 
 
 class View:

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import msgspec
 
-from heatsink.checks import check_number
-from heatsink.clock import Clock
-from heatsink.cut import Cut
-from heatsink.detect.tracker import Tracker
 from heatsink.errors import Overloaded, Retryable, Throttled
-from heatsink.keys import key_of
+from heatsink.heat.count import Tracker
+from heatsink.primitives.checks import check_number
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.cut import Cut
+from heatsink.primitives.keys import key_of
 from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30

@@ -18,13 +18,19 @@ from typing import Protocol
 
 import msgspec
 
-from heatsink.hashing import seeded_hash
-from heatsink.ids import TIME_MS_MAX, IdScheme, scheme_named
-from heatsink.keys import key_of, partition_of
-from heatsink.registry.decision import BUCKETS, Decision, Evidence, Meta, Snapshot, for_key
-from heatsink.registry.layout import COLD, EPOCHS_MAX, FIRST_EPOCH, Epoch, Layout
-from heatsink.registry.rules import FAR_AHEAD_MS
-from heatsink.registry.store import RegistryStore
+from heatsink.primitives.ids import TIME_MS_MAX, IdScheme, scheme_named
+from heatsink.primitives.keys import key_of, partition_of, seeded_hash
+from heatsink.registry.closed_time import FAR_AHEAD_MS
+from heatsink.registry.decisions import (
+    BUCKETS,
+    Decision,
+    Evidence,
+    Meta,
+    RegistryStore,
+    Snapshot,
+    for_key,
+)
+from heatsink.registry.layouts import COLD, EPOCHS_MAX, FIRST_EPOCH, Epoch, Layout
 
 from .store import CounterStore, Row
 
@@ -36,7 +42,7 @@ RESET_HELD = (
 )
 
 
-class Rows(Protocol):
+class StoredRows(Protocol):
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
         """All rows of all partitions, deleted ones too, in any order."""
 
@@ -72,7 +78,7 @@ class Findings(msgspec.Struct):
 
 
 async def check(
-    log: Rows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
+    log: StoredRows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
     """Verify the place of every row and counter share. What is written meanwhile is judged too."""
     findings = await _check_rows(log, registry, scheme)
@@ -99,7 +105,7 @@ async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
             findings.note(f"{key}: processes that start find another layout than readers of it")
 
 
-async def _check_rows(log: Rows, registry: RegistryStore, scheme: IdScheme) -> Findings:
+async def _check_rows(log: StoredRows, registry: RegistryStore, scheme: IdScheme) -> Findings:
     hash_64 = seeded_hash((await registry.meta()).meta.seed)
     findings = Findings()
     keys: dict[str, Layout] = {}
@@ -128,7 +134,7 @@ def _judge(findings: Findings, row: Row, epoch: Epoch, partition: str, expected:
 
 
 async def rebuild(
-    log: Rows,
+    log: StoredRows,
     counters: CounterStore,
     registry: RepairStore,
     scheme: IdScheme,
@@ -184,7 +190,7 @@ def _mended(key: str, layout: Layout) -> Decision:
     return for_key(key, BUCKETS, layout.buckets, "rebuilt from the rows")
 
 
-async def _proven_epochs(log: Rows, scheme: IdScheme) -> tuple[dict[str, set[Epoch]], int]:
+async def _proven_epochs(log: StoredRows, scheme: IdScheme) -> tuple[dict[str, set[Epoch]], int]:
     epochs: dict[str, set[Epoch]] = {}
     newest_ms = 0
     async for partition, row in log.scan():

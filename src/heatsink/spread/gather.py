@@ -17,8 +17,8 @@ from math import inf
 
 import msgspec
 
-from heatsink.ids import IdScheme
-from heatsink.registry.layout import Epoch, Layout
+from heatsink.primitives.ids import IdScheme
+from heatsink.registry.layouts import Epoch, Layout
 
 from .store import Ask, Row
 

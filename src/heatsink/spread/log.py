@@ -13,23 +13,15 @@ from typing import Any
 
 from msgspec import structs
 
-from heatsink.checks import check_number
-from heatsink.errors import (
-    Conflict,
-    Deleted,
-    HeatsinkError,
-    InvalidBody,
-    InvalidSetting,
-    Retryable,
-)
-from heatsink.ids import IdScheme
-from heatsink.keys import PLAIN_MAX, check_key, escape
-from heatsink.registry.layout import Layout
+from heatsink.errors import Conflict, Deleted, HeatsinkError, InvalidBody, InvalidSetting, Retryable
+from heatsink.primitives.checks import check_number
+from heatsink.primitives.ids import IdScheme
+from heatsink.primitives.keys import PLAIN_MAX, check_key, escape
+from heatsink.registry.layouts import Layout
 
 from .gather import Gather, Range
 from .pages import Cursors, Entry, Order, Page, Receipt, check_limit, check_order, entry_of
-from .parts import Parts
-from .router import PastHorizon
+from .routing import Parts, PastHorizon
 from .store import Answer, Ask, LogStore, Row
 
 BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from heatsink.checks import check_whole, shown
 from heatsink.errors import InvalidCursor, InvalidSetting
-from heatsink.ids import IdScheme
+from heatsink.primitives.checks import check_whole, shown
+from heatsink.primitives.ids import IdScheme
 
 from .store import Row
 

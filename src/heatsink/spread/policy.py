@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from heatsink.checks import check_kind, check_number, check_whole
-from heatsink.control.damping import RecentPeak, forecast
-from heatsink.detect.heat import KeyHeat, WindowHeat
-from heatsink.registry.decision import BUCKETS, SETTING, Decision, for_key
-from heatsink.registry.layout import COLD, Layout
+from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.primitives.checks import check_kind, check_number, check_whole
+from heatsink.primitives.damping import RecentPeak, forecast
+from heatsink.registry.decisions import BUCKETS, SETTING, Decision, for_key
+from heatsink.registry.layouts import COLD, Layout
 
 Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
@@ -75,7 +75,7 @@ def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
     return in_all_s is not None and heat.write_units_s / buckets >= MOST * in_all_s
 
 
-class Observation(msgspec.Struct, frozen=True):
+class KeyObservation(msgspec.Struct, frozen=True):
     """Windows of heat, oldest first, and the layouts and pins in force."""
 
     windows: list[WindowHeat]
@@ -109,7 +109,7 @@ class BucketPolicy:
         self._swept_s = 0.0
         self._last_window = 0
 
-    def decide(self, observation: Observation) -> list[Decision]:
+    def decide(self, observation: KeyObservation) -> list[Decision]:
         self._note_spread_keys(observation)
         wanted: dict[str, Decision] = {}
         for window in observation.windows:
@@ -130,7 +130,7 @@ class BucketPolicy:
                 self._memory.clear()
             self._last_window = window.window
 
-    def _note_spread_keys(self, observation: Observation) -> None:
+    def _note_spread_keys(self, observation: KeyObservation) -> None:
         if observation.version != self._spread_version:
             layouts = observation.layouts
             self._spread = {key: None for key in layouts if layouts[key].buckets > 1}
@@ -240,7 +240,7 @@ class BucketPolicy:
         return allowed
 
 
-def _pinned(observation: Observation) -> list[Decision]:
+def _pinned(observation: KeyObservation) -> list[Decision]:
     return [
         for_key(key, BUCKETS, pin.value, f"pinned: {pin.reason}")
         for key, pin in observation.pins.items()

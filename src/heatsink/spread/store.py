@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from heatsink.errors import InvalidSetting
-from heatsink.registry.layout import Layout
+from heatsink.registry.layouts import Layout
 
 SHARE_MAX = 2**63 - 1
 

@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from heatsink.absorb.invalidation import Wire
-from heatsink.control.lease import LeaseStore
-from heatsink.detect.bus import HeatBus
-from heatsink.detect.fleet import HeatBoard
+from heatsink.heat.fleet import HeatBoard
+from heatsink.heat.report import HeatBus
+from heatsink.reads.invalidation import Wire
+from heatsink.registry.decisions import LeaseStore, SoftStore
 from heatsink.registry.news import NewsStore
-from heatsink.registry.soft import SoftStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
@@ -24,7 +23,7 @@ async def _nothing() -> None:
     pass
 
 
-class Meter:
+class ConsumptionNotes:
     """Where a store that is told what a put cost leaves it, if it is not what one would expect.
 
     The hot path only leaves a note: the partition key, the bytes of the body, the units consumed,
@@ -48,7 +47,7 @@ class Stores:
     news: NewsStore | None = None
     soft: SoftStore | None = None
     wire: Wire | None = None
-    meter: Meter = field(default_factory=Meter)
+    meter: ConsumptionNotes = field(default_factory=ConsumptionNotes)
     answers_in_s: float = math.inf
     open: Callable[[], Awaitable[None]] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import msgspec
 
-from heatsink.checks import check_number
-from heatsink.clock import Clock
-from heatsink.detect.heat import write_units
 from heatsink.errors import Throttled
+from heatsink.heat.heat import write_units
+from heatsink.primitives.checks import check_number
+from heatsink.primitives.clock import Clock
 from heatsink.spread.store import Answer, Ask, CounterStore, LogStore, Row, Running, Total
 
 from .stores import Stores

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from heatsink.bulk.items import unpacked
 from heatsink.bulk.store import Outcome, Slice
-from heatsink.stores.memory.queue.partition import Lease, Partition
+from heatsink.stores.memory.queue.partition import ClaimLease, QueuePartition
 from heatsink.stores.memory.queue.parts import Place, Share
 
 from .history import History, Violation
@@ -44,7 +44,7 @@ class Audit:
 
     # -- what the store does ---------------------------------------------------------------
 
-    def handed_out(self, claimed: Slice, lease: Lease) -> None:
+    def handed_out(self, claimed: Slice, lease: ClaimLease) -> None:
         if claimed.attempt in self._names:
             self.complain(f"two leases have the name {claimed.attempt}")
         self._names[claimed.attempt] = claimed.part
@@ -58,7 +58,7 @@ class Audit:
     def kept(self, attempts: Sequence[str]) -> None:
         self._kept_s |= dict.fromkeys(attempts, self._true_s())
 
-    def lost(self, attempt: str, lease: Lease) -> None:
+    def lost(self, attempt: str, lease: ClaimLease) -> None:
         """A lease runs out by true time, whatever the server's clock says."""
         age_s = self._true_s() - self._kept_s[attempt]
         if age_s < self._lease_s - 0.01:
@@ -103,12 +103,12 @@ class Audit:
             yield
 
     def _patches(self) -> list[Any]:
-        take, lose, settle = Partition._take, Partition._lose, Partition._settle
-        settle_all = Partition.settle
+        take, lose, settle = QueuePartition._take, QueuePartition._lose, QueuePartition._settle
+        settle_all = QueuePartition.settle
         finish, fail, delay = Share.finish, Share.fail, Share.delay
         audit = self
 
-        def audited_take(queue: Partition, *arguments: Any) -> int:
+        def audited_take(queue: QueuePartition, *arguments: Any) -> int:
             slices = arguments[3]
             before = len(slices)
             taken = take(queue, *arguments)
@@ -116,11 +116,13 @@ class Audit:
                 audit.handed_out(claimed, queue.leases[claimed.attempt])
             return taken
 
-        def audited_lose(queue: Partition, attempt: str, lease: Lease, now_ms: float) -> None:
+        def audited_lose(
+            queue: QueuePartition, attempt: str, lease: ClaimLease, now_ms: float
+        ) -> None:
             audit.lost(attempt, lease)
             lose(queue, attempt, lease, now_ms)
 
-        def audited_settle(queue: Partition, outcome: Outcome, now_ms: float) -> bool:
+        def audited_settle(queue: QueuePartition, outcome: Outcome, now_ms: float) -> bool:
             audit._settling = outcome.attempt
             try:
                 return settle(queue, outcome, now_ms)
@@ -128,7 +130,7 @@ class Audit:
                 audit._settling = ""
 
         def audited_settle_all(
-            queue: Partition, outcomes: Any, beats: Sequence[str], *rest: Any
+            queue: QueuePartition, outcomes: Any, beats: Sequence[str], *rest: Any
         ) -> list[str]:
             audit.kept(beats)
             return settle_all(queue, outcomes, beats, *rest)
@@ -149,10 +151,10 @@ class Audit:
             delay(share, place, due_ms, counted)
 
         return [
-            patch.object(Partition, "_take", audited_take),
-            patch.object(Partition, "_lose", audited_lose),
-            patch.object(Partition, "_settle", audited_settle),
-            patch.object(Partition, "settle", audited_settle_all),
+            patch.object(QueuePartition, "_take", audited_take),
+            patch.object(QueuePartition, "_lose", audited_lose),
+            patch.object(QueuePartition, "_settle", audited_settle),
+            patch.object(QueuePartition, "settle", audited_settle_all),
             patch.object(Share, "finish", audited_finish),
             patch.object(Share, "fail", audited_fail),
             patch.object(Share, "delay", audited_delay),

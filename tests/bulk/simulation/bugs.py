@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from heatsink.bulk import changes, reconcile, slot_time, submit
 from heatsink.bulk.batch import Batch, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.items import Cursor
 from heatsink.bulk.reconcile import Reconciler
-from heatsink.bulk.slot_time import Evidence, SlotTime
-from heatsink.bulk.spans import Cursor
+from heatsink.bulk.slot_time import SlotEvidence, SlotTime
 from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts
 from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import lanes
-from heatsink.bulk.work.chores import Housekeeping
+from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
 from heatsink.stores.memory.queue.homes import MemoryBatches
-from heatsink.stores.memory.queue.partition import Lease, Partition
+from heatsink.stores.memory.queue.partition import ClaimLease, QueuePartition
 from heatsink.stores.memory.queue.parts import Share
 from tests.planted import Bugs
 
@@ -34,21 +34,24 @@ BUGS = bug = Bugs()
 @bug
 def an_outcome_taken_whoever_tells_it() -> Iterator[None]:
     """The attempt is not compared: who lost a lease settles what another one holds."""
-    settle, lose = Partition._settle, Partition._lose
+    settle, lose = QueuePartition._settle, QueuePartition._lose
     names: dict[str, tuple[str, int, int]] = {}
 
-    def remember(self: Partition, attempt: str, lease: Lease, now_ms: float) -> None:
+    def remember(self: QueuePartition, attempt: str, lease: ClaimLease, now_ms: float) -> None:
         names[attempt] = lease.share.part.id, lease.chunk, lease.start
         lose(self, attempt, lease, now_ms)
 
-    def trusting(self: Partition, outcome: Outcome, now_ms: float) -> bool:
+    def trusting(self: QueuePartition, outcome: Outcome, now_ms: float) -> bool:
         for attempt, lease in self.leases.items():
             place = lease.share.part.id, lease.chunk, lease.start
             if names.get(outcome.attempt) == place and len(outcome.marks) == len(lease.marks):
                 return settle(self, replace(outcome, attempt=attempt), now_ms)
         return settle(self, outcome, now_ms)
 
-    with patch.object(Partition, "_lose", remember), patch.object(Partition, "_settle", trusting):
+    with (
+        patch.object(QueuePartition, "_lose", remember),
+        patch.object(QueuePartition, "_settle", trusting),
+    ):
         yield
 
 
@@ -56,34 +59,34 @@ def an_outcome_taken_whoever_tells_it() -> Iterator[None]:
 def a_lease_that_expires_without_a_fence() -> Iterator[None]:
     """What expired runs again, but its first worker may still settle it."""
 
-    def lose(self: Partition, _attempt: str, lease: Lease, now_ms: float) -> None:
+    def lose(self: QueuePartition, _attempt: str, lease: ClaimLease, now_ms: float) -> None:
         lease.until_ms = float("inf")
         for offset, mark in enumerate(lease.marks):
             if mark == RUNNING:
                 lease.share.lose((lease.chunk, lease.start + offset))
         self._put(lease.share, now_ms)
 
-    with patch.object(Partition, "_lose", lose):
+    with patch.object(QueuePartition, "_lose", lose):
         yield
 
 
 @bug
 def marks_counted_twice() -> Iterator[None]:
     """An outcome that is told again, as its answer was lost, counts again."""
-    settle = Partition._settle
+    settle = QueuePartition._settle
 
-    def forgetful(self: Partition, outcome: Outcome, now_ms: float) -> bool:
+    def forgetful(self: QueuePartition, outcome: Outcome, now_ms: float) -> bool:
         if lease := self.leases.get(outcome.attempt):
             lease.marks = RUNNING * len(lease.marks)
         return settle(self, outcome, now_ms)
 
-    with patch.object(Partition, "_settle", forgetful):
+    with patch.object(QueuePartition, "_settle", forgetful):
         yield
 
 
 @bug
 def leases_that_never_expire() -> Iterator[None]:
-    with patch.object(Partition, "_expire", lambda *_: None):
+    with patch.object(QueuePartition, "_expire", lambda *_: None):
         yield
 
 
@@ -91,7 +94,7 @@ def leases_that_never_expire() -> Iterator[None]:
 def a_claim_repeated_under_its_name() -> Iterator[None]:
     """A claim that lands late takes back what the repeated one handed out, and reuses its names."""
     names: dict[Pump, str] = {}
-    store_claim = Partition.claim
+    store_claim = QueuePartition.claim
 
     async def same_name(self: Pump, want: int, granted: dict[str, int]) -> Claimed:
         name = names.setdefault(self, f"{self._rng.getrandbits(96):024x}")
@@ -100,10 +103,10 @@ def a_claim_repeated_under_its_name() -> Iterator[None]:
         del names[self]
         return claimed
 
-    def take_back(self: Partition, request: Any, now_ms: float) -> Claimed:
+    def take_back(self: QueuePartition, request: Any, now_ms: float) -> Claimed:
         return store_claim(self, replace(request, unanswered=[request.attempt]), now_ms)
 
-    with patch.object(Pump, "_claim", same_name), patch.object(Partition, "claim", take_back):
+    with patch.object(Pump, "_claim", same_name), patch.object(QueuePartition, "claim", take_back):
         yield
 
 
@@ -143,7 +146,7 @@ def stale_parts_dropped_without_a_word() -> Iterator[None]:
         found: Batch | None = await batches.get(id)
         return found
 
-    with patch("heatsink.bulk.work.chores.give_up", quietly):
+    with patch("heatsink.bulk.work.consumer.give_up", quietly):
         yield
 
 
@@ -382,7 +385,7 @@ def time_that_runs_backwards() -> Iterator[None]:
     """The clock of the server is the time: when it is set back, all that waits waits longer."""
     passed = SlotTime.passed
 
-    def followed(self: SlotTime, server_ms: float, evidence: Evidence) -> SlotTime:
+    def followed(self: SlotTime, server_ms: float, evidence: SlotEvidence) -> SlotTime:
         if server_ms < self.server_ms:
             own_ms = self.own_ms + server_ms - self.server_ms
             return SlotTime(server_ms, own_ms, evidence.wall_ms)
@@ -404,7 +407,7 @@ def a_gap_that_nobody_may_refuse() -> Iterator[None]:
     """Who heard of the slot's time before is not asked: a step is believed a little later."""
     passed = SlotTime.passed
 
-    def deaf(self: SlotTime, server_ms: float, evidence: Evidence) -> SlotTime:
+    def deaf(self: SlotTime, server_ms: float, evidence: SlotEvidence) -> SlotTime:
         return passed(self, server_ms, replace(evidence, due_ms=0.0))
 
     with (

@@ -16,10 +16,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.slot_time import Evidence, Witness
+from heatsink.bulk.slot_time import SlotEvidence, SlotWitness
 from heatsink.bulk.store import PartCounts, QueueStores
-from heatsink.clock import Clock
 from heatsink.errors import Unavailable
+from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.stores.memory.queue.queue import Timed
 
@@ -44,14 +44,14 @@ class Call(NamedTuple):
     knew: Memory
 
 
-class Memory(Witness):
+class Memory(SlotWitness):
     """What a caller knew of the time when it called: the same when the call is run again."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: SlotWitness) -> None:
         self._witness = witness
-        self._known: dict[str, Evidence] = {}
+        self._known: dict[str, SlotEvidence] = {}
 
-    def evidence(self, slot: str) -> Evidence:
+    def evidence(self, slot: str) -> SlotEvidence:
         if slot not in self._known:
             self._known[slot] = self._witness.evidence(slot)
         return self._known[slot]
@@ -61,7 +61,7 @@ class Memory(Witness):
 
     def forget(self) -> None:
         """From now on nobody hears of what it is told."""
-        self._witness = Witness(_NoClock())
+        self._witness = SlotWitness(_NoClock())
 
 
 class _NoClock(Clock):
@@ -134,7 +134,7 @@ class LossyServer(MemoryQueueServer):
         self.machines = [Machine(number) for number in range(machines)]
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
-        plain, witness = super().stores(clock), Witness(clock or self._server_clock)
+        plain, witness = super().stores(clock), SlotWitness(clock or self._server_clock)
 
         def routed(store: str) -> Any:
             return _Routed(self, store, witness)
@@ -162,7 +162,7 @@ class LossyServer(MemoryQueueServer):
         return self._then_s or asyncio.get_running_loop().time()
 
     async def call(
-        self, store: str, method: str, arguments: tuple[Any, ...], witness: Witness
+        self, store: str, method: str, arguments: tuple[Any, ...], witness: SlotWitness
     ) -> Any:
         machine = self.machine_for(store, method, arguments)
         check_up(machine)
@@ -193,7 +193,7 @@ class LossyServer(MemoryQueueServer):
 
     def damage(self, partition: int, part: str, chunk: int) -> None:
         """Lose a chunk, as no server should."""
-        memory = Memory(Witness(self._server_clock))
+        memory = Memory(SlotWitness(self._server_clock))
         call = self._call("server", "lose_chunk", (partition, part, chunk), memory)
         self.machine_of(partition).log.append(call)
         _finished(self._run(call))
@@ -275,7 +275,7 @@ class LossyBarrier:
 
 
 class _Routed:
-    def __init__(self, server: LossyServer, store: str, witness: Witness) -> None:
+    def __init__(self, server: LossyServer, store: str, witness: SlotWitness) -> None:
         self._server = server
         self._store = store
         self._witness = witness

@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.bulk import Bulk, BulkSettings, items, placement, submit
+from heatsink.bulk import Bulk, BulkSettings, items, submit
+from heatsink.bulk import submit as placement
 from heatsink.bulk.work import consumer as consumers
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.errors import HeatsinkError

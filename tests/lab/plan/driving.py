@@ -9,18 +9,15 @@ from typing import Any
 
 import msgspec
 
-from heatsink.clock import Clock, SystemClock
-from heatsink.dynamo.capacity import READ_UNIT_BYTES
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.settings import EngineSettings
+from heatsink.emulator.units import READ_UNIT_BYTES
 from heatsink.errors import Throttled
 from heatsink.lab.plan.lane import Remedy
 from heatsink.lab.plan.replay import replay
 from heatsink.lab.plan.settings import PlanSettings
-from heatsink.lab.plan.traces.published import SHAPES
-from heatsink.lab.plan.traces.synthetic import SyntheticTrace
-from heatsink.lab.plan.traces.trace import Request
-from heatsink.stores.dynamodb.client import DynamoClient
-from heatsink.stores.dynamodb.credentials import FixedCredentials
+from heatsink.lab.plan.traces import SHAPES, SyntheticTrace, TraceRequest
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
 
 TABLE = "planned"
 NEVER_S = 1e6
@@ -48,12 +45,12 @@ class Case(msgspec.Struct, frozen=True):
             cool_down_s=2.0,
         )
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[TraceRequest]:
         load = SHAPES[self.shape].load(self.seconds / 3_600)
         slower = msgspec.structs.replace(load, peak=load.peak / self.down)
         return list(SyntheticTrace(slower, 10**9, seed=1).requests())
 
-    def planned(self, requests: list[Request]) -> int:
+    def planned(self, requests: list[TraceRequest]) -> int:
         """How many of these the plan says will be throttled."""
         remedy = Remedy("as the engine", adaptive=self.split_after_s is not None)
         settings = PlanSettings(partitions=self.partitions, split=self.engine.of_partitions())
@@ -65,10 +62,10 @@ class Recorded:
 
     name, weight = "recorded", 1
 
-    def __init__(self, requests: list[Request]) -> None:
+    def __init__(self, requests: list[TraceRequest]) -> None:
         self._requests = requests
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[TraceRequest]:
         return iter(self._requests)
 
     def done(self) -> float:
@@ -93,7 +90,7 @@ class Driver:
             },
         )
 
-    async def fill(self, requests: list[Request], wait: Wait) -> None:
+    async def fill(self, requests: list[TraceRequest], wait: Wait) -> None:
         """Reads of large items cost what there is to read, so it has to be there."""
         large = [each for each in requests if each.size > READ_UNIT_BYTES]
         for request in {each.key: each for each in large}.values():
@@ -101,11 +98,11 @@ class Driver:
                 await wait(0.1)
         await wait(CALM_S)
 
-    async def send(self, request: Request) -> None:
+    async def send(self, request: TraceRequest) -> None:
         if not await self._is_served(request):
             self.throttled += 1
 
-    async def _is_served(self, request: Request) -> bool:
+    async def _is_served(self, request: TraceRequest) -> bool:
         operation, body = _call_of(request)
         try:
             await self._call(operation, body)
@@ -114,7 +111,7 @@ class Driver:
         return True
 
 
-def _call_of(request: Request) -> tuple[str, dict[str, Any]]:
+def _call_of(request: TraceRequest) -> tuple[str, dict[str, Any]]:
     key = {"pk": {"S": request.key}}
     if not request.is_write:
         return "GetItem", {"TableName": TABLE, "Key": key}
@@ -134,12 +131,12 @@ async def driver(url: str, clock: Clock) -> AsyncIterator[Driver]:
         await client.close()
 
 
-async def in_real_time(made: Driver, requests: list[Request]) -> list[Request]:
+async def in_real_time(made: Driver, requests: list[TraceRequest]) -> list[TraceRequest]:
     """Each at its time, whether or not those before it were answered. Returns when they went."""
-    clock, sent = SystemClock(), list[Request]()
+    clock, sent = SystemClock(), list[TraceRequest]()
     behind_s = clock.monotonic_s() - requests[0].time_s
 
-    async def send(request: Request) -> None:
+    async def send(request: TraceRequest) -> None:
         sent.append(request._replace(time_s=clock.monotonic_s() - behind_s))
         await made.send(request)
 

@@ -6,14 +6,14 @@ import asyncio
 import subprocess
 import sys
 
-from heatsink.clock import SystemClock
+from heatsink.primitives.clock import SystemClock
 
 from .driving import Case, driver, in_real_time
 from .test_agreement import WITHIN
 
 
 def compare(case: Case) -> bool:
-    command = [sys.executable, "-m", "heatsink.service", "dynamo", "--port", "0", *_flags(case)]
+    command = [sys.executable, "-m", "heatsink", "dynamo", "--port", "0", *_flags(case)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from heatsink.lab.plan.absorbing import Absorbing
+from heatsink.lab.plan.lane import Absorbing
 from heatsink.lab.plan.settings import PlanSettings
 
 SETTINGS = PlanSettings(servers=1, fresh_for=1.0, stale_for=10.0)

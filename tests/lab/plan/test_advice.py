@@ -2,21 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from heatsink.lab.plan.advice import advice, best, warnings
+from heatsink.emulator.capacity.limits import TableCapacity
+from heatsink.lab.plan.findings import advice, best, warnings
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
-from heatsink.lab.plan.replay import Outcome, Replay
-from heatsink.lab.plan.settings import PlanSettings
-from heatsink.lab.plan.survey import Survey
-from heatsink.lab.plan.tally import Cost, Minute
-from heatsink.split.capacity import TableCapacity
+from heatsink.lab.plan.replay import Replay, ReplayOutcome, Survey
+from heatsink.lab.plan.settings import Minute, MonthlyCost, PlanSettings
 
 ADAPTIVE, SPREAD, ABSORB = REMEDIES[1:4]
 
 
-def outcome(remedy: Remedy, throttled: int, factor: float) -> Outcome:
+def outcome(remedy: Remedy, throttled: int, factor: float) -> ReplayOutcome:
     """Of 10,000 requests, of which those that are served cost `factor` times as much as plain."""
     plain = (10_000 - throttled) / 1e6
-    return Outcome(
+    return ReplayOutcome(
         remedy=remedy,
         requests=10_000,
         throttled=throttled,
@@ -29,13 +27,13 @@ def outcome(remedy: Remedy, throttled: int, factor: float) -> Outcome:
         bucket_hours=0.0,
         partitions_at_first=4,
         partitions=4,
-        cost=Cost(plain, factor * plain, 0.0),
+        cost=MonthlyCost(plain, factor * plain, 0.0),
         minutes=[],
     )
 
 
 def found(
-    *outcomes: Outcome,
+    *outcomes: ReplayOutcome,
     writes_s: float = 100.0,
     weight: int = 1,
     capacity: TableCapacity | None = None,

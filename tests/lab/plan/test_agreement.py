@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
+from heatsink.emulator.server import running_engine
+from heatsink.primitives.clock import SystemClock
 from heatsink.testing import ManualClock
 
 from .driving import Case, driver, in_real_time

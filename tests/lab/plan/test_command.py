@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from heatsink.service.cli import main
+from heatsink.cli import main
 
 SMALL = ("--keys", "100", "--skew", "1.2", "--peak", "50", "--hours", "0.05")
 
@@ -105,7 +105,7 @@ def test_a_page_that_cannot_be_written_is_found_before_the_work(
     def work(*_: object) -> None:
         pytest.fail("it was replayed")
 
-    monkeypatch.setattr("heatsink.service.lab.plan.replay", work)
+    monkeypatch.setattr("heatsink.lab.plan.command.replay", work)
     result = plan(*SMALL, "--out", "/nowhere/plan.html")
     assert result.output == (
         "heatsink: --out '/nowhere/plan.html' cannot be written: No such file or directory\n"

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.plan.traces.csv_file import BYTES_MAX, CsvTrace
-from heatsink.lab.plan.traces.trace import Request
+from heatsink.lab.plan.traces import BYTES_MAX, CsvTrace, TraceRequest
 
 HEADER = "time,key,operation,bytes\n"
 NOON_S = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 
 
-def requests_of(folder: Path, text: str | bytes, name: str = "trace.csv") -> list[Request]:
+def requests_of(folder: Path, text: str | bytes, name: str = "trace.csv") -> list[TraceRequest]:
     file = folder / name
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     return list(CsvTrace(file).requests())
@@ -30,14 +29,14 @@ def refusal_of(folder: Path, text: str | bytes) -> str:
 
 def test_lines_become_requests(tmp_path: Path) -> None:
     found = requests_of(tmp_path, HEADER + "100,a,read,500\n100.25,b,write,1025\n")
-    assert found == [Request(100.0, "a", False, 500), Request(100.25, "b", True, 1_025)]
+    assert found == [TraceRequest(100.0, "a", False, 500), TraceRequest(100.25, "b", True, 1_025)]
 
 
 def test_columns_may_come_in_any_order_with_others_between(tmp_path: Path) -> None:
     text = "\ufeffbytes,client, Key ,OPERATION,time\n7,x,a,PUT,100\n\n8,y,b,get,101\n"
     assert requests_of(tmp_path, text) == [
-        Request(100.0, "a", True, 7),
-        Request(101.0, "b", False, 8),
+        TraceRequest(100.0, "a", True, 7),
+        TraceRequest(101.0, "b", False, 8),
     ]
 
 
@@ -58,7 +57,7 @@ def test_times_may_be_numbers_or_iso(tmp_path: Path, time: str) -> None:
 
 def test_a_gzipped_trace_is_read_whatever_its_name(tmp_path: Path) -> None:
     zipped = gzip.compress((HEADER + "1,a,read,1\n").encode())
-    assert requests_of(tmp_path, zipped) == [Request(1.0, "a", False, 1)]
+    assert requests_of(tmp_path, zipped) == [TraceRequest(1.0, "a", False, 1)]
 
 
 def test_a_line_that_is_a_little_late_counts_as_of_the_one_before(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size
 def test_whatever_was_written_as_csv_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, str, bool, int]]
 ) -> None:
-    requests = [Request(*row) for row in sorted(rows)]
+    requests = [TraceRequest(*row) for row in sorted(rows)]
     lines = [
         '{},"{}",{},{}'.format(
             one.time_s, one.key.replace('"', '""'), "write" if one.is_write else "read", one.size

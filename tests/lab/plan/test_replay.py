@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatsink.absorb.policy import NearRules
-from heatsink.dynamo.capacity import write_units
-from heatsink.dynamo.rows.tokens import token_of
+from heatsink.emulator.capacity.limits import SplitSettings, TableCapacity
+from heatsink.emulator.capacity.table import SPACE
+from heatsink.emulator.rows import token_of
+from heatsink.emulator.units import write_units
 from heatsink.errors import InvalidSetting
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
-from heatsink.lab.plan.replay import Outcome, replay
+from heatsink.lab.plan.replay import ReplayOutcome, replay
 from heatsink.lab.plan.settings import PlanSettings, Prices
-from heatsink.lab.plan.traces.synthetic import MIDNIGHT_S, Load, SyntheticTrace
-from heatsink.lab.plan.traces.trace import Request
-from heatsink.split.capacity import TableCapacity
-from heatsink.split.map import SPACE
-from heatsink.split.settings import SplitSettings
+from heatsink.lab.plan.traces import MIDNIGHT_S, SyntheticLoad, SyntheticTrace, TraceRequest
+from heatsink.reads.policy import NearRules
 from heatsink.spread.policy import BucketRules
 
 from .driving import Recorded
@@ -34,19 +32,19 @@ TENTH = PlanSettings(
 
 def evenly(
     keys: Iterable[str], per_s: float, seconds: float, is_write: bool = True, size: int = 100
-) -> list[Request]:
+) -> list[TraceRequest]:
     """Requests for these keys in turn, again and again."""
     names = list(keys)
     total = int(per_s * seconds)
     return [
-        Request(MIDNIGHT_S + number / per_s, names[number % len(names)], is_write, size)
+        TraceRequest(MIDNIGHT_S + number / per_s, names[number % len(names)], is_write, size)
         for number in range(total)
     ]
 
 
 def outcome(
-    requests: list[Request], remedy: str | Remedy = NOTHING, settings: PlanSettings = TENTH
-) -> Outcome:
+    requests: list[TraceRequest], remedy: str | Remedy = NOTHING, settings: PlanSettings = TENTH
+) -> ReplayOutcome:
     chosen = NAMED[remedy] if isinstance(remedy, str) else remedy
     return replay(Recorded(requests), settings, seed=1, remedies=[chosen]).outcomes[0]
 
@@ -189,7 +187,7 @@ def test_a_provisioned_table_has_a_limit_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "absorb", "spread"])
 def test_a_sample_says_what_the_whole_says(name: str) -> None:
-    load = Load(keys=50, skew=1.2, peak=1_000, trough=1.0, read_share=0.5, hours=0.02)
+    load = SyntheticLoad(keys=50, skew=1.2, peak=1_000, trough=1.0, read_share=0.5, hours=0.02)
     whole, sample = (
         replay(SyntheticTrace(load, most, seed=1), TENTH, seed=1, remedies=[NAMED[name]])
         for most in (10**6, 7_200)
@@ -203,7 +201,7 @@ def test_a_sample_says_what_the_whole_says(name: str) -> None:
 
 
 def test_a_small_sample_throttles_as_much() -> None:
-    whole = Load(keys=50, skew=1.2, peak=1_000, trough=1.0, hours=0.02)
+    whole = SyntheticLoad(keys=50, skew=1.2, peak=1_000, trough=1.0, hours=0.02)
     sample = msgspec.structs.replace(whole, hours=2)
     of_whole, of_sample = (
         replay(SyntheticTrace(load, most, seed=1), TENTH, seed=1, remedies=[NOTHING])
@@ -260,14 +258,14 @@ def test_minutes_count_what_happened_in_them() -> None:
 
 
 def test_the_same_seed_gives_the_same_outcomes() -> None:
-    load = Load(keys=50, skew=1.2, peak=500, trough=1.0, hours=0.01)
+    load = SyntheticLoad(keys=50, skew=1.2, peak=500, trough=1.0, hours=0.01)
     first, second = (replay(SyntheticTrace(load, 10**6, 3), TENTH, seed=3) for _ in range(2))
     assert first == second
 
 
 def test_progress_grows_to_the_whole() -> None:
     seen: list[float] = []
-    load = Load(keys=50, peak=500, trough=1.0, hours=0.05)
+    load = SyntheticLoad(keys=50, peak=500, trough=1.0, hours=0.05)
     replay(SyntheticTrace(load, 10**6, 1), TENTH, 1, [NOTHING], seen.append)
     assert seen == sorted(seen)
     assert seen[-1] > 0.9
@@ -286,7 +284,7 @@ def test_whatever_the_trace_no_remedy_serves_more_than_there_is(
     rows: list[tuple[float, str, bool, int]], partitions: int
 ) -> None:
     times = accumulate((gap for gap, *_ in rows), initial=MIDNIGHT_S)
-    requests = [Request(time_s, *row[1:]) for time_s, row in zip(times, rows, strict=False)]
+    requests = [TraceRequest(time_s, *row[1:]) for time_s, row in zip(times, rows, strict=False)]
     plan = msgspec.structs.replace(TENTH, partitions=partitions)
     for found in replay(Recorded(requests), plan, seed=1).outcomes:
         assert found.requests == len(requests) == sum(one.requests for one in found.minutes)

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.plan.traces.published import SHAPES
-from heatsink.lab.plan.traces.synthetic import MIDNIGHT_S, Load, SyntheticTrace
+from heatsink.lab.plan.traces import MIDNIGHT_S, SHAPES, SyntheticLoad, SyntheticTrace
 from heatsink.testing.traffic import HEAD, Zipf
 
-SMALL = Load(keys=1_000, skew=1.1, peak=2.0, trough=0.2, read_share=0.7, hours=24)
+SMALL = SyntheticLoad(keys=1_000, skew=1.1, peak=2.0, trough=0.2, read_share=0.7, hours=24)
 
 
 @pytest.mark.parametrize("requests_max", [10**6, 20_000], ids=["each for itself", "each for many"])
@@ -54,7 +53,7 @@ def test_a_seed_gives_the_same_trace_and_another_one_another(requests_max: int) 
 def test_a_load_that_cannot_be_is_refused_by_its_field(wrong: dict[str, float]) -> None:
     (field,) = wrong
     with pytest.raises(InvalidSetting, match=f"^{field} must be"):
-        Load(**wrong)  # type: ignore[arg-type]
+        SyntheticLoad(**wrong)  # type: ignore[arg-type]
 
 
 def test_published_loads_are_as_published() -> None:

@@ -12,19 +12,19 @@ from unittest.mock import call, patch
 import pytest
 
 from heatsink import BucketRules, Heatsink, Retries, connect
-from heatsink.client.explanation import Explanation
 from heatsink.client.settings import Settings
-from heatsink.clock import SystemClock
-from heatsink.dynamo.engine import API, Engine
-from heatsink.dynamo.rows.tokens import token_of
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.coordinator.explainer import Explanation
+from heatsink.emulator.capacity.table import SPACE
+from heatsink.emulator.engine import API, Engine
+from heatsink.emulator.rows import token_of
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Overloaded
-from heatsink.split.map import SPACE
+from heatsink.primitives.clock import SystemClock
 from heatsink.spread.store import Running
 from heatsink.stores.dynamodb import make_table, stores_over
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.dynamodb.table import DynamoTable
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.simulation.backends import WiredClient
 
@@ -78,7 +78,7 @@ def test_a_counter_gets_the_buckets_that_its_adds_cost() -> None:
             return status, {}, answer
 
         client = WiredClient(send, clock)
-        await Table(client, "counts").create()
+        await DynamoTable(client, "counts").create()
         settings = Settings(rules=BucketRules(bucket_units_s=60, forecast_s=0))
         stores = stores_over(client, "counts", clock)
         async with Heatsink(stores, settings, clock, Random(1)) as hs:
@@ -105,7 +105,7 @@ def test_a_hot_key_is_spread_though_the_registry_shares_its_partition() -> None:
             return status, {}, answer
 
         client = WiredClient(send, clock)
-        await Table(client, "hot").create()
+        await DynamoTable(client, "hot").create()
         settings = Settings(rules=BucketRules(bucket_units_s=25))
         async with Heatsink(stores_over(client, "hot", clock), settings, clock, Random(1)) as hs:
 
@@ -142,7 +142,7 @@ def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to(ca
                 await clock.sleep(rng.uniform(0.0, 0.2))
 
         client = WiredClient(send, clock)
-        await Table(client, "messages").create()
+        await DynamoTable(client, "messages").create()
         stores = stores_over(client, "messages", clock)
         async with Heatsink(stores, Settings(), clock, Random(1)) as hs:
             writers = [asyncio.ensure_future(write(hs)) for _ in range(callers)]

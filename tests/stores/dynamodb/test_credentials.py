@@ -12,8 +12,8 @@ import botocore.session
 import pytest
 
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
-from heatsink.stores.dynamodb.credentials import ASK_EVERY_S, ChainCredentials
-from heatsink.stores.dynamodb.signing import Credentials
+from heatsink.stores.dynamodb.client import ASK_EVERY_S, ChainCredentials
+from heatsink.stores.dynamodb.wire.signing import Credentials
 from heatsink.testing import ManualClock
 
 

@@ -19,10 +19,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from heatsink import Retries, connect
-from heatsink.clock import SystemClock
-from heatsink.cut import Cut
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import (
     Closed,
     HeatsinkError,
@@ -31,15 +29,14 @@ from heatsink.errors import (
     Throttled,
     Unavailable,
 )
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.cut import Cut
 from heatsink.spread.store import Row
 from heatsink.stores.dynamodb import dynamodb_stores, make_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.client import DynamoClient, Turns
-from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.failures import TableThrottled
-from heatsink.stores.dynamodb.items import ATTRIBUTES, KEY_SCHEMA
-from heatsink.stores.dynamodb.signing import Credentials
-from heatsink.stores.dynamodb.table import Table
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, TableThrottled, Turns
+from heatsink.stores.dynamodb.table import ATTRIBUTES, KEY_SCHEMA, DynamoTable
+from heatsink.stores.dynamodb.wire.signing import Credentials
 from heatsink.stores.embedded import free_port
 from heatsink.stores.stores import Stores
 from heatsink.testing import ManualClock
@@ -160,7 +157,7 @@ async def create(client: DynamoClient, types: dict[str, str]) -> None:
             {"AttributeName": name, "AttributeType": kind} for name, kind in types.items()
         ],
     }
-    await Table(client, "messages").call("CreateTable", request)
+    await DynamoTable(client, "messages").call("CreateTable", request)
 
 
 @pytest.mark.parametrize("consistency", ["EVENTUAL", "STRONG", None])

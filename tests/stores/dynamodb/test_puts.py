@@ -12,19 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink import Heatsink, connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Misconfigured
+from heatsink.primitives.clock import SystemClock
 from heatsink.spread.store import Row
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.client import DynamoClient
-from heatsink.stores.dynamodb.credentials import FixedCredentials
-from heatsink.stores.dynamodb.items import EPOCHS, ROW, SHARE, Item, key, row_item
-from heatsink.stores.dynamodb.puts import CONDITIONS, RowPuts
-from heatsink.stores.dynamodb.table import Table
-from heatsink.stores.stores import Meter
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item
+from heatsink.stores.dynamodb.log import CONDITIONS, RowPuts
+from heatsink.stores.dynamodb.table import EPOCHS, ROW, SHARE, DynamoTable, key, row_item
+from heatsink.stores.stores import ConsumptionNotes
 
 CLIENT = DynamoClient("http://localhost", "local", FixedCredentials(), SystemClock())
 times = st.integers(0, 2**48)
@@ -37,7 +35,9 @@ rows = st.builds(
 
 @given(names, names, rows)
 def test_a_row_is_sent_as_a_general_call_would_send_it(table: str, name: str, row: Row) -> None:
-    sent = msgspec.json.decode(RowPuts(Table(CLIENT, table), Meter()).body(name, row))
+    sent = msgspec.json.decode(
+        RowPuts(DynamoTable(CLIENT, table), ConsumptionNotes()).body(name, row)
+    )
     assert sent == {"TableName": table, **CONDITIONS, "Item": row_item(name, row)}
 
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from heatsink import Heatsink, connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
-from heatsink.service.fsck import run_fsck
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.fsck import run_fsck
 from heatsink.stores.dynamodb import make_table, open_table
-from heatsink.stores.dynamodb.address import Address, parse
-from heatsink.stores.dynamodb.items import EPOCHS, KEYS, key
+from heatsink.stores.dynamodb.address import DynamoAddress, parse
+from heatsink.stores.dynamodb.table import EPOCHS, KEYS, key
 from tests.spread.test_log import spread
 
 CLOCK = SystemClock()
@@ -21,18 +21,18 @@ HALVES = {"the key's own": key("conv", EPOCHS), "the copy": key(KEYS, b"conv")}
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[Address]:
+async def address() -> AsyncIterator[DynamoAddress]:
     async with running_engine(EngineSettings(port=0), CLOCK) as endpoint:
         made = parse("messages", {"endpoint": endpoint})
         await make_table(made, CLOCK)
         yield made
 
 
-def url(address: Address) -> str:
+def url(address: DynamoAddress) -> str:
     return f"dynamodb://{address.table}?endpoint={address.endpoint}"
 
 
-async def lose(address: Address, half: str) -> None:
+async def lose(address: DynamoAddress, half: str) -> None:
     """As a restore in the middle of a transaction may."""
     table, client = open_table(address, CLOCK)
     assert await table.get(HALVES[half], consistent=True)
@@ -45,7 +45,9 @@ async def layouts_of(hs: Heatsink) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("half", HALVES)
-async def test_half_of_a_layout_is_found_missing_and_mended(address: Address, half: str) -> None:
+async def test_half_of_a_layout_is_found_missing_and_mended(
+    address: DynamoAddress, half: str
+) -> None:
     """Without a row that proves an epoch: nothing else in the table knows of it."""
     async with connect(url(address)) as hs:
         await spread(hs, "conv", 3)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsink.stores.dynamodb.address import parse
-from heatsink.stores.dynamodb.signing import CONTENT_TYPE, Credentials, Signer
+from heatsink.stores.dynamodb.wire.signing import CONTENT_TYPE, Credentials, Signer
 
 MOMENT_S = 1_800_000_123.4
 

@@ -13,10 +13,10 @@ import pytest
 import trustme
 
 from heatsink import connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 from tests.tls import HOST, certificate_file, tls_before

@@ -10,21 +10,21 @@ from unittest.mock import patch
 import pytest
 
 from heatsink import connect
-from heatsink.clock import SystemClock
-from heatsink.dynamo.server import running_engine
-from heatsink.dynamo.settings import EngineSettings
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import Unavailable
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.dynamodb import make_table, open_table
-from heatsink.stores.dynamodb.address import Address, parse
+from heatsink.stores.dynamodb.address import DynamoAddress, parse
 from heatsink.stores.dynamodb.client import DynamoClient, Result
-from heatsink.stores.dynamodb.items import key
+from heatsink.stores.dynamodb.table import key
 
 CLOCK = SystemClock()
 ROWS = 60
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[Address]:
+async def address() -> AsyncIterator[DynamoAddress]:
     async with running_engine(EngineSettings(port=0), CLOCK) as endpoint:
         made = parse("messages", {"endpoint": endpoint})
         await make_table(made, CLOCK)
@@ -50,7 +50,7 @@ def handing_back(batches: int) -> Iterator[list[int]]:
         yield handed_back
 
 
-async def test_erase_goes_on_until_every_row_is_gone(address: Address) -> None:
+async def test_erase_goes_on_until_every_row_is_gone(address: DynamoAddress) -> None:
     url = f"dynamodb://{address.table}?endpoint={address.endpoint}"
     async with connect(url) as hs:
         for number in range(ROWS):
@@ -63,7 +63,9 @@ async def test_erase_goes_on_until_every_row_is_gone(address: Address) -> None:
         assert await hs.counters.value("conv") == 0
 
 
-async def test_deletes_that_were_not_done_are_an_error_to_be_retried(address: Address) -> None:
+async def test_deletes_that_were_not_done_are_an_error_to_be_retried(
+    address: DynamoAddress,
+) -> None:
     """The registry deletes what it restores over and what it trims by the same call."""
     table, client = open_table(address, CLOCK)
     keys = [key("p", b"%03d" % number) for number in range(ROWS)]

@@ -9,19 +9,16 @@ from uuid import uuid4
 
 import pytest
 
-from heatsink.detect.bus import HeatBus
+from heatsink.heat.report import HeatBus
+from heatsink.registry.decisions import SoftDecision, SoftStore
 from heatsink.registry.news import NewsStore
-from heatsink.registry.soft import SoftDecision, SoftStore
-from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.memory.news import MemoryNews
-from heatsink.stores.memory.soft import MemorySoft
-from heatsink.stores.redis.bus import RedisBus
+from heatsink.stores.memory.messages import MemoryBus, MemoryNews, MemorySoft
+from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection
-from heatsink.stores.redis.keys import Keys
-from heatsink.stores.redis.news import RedisNews
-from heatsink.stores.redis.soft import RedisSoft
+from heatsink.stores.redis.heat import RedisBus
+from heatsink.stores.redis.news import RedisNews, RedisSoft
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, real
 
 
@@ -46,8 +43,8 @@ def cluster() -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def keys() -> Keys:
-    return Keys(f"test-{uuid4().hex}")
+def keys() -> RedisKeys:
+    return RedisKeys(f"test-{uuid4().hex}")
 
 
 @pytest.fixture
@@ -58,13 +55,13 @@ async def connection(server: RedisServer, clock: ManualClock) -> AsyncIterator[C
 
 
 @pytest.fixture
-def bus(connection: Connection, keys: Keys, clock: ManualClock) -> RedisBus:
+def bus(connection: Connection, keys: RedisKeys, clock: ManualClock) -> RedisBus:
     return RedisBus(connection, keys, "me", clock, reports_max=1_000)
 
 
 @pytest.fixture(params=["memory", "server", "cluster"])
 async def relay(
-    request: pytest.FixtureRequest, keys: Keys, clock: ManualClock
+    request: pytest.FixtureRequest, keys: RedisKeys, clock: ManualClock
 ) -> AsyncIterator[Relay]:
     if request.param == "memory":
         log: list[SoftDecision] = []

@@ -11,19 +11,16 @@ from random import Random
 
 import pytest
 
-from heatsink.clock import SystemClock
-from heatsink.detect.fleet import FleetHeat
-from heatsink.detect.heat import Heat, Report, WindowHeat
-from heatsink.registry.decision import Decision
-from heatsink.stores.redis.board import RedisBoard
-from heatsink.stores.redis.bus import RedisBus
+from heatsink.heat.fleet import FleetHeat
+from heatsink.heat.heat import Heat, Report, WindowHeat
+from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import Decision
+from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection, Refused
-from heatsink.stores.redis.keys import Keys
-from heatsink.stores.redis.news import RedisNews
-from heatsink.stores.redis.soft import RedisSoft
-from heatsink.stores.redis.wire import RedisWire
+from heatsink.stores.redis.heat import RedisBoard, RedisBus
+from heatsink.stores.redis.news import RedisNews, RedisSoft, RedisWire
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, real
 
 from .test_relay_conformance import PAIR, body
@@ -59,7 +56,7 @@ async def logged_in(
 
 
 async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) -> None:
-    keys, clock = Keys(), ManualClock()
+    keys, clock = RedisKeys(), ManualClock()
     async with logged_in(guarded, APP) as app, logged_in(guarded, COORDINATOR) as coordinator:
         assert await app.run("TIME")  # `heatsink doctor` looks at the clock
         assert await coordinator.run("TIME")
@@ -82,7 +79,7 @@ async def test_what_a_user_may_not_do_is_logged_once(
 ) -> None:
     """An app server with another prefix than its user may write: it would never report heat."""
     async with logged_in(guarded, APP) as app:
-        bus = RedisBus(app, Keys("elsewhere"), "app", ManualClock())
+        bus = RedisBus(app, RedisKeys("elsewhere"), "app", ManualClock())
         for _ in range(3):
             with pytest.raises(Refused):
                 await bus.send(REPORT)
@@ -95,7 +92,7 @@ async def test_each_role_hears_and_says_what_is_forgotten(
     guarded: RedisServer | RedisCluster, role: tuple[str, str]
 ) -> None:
     async with logged_in(guarded, role) as connection:
-        address, keys, ear = patient(guarded.url_for(*role)), Keys(), Listener()
+        address, keys, ear = patient(guarded.url_for(*role)), RedisKeys(), Listener()
         one, two = (RedisWire(connection, address, keys, SystemClock(), Random()) for _ in "ab")
         async with listening(one, ear):
             await until(lambda: ear.links)
@@ -106,12 +103,12 @@ async def test_each_role_hears_and_says_what_is_forgotten(
 @pytest.mark.parametrize(
     ("role", "words"),
     [
-        (APP, ("SET", Keys().pair, "9|9|i")),
-        (APP, ("XADD", Keys().log("i"), "9-0", "e", "forged")),
-        (APP, ("XADD", Keys().soft, "*", "d", "forged")),
-        (APP, ("SET", Keys().hottest, "forged")),
-        (APP, ("XRANGE", Keys().heat, "-", "+")),
-        (APP, ("DEL", Keys().heat)),
+        (APP, ("SET", RedisKeys().pair, "9|9|i")),
+        (APP, ("XADD", RedisKeys().log("i"), "9-0", "e", "forged")),
+        (APP, ("XADD", RedisKeys().soft, "*", "d", "forged")),
+        (APP, ("SET", RedisKeys().hottest, "forged")),
+        (APP, ("XRANGE", RedisKeys().heat, "-", "+")),
+        (APP, ("DEL", RedisKeys().heat)),
         (APP, ("PUBLISH", "somebody-elses", "1")),
         (APP, ("FLUSHALL",)),
         (APP, ("EVAL", "return 1", 0)),

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from heatsink.errors import InvalidSetting
-from heatsink.stores.redis.address import Address, Options, parse
-from heatsink.stores.redis.keys import Keys
+from heatsink.stores.redis.address import Options, RedisAddress, RedisKeys, parse
 
 
 @pytest.mark.parametrize(
@@ -14,29 +13,29 @@ from heatsink.stores.redis.keys import Keys
     [
         (
             "redis://localhost",
-            Address("standalone", False, (("localhost", 6379),), "", "", 0, "", Options()),
+            RedisAddress("standalone", False, (("localhost", 6379),), "", "", 0, "", Options()),
         ),
         (
             "rediss://ada:p%40ss%2F@[::1]:7000/3?ca=/etc/ca.pem&timeout_s=0.5",
-            Address(
+            RedisAddress(
                 *("standalone", True, (("::1", 7000),), "ada", "p@ss/", 3, ""),
                 Options(timeout_s=0.5, ca="/etc/ca.pem"),
             ),
         ),
         (
             "redis+sentinel://:geheim@one,two:5000/news?prefix=chat",
-            Address(
+            RedisAddress(
                 *("sentinel", False, (("one", 26379), ("two", 5000)), "", "geheim", 0, "news"),
                 Options(prefix="chat"),
             ),
         ),
         (
             "rediss+cluster://one:1,two:2",
-            Address("cluster", True, (("one", 1), ("two", 2)), "", "", 0, "", Options()),
+            RedisAddress("cluster", True, (("one", 1), ("two", 2)), "", "", 0, "", Options()),
         ),
     ],
 )
-def test_a_url_names_kind_hosts_and_login(url: str, expected: Address) -> None:
+def test_a_url_names_kind_hosts_and_login(url: str, expected: RedisAddress) -> None:
     assert parse(url) == expected
 
 
@@ -75,4 +74,4 @@ def test_an_address_does_not_show_its_login() -> None:
 @pytest.mark.parametrize("prefix", ["", "a{b}", "ä", "x" * 65, "a b"])
 def test_a_bad_prefix_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidSetting, match="prefix"):
-        Keys(prefix)
+        RedisKeys(prefix)

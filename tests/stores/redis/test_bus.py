@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import pytest
 
-from heatsink.detect.heat import Heat, Report
-from heatsink.stores.redis import bus as module
-from heatsink.stores.redis.bus import RedisBus
+from heatsink.heat.heat import Heat, Report
+from heatsink.stores.redis import heat as module
+from heatsink.stores.redis.address import GROUP, RedisKeys
 from heatsink.stores.redis.connection import Connection
-from heatsink.stores.redis.keys import GROUP, Keys
+from heatsink.stores.redis.heat import RedisBus
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 from tests.servers import patient
 
 REPORT = Report("a", 1, 1.0, True, 0, {"k": Heat(1, 1)})
@@ -26,12 +26,12 @@ async def at_once() -> AsyncIterator[None]:
         yield
 
 
-async def poison_of(connection: Connection, keys: Keys) -> list[dict[bytes, bytes]]:
+async def poison_of(connection: Connection, keys: RedisKeys) -> list[dict[bytes, bytes]]:
     found = await connection.run("XRANGE", keys.poison, "-", "+")
     return [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in found]
 
 
-async def pending_in(connection: Connection, keys: Keys) -> int:
+async def pending_in(connection: Connection, keys: RedisKeys) -> int:
     count: int = (await connection.run("XPENDING", keys.heat, GROUP))[0]
     return count
 
@@ -42,7 +42,7 @@ async def pending_in(connection: Connection, keys: Keys) -> int:
     ids=["junk", "empty", "too many fields", "too large"],
 )
 async def test_an_entry_that_does_not_parse_is_set_aside(
-    connection: Connection, bus: RedisBus, keys: Keys, fields: tuple[Any, ...]
+    connection: Connection, bus: RedisBus, keys: RedisKeys, fields: tuple[Any, ...]
 ) -> None:
     await bus.send(REPORT)
     await connection.run("XADD", keys.heat, "*", *fields)
@@ -57,7 +57,7 @@ async def test_an_entry_that_does_not_parse_is_set_aside(
 
 @pytest.mark.usefixtures("at_once")
 async def test_what_a_dead_coordinator_took_goes_to_the_next(
-    connection: Connection, keys: Keys, clock: ManualClock
+    connection: Connection, keys: RedisKeys, clock: ManualClock
 ) -> None:
     dead = RedisBus(connection, keys, "dead", clock)
     await dead.send(REPORT)
@@ -71,7 +71,7 @@ async def test_what_a_dead_coordinator_took_goes_to_the_next(
 
 @pytest.mark.usefixtures("at_once")
 async def test_an_entry_that_kills_whoever_takes_it_is_set_aside_after_three_times(
-    connection: Connection, keys: Keys, clock: ManualClock
+    connection: Connection, keys: RedisKeys, clock: ManualClock
 ) -> None:
     await RedisBus(connection, keys, "sender", clock).send(REPORT)
     taken = [await RedisBus(connection, keys, f"life-{life}", clock).receive() for life in range(5)]
@@ -83,7 +83,7 @@ async def test_an_entry_that_kills_whoever_takes_it_is_set_aside_after_three_tim
 
 @pytest.mark.usefixtures("at_once")
 async def test_consumers_that_are_long_gone_are_dismissed(
-    connection: Connection, keys: Keys, clock: ManualClock
+    connection: Connection, keys: RedisKeys, clock: ManualClock
 ) -> None:
     gone, here = (RedisBus(connection, keys, name, clock) for name in ("gone", "here"))
     for bus in (gone, here):
@@ -97,7 +97,7 @@ async def test_consumers_that_are_long_gone_are_dismissed(
 
 
 async def test_an_emptied_redis_gets_its_group_again(
-    connection: Connection, bus: RedisBus, keys: Keys
+    connection: Connection, bus: RedisBus, keys: RedisKeys
 ) -> None:
     await bus.send(REPORT)
     assert await bus.receive() == [REPORT]
@@ -106,7 +106,9 @@ async def test_an_emptied_redis_gets_its_group_again(
     assert await bus.receive() == [REPORT]
 
 
-async def test_the_stream_is_named_after_the_deployment(server: RedisServer, keys: Keys) -> None:
+async def test_the_stream_is_named_after_the_deployment(
+    server: RedisServer, keys: RedisKeys
+) -> None:
     connection = Connection(patient(server.url), ManualClock(), Random(1))
     await RedisBus(connection, keys, "me", ManualClock()).send(REPORT)
     assert await connection.run("XLEN", f"{{{keys.prefix}}}:hot_partitions") == 1

@@ -10,13 +10,13 @@ import pytest
 from redis.exceptions import NoScriptError
 
 import heatsink
-from heatsink.clock import SystemClock
 from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.redis import connection as module
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing import ManualClock
-from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisSentinel, RedisServer
 from tests.servers import patient, patient_url, real
 
 AWKWARD = "p@ss/wörd%"

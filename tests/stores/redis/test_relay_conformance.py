@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from heatsink.detect.heat import Heat, Report
-from heatsink.registry.decision import Decision
-from heatsink.registry.soft import SoftDecision, Targets
+from heatsink.heat.heat import Heat, Report
+from heatsink.registry.decisions import Decision, SoftDecision, Targets
 
 from .conftest import Relay
 

@@ -14,15 +14,16 @@ import pytest
 import trustme
 
 import heatsink
-from heatsink.clock import SystemClock
 from heatsink.errors import InvalidSetting, NoAccess
+from heatsink.primitives.clock import SystemClock
 from heatsink.stores.embedded import free_port
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection
-from heatsink.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from heatsink.testing.redis import RedisCluster, RedisSentinel, RedisServer
 from tests.servers import real
-from tests.stores.redis.test_connection import AWKWARD
 from tests.tls import HOST, certificate_file, tls_before
+
+from .test_connection import AWKWARD
 
 
 @pytest.fixture(scope="module")

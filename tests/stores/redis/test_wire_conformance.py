@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from heatsink.absorb import Reads
-from heatsink.absorb.invalidation import OUTBOX_MAX, Ear, Invalidation, Wire
-from heatsink.clock import SystemClock
 from heatsink.errors import Unavailable
-from heatsink.stores.memory.wire import MemoryWire
-from heatsink.stores.redis import wire as redis_wire
-from heatsink.stores.redis.address import parse
+from heatsink.primitives.clock import SystemClock
+from heatsink.reads import Reads
+from heatsink.reads.invalidation import OUTBOX_MAX, Ear, Invalidation, Wire
+from heatsink.stores.memory.messages import MemoryWire
+from heatsink.stores.redis import news as redis_wire
+from heatsink.stores.redis.address import RedisKeys, parse
 from heatsink.stores.redis.connection import Connection
-from heatsink.stores.redis.keys import Keys
-from heatsink.stores.redis.wire import RedisWire
-from heatsink.testing.servers import RedisCluster, RedisServer
+from heatsink.stores.redis.news import RedisWire
+from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, real
 
 CLOCK = SystemClock()
@@ -57,7 +56,7 @@ async def listening(wire: Wire, ear: Ear) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @pytest.fixture(params=["memory", "server", "cluster"])
-async def make_wire(request: pytest.FixtureRequest, keys: Keys) -> AsyncIterator[MakeWire]:
+async def make_wire(request: pytest.FixtureRequest, keys: RedisKeys) -> AsyncIterator[MakeWire]:
     if request.param == "memory":
         ends: list[MemoryWire] = []
         yield lambda: MemoryWire(ends)
@@ -85,7 +84,9 @@ async def test_the_others_hear_what_one_sends_and_it_does_not_hear_itself(
     assert ears[0].keys == []
 
 
-async def test_in_a_cluster_all_listen_where_all_send(cluster: RedisCluster, keys: Keys) -> None:
+async def test_in_a_cluster_all_listen_where_all_send(
+    cluster: RedisCluster, keys: RedisKeys
+) -> None:
     """Nodes of a young cluster lose messages that they pass on to each other."""
     address, rng, ears = patient(cluster.url), Random(), [Listener() for _ in range(4)]
     connection = Connection(address, CLOCK, rng)
@@ -148,7 +149,7 @@ async def test_a_process_knows_when_its_link_is_down(
     with real(RedisServer) as server:
         address, rng = parse(server.url), Random()
         connection = Connection(address, CLOCK, rng)
-        wire = RedisWire(connection, address, Keys(), CLOCK, rng)
+        wire = RedisWire(connection, address, RedisKeys(), CLOCK, rng)
         reads, run = process(Invalidation(wire, CLOCK, rng))
         await until(lambda: reads.is_linked)
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from heatsink.bulk.rates import BOOKED_MS_MAX, LATE_MS
 from heatsink.bulk.store import Grants, LaneDepth, LimitStore
-from heatsink.clock import Clock
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
 
 from .ledger import Held, Place
 

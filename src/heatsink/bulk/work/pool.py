@@ -1,24 +1,172 @@
-"""Workers: asyncio tasks that run items. Their number may change at any time."""
+"""Workers: asyncio tasks that run items. Their number may change at any time.
+
+What an error of a handler means for its item.
+
+Threads for handlers that block: as many as there are workers, and none that can hold us up.
+
+The event loop's own threads are few, and a handler that never returns would keep one for ever, and
+the process from ending. These grow with the calls at a time, are used again, and are daemons.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import isasyncgen, isawaitable, isgenerator
+from math import isnan
+from queue import SimpleQueue
 from random import Random
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
-from heatsink.bulk.actions import Action, Actions, Context, Once, RateLimited
-from heatsink.bulk.store import DONE
-from heatsink.clock import Clock
+from heatsink.bulk.actions import Action, Actions, Context, Fail, Once, RateLimited, Retry
+from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
+from heatsink.primitives.checks import shown
+from heatsink.primitives.clock import Clock
 
-from .attempts import TimedOut, UnknownAction, verdict
 from .lanes import NEVER, Lanes
 from .ledger import Held, Ledger, Place
-from .threads import in_thread
+
+REASON_MAX = 500
+UNKNOWN_S = (1.0, 5.0)
+DELAY_S_MAX = 30 * 86_400.0
+
+
+class TimedOut(Exception):
+    """The handler did not return in time."""
+
+
+class UnknownAction(Exception):
+    """The worker that got the item has no such action; another may yet come that has."""
+
+    def __init__(self, why: str, may_come: bool) -> None:
+        super().__init__(why)
+        self.may_come = may_come
+
+
+class BadDelay(Exception):
+    """A handler asked for a delay that is none."""
+
+
+def verdict(
+    action: Action, offset: int, attempt: int, error: BaseException, rng: Random
+) -> tuple[str, Setback]:
+    """The item's mark and why. `attempt` counts from 1."""
+    after_s = None
+    try:
+        after_s = _asked_s(error)
+    except BadDelay as bad:
+        error = bad
+    reason = _reason(error)
+    if isinstance(error, RateLimited):
+        return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
+    if isinstance(error, UnknownAction) and error.may_come:
+        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
+    if isinstance(error, Fail) or attempt >= action.max_attempts:
+        return FAILED, Setback(offset, reason)
+    if after_s is None:
+        after_s = backoff_s(action, attempt, rng)
+    return RETRY, Setback(offset, reason, _ms(after_s))
+
+
+def _asked_s(error: BaseException) -> float | None:
+    if not isinstance(error, Retry | RateLimited):
+        return None
+    asked = error.after_s if isinstance(error, Retry) else error.retry_after_s
+    if asked is None:
+        return None
+    try:
+        delay_s = float("nan") if isinstance(asked, str | bytes) else float(asked)
+    except (TypeError, ValueError, OverflowError):
+        delay_s = float("nan")
+    if isnan(delay_s):
+        wrong = f"{type(error).__name__} wants seconds, not {shown(asked)}"
+        raise BadDelay(wrong) from None
+    return delay_s
+
+
+def backoff_s(action: Action, attempt: int, rng: Random) -> float:
+    """Twice as long each time, and anything from half of that to all of it."""
+    longest_s = min(action.backoff_s * 2.0 ** (attempt - 1), action.backoff_max_s)
+    return longest_s * rng.uniform(0.5, 1.0)
+
+
+def _reason(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # a foreign error may have a broken __str__
+        text = ""
+    if not isinstance(error, Fail | Retry | RateLimited | TimedOut | BadDelay):
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return text[:REASON_MAX].encode(errors="replace").decode()  # half a character has no code
+
+
+def _ms(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)
+
+
+class ThreadCall(NamedTuple):
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    context: contextvars.Context
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+Inbox = SimpleQueue[ThreadCall]
+_idle: list[Inbox] = []
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    _free_inbox().put(ThreadCall(function, arguments, contextvars.copy_context(), loop, answer))
+    return await answer
+
+
+def _free_inbox() -> Inbox:
+    try:
+        return _idle.pop()
+    except IndexError:
+        inbox: Inbox = SimpleQueue()
+        Thread(target=_serve, args=(inbox,), name="heatsink-handler", daemon=True).start()
+        return inbox
+
+
+def _serve(inbox: Inbox) -> None:
+    while True:
+        call = inbox.get()
+        result, error = None, None
+        try:
+            result = call.context.run(call.function, *call.arguments)
+        except BaseException as raised:  # whatever it is belongs to the caller
+            error = raised
+        _idle.append(inbox)
+        try:
+            call.loop.call_soon_threadsafe(_deliver, call.answer, result, error)
+        except RuntimeError:
+            continue  # the loop ended before the handler
+
+
+def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if isinstance(error, StopIteration):  # which a future cannot carry
+        error = BadEnd(f"a handler raised {error!r}")
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
+
+
+class BadEnd(Exception):
+    """A handler raised what may not leave a function."""
+
 
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)

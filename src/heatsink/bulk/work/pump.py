@@ -1,23 +1,130 @@
-"""One partition's pump: claims items for its workers and tells the store what became of them."""
+"""One partition's pump: claims items for its workers and tells the store what became of them.
+
+Waiting for something to do, but not for ever.
+
+What a consumer counts, by action and tenant, with a bound on how many tenants get a label.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
 from heatsink.bulk.actions import Actions, Once
-from heatsink.bulk.store import BACK, Claimed, ClaimRequest, QueueStores
-from heatsink.clock import Clock
+from heatsink.bulk.store import (
+    BACK,
+    DONE,
+    FAILED,
+    RETRY,
+    Claimed,
+    ClaimRequest,
+    Outcome,
+    QueueStores,
+    Slice,
+)
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
 
 from .lanes import LATE_S, READY_S, Lanes
 from .ledger import Held, Ledger
-from .meter import WorkMeter
-from .nudge import Nudge
 from .pool import WorkerPool
+
+TICK_S = 1e-6  # a wait of less than a clock can tell would not end, however often it is made
+
+
+class Nudge:
+    """One waiter; a nudge that came before the wait counts."""
+
+    def __init__(self) -> None:
+        self._nudged = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        self._nudged = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether there was a nudge."""
+        if not self._nudged and timeout_s > 0:
+            loop = asyncio.get_running_loop()
+            self._waiter = waiter = loop.create_future()
+            handle = None
+            if timeout_s < float("inf"):
+                handle = loop.call_later(max(timeout_s, TICK_S), _finish, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if handle is not None:
+                    handle.cancel()
+        nudged, self._nudged = self._nudged, False
+        return nudged
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+TENANTS_MAX = 50
+OTHERS = "(others)"
+
+
+@dataclass
+class Tally:
+    """Totals since the process began. `waited_s` is from submission to claim, summed over items."""
+
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    given_back: int = 0
+    busy_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class WorkMeter:
+    def __init__(self) -> None:
+        self.tallies: dict[tuple[str, str], Tally] = {}
+        self.claims = 0
+        self.fenced = 0
+        self._tenants: set[str] = set()
+
+    def claimed(self, slices: Iterable[Slice], now_s: float) -> None:
+        self.claims += 1
+        for each in slices:
+            tally = self._tally(each)
+            tally.claimed += each.count
+            tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
+
+    def told(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
+        """Marks are told again and again until the last item is through: count the new ones."""
+        tally = self._tally(claimed)
+        old = before.marks if before else ""
+        tally.done += now.marks.count(DONE) - old.count(DONE)
+        tally.failed += now.marks.count(FAILED) - old.count(FAILED)
+        tally.retried += now.marks.count(RETRY) - old.count(RETRY)
+        tally.given_back += now.marks.count(BACK) - old.count(BACK)
+        tally.busy_s += now.used_us / 1e6
+
+    def _tally(self, claimed: Slice) -> Tally:
+        label = claimed.action, self._label(claimed.tenant)
+        if label not in self.tallies:
+            self.tallies[label] = Tally()
+        return self.tallies[label]
+
+    def _label(self, tenant: str) -> str:
+        if tenant in self._tenants:
+            return tenant
+        if len(self._tenants) >= TENANTS_MAX:
+            return OTHERS
+        self._tenants.add(tenant)
+        return tenant
+
 
 logger = logging.getLogger("heatsink")
 AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims

@@ -1,22 +1,228 @@
-"""One table under one combination of remedies: every request of the trace comes through here."""
+"""One table under one combination of remedies: every request of the trace comes through here.
+
+The remedy for hot reads: each app server keeps what it read near for a moment.
+
+The remedy for hot keys: their writes go to as many buckets as production would decide.
+
+The fleet's heat as a coordinator sees it, on the time of the trace.
+
+The production tracker, reports and aggregator, with their timing: counts are looked at ten times a
+window, keys on the rise are reported early, and a window is complete a little after its end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import Random
 
 import msgspec
 
-from heatsink.dynamo.capacity import WRITE_UNIT_BYTES, read_units, write_units
-from heatsink.split.settings import SplitSettings
-from heatsink.split.table import AdaptiveTable
+from heatsink.emulator.capacity.limits import SplitSettings
+from heatsink.emulator.capacity.table import AdaptiveTable
+from heatsink.emulator.rows import token_of
+from heatsink.emulator.units import WRITE_UNIT_BYTES, read_units, write_units
+from heatsink.heat.count import Tracker
+from heatsink.heat.fleet import Aggregator
+from heatsink.heat.heat import Report, WindowHeat
+from heatsink.heat.report import LOOK_S, ReportSettings
+from heatsink.primitives.keys import partition_of
+from heatsink.reads.near_cache import NearCache, ReadSettings
+from heatsink.reads.policy import NearPolicy, ReadObservation
+from heatsink.registry.closed_time import HORIZON_MS
+from heatsink.registry.decisions import Decision
+from heatsink.registry.layouts import COLD, Layout
+from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
-from .absorbing import Absorbing
-from .settings import PlanSettings
-from .spreading import Spreading, by_chance, in_turn
-from .tally import MINUTE_S, Minute
-from .traces.trace import Request
-from .watch import Watch
+from .settings import MINUTE_S, Minute, PlanSettings
+from .traces import TraceRequest
+
+
+class Absorbing:
+    """The production caches and policy. A load takes no time here, so nobody waits for another's.
+
+    A write is forgotten where it came in, as pages of a log are: readers see their own writes at
+    once and others' after `fresh_for`. In a trace that is a sample a key is read `weight` times
+    more seldom than in truth, so its copies age as much more slowly.
+    """
+
+    def __init__(self, settings: PlanSettings, weight: int, rng: Random) -> None:
+        self.near: dict[str, Decision] = {}
+        self.absorbed = 0
+        self._settings = settings
+        self._policy = NearPolicy(settings.near)
+        self._caches = [NearCache(ReadSettings().capacity) for _ in range(settings.servers)]
+        self._jitter_s = ReadSettings().jitter * settings.fresh_for * weight
+        self._weight = weight
+        self._chance = rng.random
+
+    def decide(self, windows: list[WindowHeat]) -> None:
+        for window in windows:
+            if window.complete:
+                seen = ReadObservation(window, self._settings.servers, self.near)
+                for decision in self._policy.decide(seen):
+                    self._apply(decision)
+
+    def _apply(self, decision: Decision) -> None:
+        if decision.value is None:
+            self.near.pop(decision.key, None)
+        else:
+            self.near[decision.key] = decision
+
+    def read(self, key: str, now_s: float, load: Callable[[], bool]) -> bool:
+        """Whether the reader gets a value: one that is kept, or what is loaded now.
+
+        Beyond `fresh_for` a value is still served, up to `stale_for`, while it is loaded anew.
+        """
+        cache = self._cache()
+        entry = cache.entries.get(key)
+        age_s = inf if entry is None else (now_s - entry.aged_from_s) / self._weight
+        if entry is not None and age_s < self._settings.stale_for:
+            entry.hits += 1
+            if age_s < self._kept_s(key) or now_s < entry.rests_until_s:
+                self.absorbed += 1
+            elif load():
+                self._keep(cache, key, now_s)
+            else:
+                entry.rests_until_s = now_s + self._settings.fresh_for * self._weight
+            return True
+        if not load():
+            return False
+        self._keep(cache, key, now_s)
+        return True
+
+    def _cache(self) -> NearCache:
+        return self._caches[int(self._chance() * len(self._caches))]
+
+    def _keep(self, cache: NearCache, key: str, now_s: float) -> None:
+        cache.put(key, True, now_s - self._jitter_s * self._chance(), key in self.near)
+
+    def _kept_s(self, key: str) -> float:
+        """For how long nobody loads it anew: longer if the fleet keeps the key near."""
+        decision = self.near.get(key)
+        if decision is None or decision.value is None:
+            return self._settings.fresh_for
+        return max(self._settings.fresh_for, decision.value / 1_000)
+
+    def wrote(self, key: str) -> None:
+        cache = self._cache()
+        if key in cache.entries:
+            cache.forget(key)
+
+
+Choose = Callable[[str, list[int]], int]
+
+
+def by_chance(rng: Random) -> Choose:
+    """As the hash of an id chooses a bucket."""
+    chance = rng.random
+    return lambda _key, tokens: tokens[int(chance() * len(tokens))]
+
+
+def in_turn() -> Choose:
+    """For samples: what a request stands for would be spread evenly by all of its hashes."""
+    turns: dict[str, int] = {}
+
+    def choose(key: str, tokens: list[int]) -> int:
+        turns[key] = turn = turns.get(key, -1) + 1
+        return tokens[turn % len(tokens)]
+
+    return choose
+
+
+class Spreading:
+    """Decides from the fleet's heat. A new epoch begins after the registry's horizon.
+
+    `bucket_hours` is what was added: two buckets more for three hours are six.
+    """
+
+    def __init__(self, rules: BucketRules) -> None:
+        self.layouts: dict[str, Layout] = {}
+        self.buckets_max = 1
+        self.bucket_hours = 0.0
+        self.keys: set[str] = set()
+        self._policy = BucketPolicy(rules)
+        self._version = 0
+        self._extra = 0
+        self._counted_s: float | None = None
+        self._tokens: dict[str, list[int]] = {}
+
+    def decide(self, windows: list[WindowHeat], now_s: float) -> None:
+        decided = self._policy.decide(KeyObservation(windows, self.layouts, {}, self._version))
+        for decision in decided:
+            layout = self.layouts.get(decision.key, COLD)
+            if not layout.full:
+                self.count(now_s)
+                self._change(decision.key, layout, decision.value or 1, now_s)
+
+    def _change(self, key: str, layout: Layout, buckets: int, now_s: float) -> None:
+        start_ms = max(int(now_s * 1000) + HORIZON_MS, layout.epochs[-1].start_ms + 1)
+        self.layouts[key] = layout.then(start_ms, buckets)
+        self._version += 1
+        self._extra += buckets - layout.buckets
+        self.buckets_max = max(self.buckets_max, buckets)
+        self.keys.add(key)
+
+    def count(self, now_s: float) -> None:
+        """Add up what the extra buckets come to until now."""
+        if self._counted_s is not None:
+            self.bucket_hours += self._extra * (now_s - self._counted_s) / 3_600
+        self._counted_s = now_s
+
+    def tokens(self, key: str, now_s: float) -> list[int] | None:
+        """Where the key's buckets lie; None while it has only one."""
+        layout = self.layouts.get(key)
+        if layout is None:
+            return None
+        buckets = layout.epoch_at(int(now_s * 1000)).buckets
+        if buckets == 1:
+            return None
+        known = self._tokens.setdefault(key, [])
+        while len(known) < buckets:
+            known.append(token_of(partition_of(key, len(known))))
+        return known if len(known) == buckets else known[:buckets]
+
+
+SERVER = "all"
+
+
+class Watch:
+    """One tracker for all app servers: what they would report adds up to the same.
+
+    `early` reports of keys on the rise need every request: a few of a sample say nothing.
+    """
+
+    def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:
+        self.tracker = Tracker(alarm_units=max(int(bucket_units_s * window_s / 2), 1))
+        self.next_look_s = now_s
+        self._settings = ReportSettings(window_s=window_s, bucket_units_s=bucket_units_s)
+        self._aggregator = Aggregator(window_s)
+        self._early = early
+        self._look_s = LOOK_S * window_s
+        self._window = int(now_s / window_s)
+        self._since_s = now_s
+
+    def look(self) -> list[WindowHeat]:
+        """What the coordinator learns at the next look; time goes on to it."""
+        now_s = self.next_look_s
+        self.next_look_s += self._look_s
+        report = self._report(now_s)
+        if report is not None:
+            self._aggregator.add(report, now_s)
+        return self._aggregator.take(now_s)
+
+    def _report(self, now_s: float) -> Report | None:
+        window, elapsed_s = int(now_s / self._settings.window_s), now_s - self._since_s
+        if window == self._window:
+            rising = self.tracker.alarms() if self._early else {}
+            return Report(SERVER, window, elapsed_s, False, 0, rising) if rising else None
+        ended, self._window, self._since_s = self._window, window, now_s
+        keys, unreported = self.tracker.roll().hottest(
+            self._settings.keys_max, self._settings.floor(servers=1)
+        )
+        return Report(SERVER, ended, elapsed_s, True, unreported, keys)
+
 
 QUIET_S = 3_600.0  # longer than this without a request, and nothing changes any more
 WINDOW_S_MAX = 60.0
@@ -43,7 +249,7 @@ REMEDIES = (
 )
 
 
-class Stage(msgspec.Struct, frozen=True):
+class PlanStage(msgspec.Struct, frozen=True):
     """What all lanes begin with. A sample is judged over longer windows than the whole."""
 
     weight: int
@@ -59,10 +265,12 @@ class Stage(msgspec.Struct, frozen=True):
         return min(max(self.weight / WEIGHT_A_SECOND, 1.0), WINDOW_S_MAX)
 
 
-class Lane:
+class PlanLane:
     """`take` is called with every request, in the order of time."""
 
-    def __init__(self, remedy: Remedy, settings: PlanSettings, stage: Stage, rng: Random) -> None:
+    def __init__(
+        self, remedy: Remedy, settings: PlanSettings, stage: PlanStage, rng: Random
+    ) -> None:
         self.remedy = remedy
         self.minutes: list[Minute] = []
         self.table = AdaptiveTable(
@@ -88,7 +296,7 @@ class Lane:
         self._minute = Minute(-1)
         self._minute_ends_s = stage.start_s
 
-    def take(self, request: Request, token: int) -> None:
+    def take(self, request: TraceRequest, token: int) -> None:
         now_s, key, is_write, size = request
         if now_s >= self._review_s:
             self._review(now_s)
@@ -175,7 +383,7 @@ class Lane:
         self.minutes.append(self._minute)
 
 
-def _split_settings(remedy: Remedy, settings: PlanSettings, stage: Stage) -> SplitSettings:
+def _split_settings(remedy: Remedy, settings: PlanSettings, stage: PlanStage) -> SplitSettings:
     """Without adaptive capacity partitions neither lend nor split."""
     ceiling_s = settings.split.ceiling_s * stage.window_s
     changed = msgspec.structs.replace(settings.split, ceiling_s=ceiling_s)

@@ -1,25 +1,97 @@
-"""The trace through every lane at once: one pass, and no more memory than the lanes need."""
+"""The trace through every lane at once: one pass, and no more memory than the lanes need.
+
+What a trace asks for, before anything is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
 
-from heatsink.dynamo.rows.tokens import token_of
+from heatsink.emulator.rows import token_of
+from heatsink.emulator.units import read_units, write_units
+from heatsink.errors import InvalidSetting
 
-from .lane import REMEDIES, Lane, Remedy, Stage
-from .settings import PlanSettings
-from .survey import PROGRESS_REQUESTS, Progress, Survey, survey
-from .tally import Cost, Minute, cost_of
-from .traces.trace import Trace
+from .lane import REMEDIES, PlanLane, PlanStage, Remedy
+from .settings import MINUTE_S, Minute, MonthlyCost, PlanSettings, cost_of
+from .traces import Trace, TraceRequest
+
+PROGRESS_REQUESTS = 10_000
+KEYS_COUNTED = 1_000_000  # the hottest is among the first that many, or there is none
+Progress = Callable[[float], object]
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """Counts and rates are of all requests, not of the sample; peaks are of the busiest minute."""
+
+    weight: int
+    requests: int
+    reads: int
+    start_s: float
+    end_s: float
+    peak_writes_s: float
+    peak_reads_s: float
+    hottest: str
+    hottest_share: float
+
+    @property
+    def span_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.requests = self.reads = 0
+        self.write_units: dict[int, float] = defaultdict(float)
+        self.read_units: dict[int, float] = defaultdict(float)
+        self.keys: dict[str, int] = {}
+
+    def add(self, request: TraceRequest, minute: int, consistent: bool) -> None:
+        self.requests += 1
+        if request.is_write:
+            self.write_units[minute] += write_units(request.size)
+        else:
+            self.reads += 1
+            self.read_units[minute] += read_units(request.size, consistent)
+        if request.key in self.keys or len(self.keys) < KEYS_COUNTED:
+            self.keys[request.key] = self.keys.get(request.key, 0) + 1
+
+
+def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: None) -> Survey:
+    counts, start_s, request = _Counts(), 0.0, None
+    for request in trace.requests():
+        if not counts.requests:
+            start_s = request.time_s
+        minute = int((request.time_s - start_s) / MINUTE_S)
+        counts.add(request, minute, settings.consistent_reads)
+        if counts.requests % PROGRESS_REQUESTS == 0:
+            progress(trace.done())
+    if request is None:
+        raise InvalidSetting(f"trace {trace.name!r} has no requests: there is nothing to replay")
+    hottest, count = max(counts.keys.items(), key=lambda item: item[1])
+    # a minute that is not over yet is as busy as it was so far
+    minute_s = min(max(request.time_s - start_s, 1.0), MINUTE_S)
+    return Survey(
+        weight=trace.weight,
+        requests=trace.weight * counts.requests,
+        reads=trace.weight * counts.reads,
+        start_s=start_s,
+        end_s=request.time_s,
+        peak_writes_s=trace.weight * max(counts.write_units.values(), default=0.0) / minute_s,
+        peak_reads_s=trace.weight * max(counts.read_units.values(), default=0.0) / minute_s,
+        hottest=hottest,
+        hottest_share=count / counts.requests,
+    )
+
 
 TOKENS_KEPT = 1_000_000
 SURVEY_SHARE = 0.1  # of the time: for the progress bar
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ReplayOutcome(msgspec.Struct, frozen=True):
     """What became of the trace under one remedy; counts are of all requests, not of the sample.
 
     `bucket_hours` are those of buckets beyond the first of each key.
@@ -37,7 +109,7 @@ class Outcome(msgspec.Struct, frozen=True):
     bucket_hours: float
     partitions_at_first: int
     partitions: int
-    cost: Cost
+    cost: MonthlyCost
     minutes: list[Minute]
 
     @property
@@ -57,7 +129,7 @@ class Replay(msgspec.Struct, frozen=True):
     survey: Survey
     settings: PlanSettings
     partitions: int
-    outcomes: list[Outcome]
+    outcomes: list[ReplayOutcome]
 
 
 def replay(
@@ -70,8 +142,8 @@ def replay(
     """Twice through the trace: to see what it asks for, and to ask for it."""
     seen = survey(trace, settings, lambda done: progress(SURVEY_SHARE * done))
     partitions = settings.partitions_for(seen.peak_writes_s, seen.peak_reads_s)
-    stage = Stage(trace.weight, seen.start_s, partitions)
-    lanes = [Lane(each, settings, stage, Random(seed)) for each in remedies]
+    stage = PlanStage(trace.weight, seen.start_s, partitions)
+    lanes = [PlanLane(each, settings, stage, Random(seed)) for each in remedies]
     tokens: dict[str, int] = {}
     for number, request in enumerate(trace.requests()):
         key = request.key
@@ -88,10 +160,10 @@ def replay(
     return Replay(trace.name, seen, settings, partitions, outcomes)
 
 
-def _outcome(lane: Lane, seen: Survey, settings: PlanSettings) -> Outcome:
+def _outcome(lane: PlanLane, seen: Survey, settings: PlanSettings) -> ReplayOutcome:
     lane.end(seen.end_s)
     minutes, spreading, weight = lane.minutes, lane.spreading, seen.weight
-    return Outcome(
+    return ReplayOutcome(
         remedy=lane.remedy,
         requests=weight * sum(minute.requests for minute in minutes),
         throttled=weight * sum(minute.throttled for minute in minutes),

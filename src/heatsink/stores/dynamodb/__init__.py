@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from heatsink.clock import Clock
-from heatsink.stores.memory.bus import MemoryBus
-from heatsink.stores.stores import Meter, Stores
+from heatsink.primitives.clock import Clock
+from heatsink.stores.memory.messages import MemoryBus
+from heatsink.stores.stores import ConsumptionNotes, Stores
 
-from .address import Address
-from .client import TIMEOUT_S, DynamoClient
+from .address import DynamoAddress
+from .client import TIMEOUT_S, ChainCredentials, DynamoClient, FixedCredentials
 from .counters import DynamoCounters
-from .credentials import ChainCredentials, FixedCredentials
 from .log import DynamoLog
 from .registry import DynamoRegistry
-from .table import RegistryTable, Table
+from .table import DynamoTable, RegistryTable
 
 ACTIVE_POLL_S = 1.0
 
 
-def open_table(address: Address, clock: Clock) -> tuple[Table, DynamoClient]:
+def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, DynamoClient]:
     credentials = (
         FixedCredentials() if address.is_local else ChainCredentials(clock, address.profile)
     )
     client = DynamoClient(address.endpoint, address.region, credentials, clock)
-    return Table(client, address.table), client
+    return DynamoTable(client, address.table), client
 
 
-def dynamodb_stores(address: Address, clock: Clock) -> Stores:
+def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
     """Without news between processes, heat stays in this one: give `connect` a `news=` too."""
     return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
 
@@ -33,7 +32,7 @@ def dynamodb_stores(address: Address, clock: Clock) -> Stores:
 def stores_over(
     client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
 ) -> Stores:
-    table, meter = Table(client, table_name), Meter()
+    table, meter = DynamoTable(client, table_name), ConsumptionNotes()
     registry = DynamoRegistry(RegistryTable(client, table_name, clock), rows=table)
     return Stores(
         log=DynamoLog(table, clock, consistent, meter),
@@ -48,7 +47,7 @@ def stores_over(
     )
 
 
-async def make_table(address: Address, clock: Clock, write_units: int | None = None) -> None:
+async def make_table(address: DynamoAddress, clock: Clock, write_units: int | None = None) -> None:
     """On demand, or with provisioned units (three times as many for reads, as partitions have)."""
     table, client = open_table(address, clock)
     try:

@@ -7,8 +7,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from heatsink.checks import shown, shown_url
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import shown, shown_url
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 LOCAL_REGION = "us-east-1"
@@ -17,7 +17,7 @@ EXAMPLE = "dynamodb://messages?region=eu-west-1"
 OPTIONS = ("region", "endpoint", "profile", "consistency")
 
 
-class Address(msgspec.Struct, frozen=True):
+class DynamoAddress(msgspec.Struct, frozen=True):
     """`endpoint` is for engines that are not AWS's: `http://127.0.0.1:8322`."""
 
     table: str
@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True):
         return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def parse_url(parts: SplitResult) -> Address:
+def parse_url(parts: SplitResult) -> DynamoAddress:
     """A part that means nothing is refused, not passed over: somebody meant something by it."""
     if not parts.netloc and (table := parts.path.strip("/")):
         raise InvalidSetting(f"url must have two slashes: write dynamodb://{table}?region=…")
@@ -49,7 +49,7 @@ def parse_url(parts: SplitResult) -> Address:
     return parse(parts.netloc, dict(pairs))
 
 
-def parse(table: str, options: dict[str, str]) -> Address:
+def parse(table: str, options: dict[str, str]) -> DynamoAddress:
     if not table:
         raise InvalidSetting(f"url names no DynamoDB table: use {EXAMPLE}")
     check_table(table)
@@ -62,7 +62,7 @@ def parse(table: str, options: dict[str, str]) -> Address:
     consistency = options.get("consistency", "strong")
     if consistency not in ("strong", "eventual"):
         raise InvalidSetting(f"consistency must be strong or eventual, not {consistency!r}")
-    return Address(
+    return DynamoAddress(
         table=table,
         region=region or LOCAL_REGION,
         endpoint=_checked(endpoint) or f"https://dynamodb.{region}.amazonaws.com",

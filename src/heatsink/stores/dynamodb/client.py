@@ -3,6 +3,10 @@
 botocore builds, validates and parses each request in Python. A put through this costs a seventh of
 the CPU that it costs through aiobotocore: 0.09 ms beside 0.62 (`./dev bench dynamodb`). Retries are
 the caller's: `spread.backoff` has the budget.
+
+DynamoDB's refusals, told apart: cured by waiting, by more buckets, or by an operator.
+
+Where credentials come from: botocore's chain, asked now and then, never on the hot path.
 """
 
 from __future__ import annotations
@@ -11,18 +15,251 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import aiohttp
 import msgspec
 
-from heatsink.clock import Clock, now_ms
-from heatsink.cut import Cut
-from heatsink.errors import Closed, NoAccess, Unavailable
+from heatsink.errors import (
+    Closed,
+    HeatsinkError,
+    InvalidSetting,
+    Misconfigured,
+    NoAccess,
+    NoTable,
+    Throttled,
+    Unavailable,
+)
+from heatsink.primitives.clock import Clock, now_ms
+from heatsink.primitives.cut import Cut
 
-from .credentials import CredentialSource
-from .failures import failure_of
-from .signing import Credentials, Signer
+from .wire.signing import Credentials, Signer
+
+THROTTLING = {
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TransactionInProgressException",
+    "TransactionConflictException",
+}
+CREDENTIALS = {
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "MissingAuthenticationTokenException",
+    "MissingAuthenticationToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "AccessDeniedException",
+    "NotAuthorized",
+    "OptInRequired",
+}
+WRONG_REQUESTS = {"ValidationException", "SerializationException"}
+
+
+class TableThrottled(Throttled):
+    """The table or the account is over its limit: more buckets would not help."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("", f"{reason}: raise the table's or account's limit")
+
+
+class TableExists(Misconfigured):
+    """There is one already, or it is just being made or deleted."""
+
+
+class ConditionFailed(HeatsinkError):
+    """A condition did not hold; `items` are the old items, by place in a transaction."""
+
+    def __init__(self, codes: list[str], items: list[dict[str, Any] | None]) -> None:
+        super().__init__(", ".join(codes))
+        self.codes = codes
+        self.items = items
+
+
+class DynamoFailure(msgspec.Struct):
+    """The body of an error."""
+
+    type_: str = msgspec.field(name="__type", default="")
+    message: str | None = None
+    Message: str | None = None
+    Item: dict[str, Any] | None = None
+    CancellationReasons: list[dict[str, Any]] = []
+    ThrottlingReasons: list[dict[str, Any]] = []
+    throttlingReasons: list[dict[str, Any]] = []  # noqa: N815 (on-demand tables spell it so)
+
+    @property
+    def code(self) -> str:
+        return self.type_.rsplit("#", 1)[-1]
+
+    @property
+    def text(self) -> str:
+        return self.message or self.Message or self.code
+
+
+def failure_of(
+    operation: str, payload: dict[str, Any], status: int, answer: bytes
+) -> HeatsinkError:
+    try:
+        failure = msgspec.json.decode(answer, type=DynamoFailure)
+    except (msgspec.MsgspecError, ValueError):
+        failure = DynamoFailure()
+    if not failure.code:
+        return Unavailable(
+            f"{operation} was answered with status {status}, and not as DynamoDB does: "
+            "check endpoint= in the url, or retry"
+        )
+    if failure.code == "ConditionalCheckFailedException":
+        return ConditionFailed([failure.code], [failure.Item])
+    if failure.code == "TransactionCanceledException":
+        return _cancelled(failure, payload)
+    if failure.code in THROTTLING:
+        return _throttled(failure, _partition_of(payload))
+    if status >= 500:
+        return Unavailable(f"DynamoDB failed ({failure.code}: {failure.text}): retry")
+    return _operator_error(failure, payload)
+
+
+def _cancelled(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
+    codes = [reason.get("Code", "None") for reason in failure.CancellationReasons]
+    if "ConditionalCheckFailed" in codes:
+        return ConditionFailed(codes, [r.get("Item") for r in failure.CancellationReasons])
+    for place, code in enumerate(codes):
+        if code in ("TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"):
+            return Throttled(_partition_of(payload, place))
+    return InvalidSetting(f"DynamoDB refused a transaction: {failure.text}")
+
+
+def _throttled(failure: DynamoFailure, partition: str) -> HeatsinkError:
+    """Only a partition's limit is cured by more buckets; without a reason, suppose it is that."""
+    reasons = [
+        str(reason.get("reason", ""))
+        for reason in failure.ThrottlingReasons + failure.throttlingReasons
+    ]
+    if reasons and not any("KeyRange" in reason for reason in reasons):
+        return TableThrottled(", ".join(reasons))
+    return Throttled(partition)
+
+
+def _partition_of(payload: dict[str, Any], place: int = 0) -> str:
+    """The partition key that a request is about, wherever its shape has it."""
+    if "TransactItems" in payload:
+        (payload,) = payload["TransactItems"][place].values()
+    values = payload.get("ExpressionAttributeValues", {})
+    key = payload.get("Key") or payload.get("Item") or {"p": values.get(":p", {})}
+    return str(key.get("p", {}).get("S", ""))
+
+
+def _operator_error(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
+    table = payload.get("TableName", "")
+    if failure.code == "ResourceNotFoundException":
+        return NoTable(
+            f"there is no DynamoDB table {table!r} in this region: check table and region in the "
+            f"url, or make it: heatsink table create"
+        )
+    if failure.code in CREDENTIALS:
+        return NoAccess(
+            f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
+            "variables, profile= in the url, the role and what it may do"
+        )
+    return _kind(failure.code)(f"DynamoDB refused the request ({failure.code}): {failure.text}")
+
+
+def _kind(code: str) -> type[InvalidSetting]:
+    if code in WRONG_REQUESTS:
+        return InvalidSetting
+    return TableExists if code == "ResourceInUseException" else Misconfigured
+
+
+ASK_EVERY_S = 60.0
+LOCAL = Credentials("local", "local")
+
+
+class CredentialSource(Protocol):
+    async def get(self) -> Credentials: ...
+
+
+class FixedCredentials:
+    """For tests, and for engines on this machine, which accept any."""
+
+    def __init__(self, credentials: Credentials = LOCAL) -> None:
+        self._credentials = credentials
+
+    async def get(self) -> Credentials:
+        return self._credentials
+
+
+class ChainCredentials:
+    """Environment, profile, container, instance role, web identity: whatever botocore finds.
+
+    botocore renews what expires some minutes ahead when it is asked; it is asked every minute, in
+    a thread, as it may have to wait for the network. Meanwhile the last ones serve.
+    """
+
+    def __init__(self, clock: Clock, profile: str | None = None) -> None:
+        self._clock = clock
+        self._chain = _find_chain(profile)
+        self._current: Credentials | None = None
+        self._asked_s = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def get(self) -> Credentials:
+        if self._clock.monotonic_s() - self._asked_s >= ASK_EVERY_S:
+            self._ask_beside()
+        if self._current is None and self._asking is not None:
+            await asyncio.shield(self._asking)
+        if self._current is None:
+            raise Unavailable("no AWS credentials could be had yet: retry")
+        return self._current
+
+    def _ask_beside(self) -> None:
+        """One question at a time, however long the answer takes."""
+        if self._asking is None or self._asking.done():
+            self._asked_s = self._clock.monotonic_s()
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(_retrieve)
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            frozen = await loop.run_in_executor(None, self._chain.get_frozen_credentials)
+        except Exception as error:  # whatever a provider raises, the last credentials may serve
+            if self._current is None:
+                self._asked_s = float("-inf")
+                raise Unavailable(f"AWS credentials could not be had ({error}): retry") from error
+            return
+        self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Everybody who waited may have been cancelled: then nobody else takes the error."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _find_chain(profile: str | None) -> Any:
+    try:
+        from botocore.exceptions import BotoCoreError, ProfileNotFound
+        from botocore.session import Session
+    except ImportError:
+        raise Misconfigured("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
+    try:
+        chain = Session(profile=profile).get_credentials()
+    except ProfileNotFound as error:
+        raise InvalidSetting(f"{error}: check profile= in the url and AWS_PROFILE") from None
+    except BotoCoreError as error:  # half of a pair, a file that does not parse
+        raise NoAccess(
+            f"AWS credentials cannot be read ({error}): check the AWS_… variables and files"
+        ) from None
+    if chain is None:
+        raise NoAccess(
+            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "name a profile with ?profile=, or run with a role"
+        )
+    return chain
+
 
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0

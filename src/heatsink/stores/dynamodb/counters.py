@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from heatsink.errors import Outdated, TokenExpired, Unavailable
 from heatsink.spread.store import SHARE_MAX, Running, Total, check_running, past_the_bound
-from heatsink.stores.stores import Meter
+from heatsink.stores.stores import ConsumptionNotes
 
-from .client import Item
-from .failures import ConditionFailed
-from .items import SHARE, TOKEN, TTL_ATTRIBUTE, integer, key, number, ours, sort_of
-from .table import Table
+from .client import ConditionFailed, Item
+from .table import SHARE, TOKEN, TTL_ATTRIBUTE, DynamoTable, integer, key, number, ours, sort_of
 
 KEEP_S = 2 * 86_400
 FOLD_ATTEMPTS = 8
@@ -21,7 +19,7 @@ FAILED = "ConditionalCheckFailed"
 
 
 class DynamoCounters:
-    def __init__(self, table: Table, meter: Meter) -> None:
+    def __init__(self, table: DynamoTable, meter: ConsumptionNotes) -> None:
         self._table = table
         self._meter = meter
 

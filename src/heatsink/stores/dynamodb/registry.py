@@ -8,20 +8,20 @@ from contextlib import suppress
 import msgspec
 
 from heatsink.errors import Deposed, NoRegistry, Outdated
-from heatsink.keys import key_of, partition_of
-from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
-from heatsink.registry.layout import Layout
-from heatsink.registry.rules import AHEAD_MS_MAX, check_append
+from heatsink.primitives.keys import key_of, partition_of
+from heatsink.registry.closed_time import AHEAD_MS_MAX, check_append
+from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Snapshot
+from heatsink.registry.layouts import Layout
 
-from .client import Item
-from .failures import ConditionFailed
-from .items import (
+from .client import ConditionFailed, Item
+from .table import (
     EPOCHS,
     KEYS,
     LOG,
     META,
     NOTHING,
     PINS,
+    DynamoTable,
     binary,
     decision_of,
     decision_value,
@@ -33,7 +33,6 @@ from .items import (
     ours,
     sort_of,
 )
-from .table import Table
 
 META_KEY = key(META, NOTHING)
 FIRST, LAST = binary(b"\x00"), binary(b"\xff" * 4)
@@ -85,7 +84,7 @@ def _meta_of(item: Item) -> Meta:
 class DynamoRegistry:
     """`rows` is the same table for who reads rows: they wait for layouts as for the rows."""
 
-    def __init__(self, table: Table, rows: Table) -> None:
+    def __init__(self, table: DynamoTable, rows: DynamoTable) -> None:
         self._table = table
         self._rows = rows
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from heatsink.clock import Clock
+from heatsink.primitives.clock import Clock
 from heatsink.stores.stores import Stores
 
-from .bus import MemoryBus
-from .counters import MemoryCounters
-from .log import MemoryLog
-from .registry import MemoryRegistry
+from .data import MemoryCounters, MemoryLog, MemoryRegistry
+from .messages import MemoryBus
 
 
 def memory_stores(clock: Clock) -> Stores:

@@ -5,23 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from heatsink.clock import Clock
+from heatsink.primitives.clock import Clock
 from heatsink.stores.stores import Stores
 
-from .address import parse
-from .board import RedisBoard
-from .bus import RedisBus
+from .address import RedisKeys, parse
 from .connection import Connection
-from .keys import Keys
-from .news import RedisNews
-from .soft import RedisSoft
-from .wire import RedisWire
+from .heat import RedisBoard, RedisBus
+from .news import RedisNews, RedisSoft, RedisWire
 
 
 def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
     """The same stores, with heat and news going through the Redis at `url`."""
     address = parse(url)
-    connection, keys = Connection(address, clock, rng), Keys(address.options.prefix)
+    connection, keys = Connection(address, clock, rng), RedisKeys(address.options.prefix)
 
     async def close() -> None:
         await connection.close()

@@ -5,10 +5,19 @@ redis+sentinel://[user:password@]host[:port],host/service-name
 redis+cluster://[user:password@]host[:port],host
 
 Options behind a `?`: prefix=chat (of all keys), timeout_s=0.25, ca=/path/to/ca.pem (TLS).
+
+Every key that Heatsink has in Redis.
+
+The braces are Redis Cluster's hash tag: all keys of one deployment are in one slot. They hold news
+and telemetry only, so a few megabytes, and nothing of what users write becomes part of a name.
+
+TLS to Redis: what is wrong with the authority or the certificate is told with its cure.
 """
 
 from __future__ import annotations
 
+import re
+import ssl
 from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -16,7 +25,56 @@ import msgspec
 
 from heatsink.errors import InvalidSetting
 
-from .keys import PREFIX
+PREFIX = "heatsink"
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+class RedisKeys(msgspec.Struct, frozen=True):
+    """The names of one deployment; two deployments on one Redis need two prefixes."""
+
+    prefix: str = PREFIX
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise InvalidSetting("prefix must be 1 to 64 of A-Z a-z 0-9 _ . : -")
+
+    @property
+    def heat(self) -> str:
+        """Stream: a `Report` each. Read by the group `GROUP`."""
+        return f"{{{self.prefix}}}:hot_partitions"
+
+    @property
+    def poison(self) -> str:
+        """Stream: entries of `heat` that nobody could read, with the reason. Capped."""
+        return f"{{{self.prefix}}}:hot_partitions:poison"
+
+    @property
+    def hottest(self) -> str:
+        """String: a `FleetHeat`, written by the leader once a window. Expires a moment later."""
+        return f"{{{self.prefix}}}:hottest"
+
+    @property
+    def pair(self) -> str:
+        """String: "closed time|version|incarnation|MAC", always written whole, with one SET."""
+        return f"{{{self.prefix}}}:registry:pair"
+
+    def log(self, incarnation: str) -> str:
+        """Stream: a signed `LogEntry` each; its id is the version. Expires when no longer fed."""
+        return f"{{{self.prefix}}}:registry:log:{incarnation}"
+
+    @property
+    def soft(self) -> str:
+        """Stream: a `SoftDecision` each. Capped; the leader says it all again now and then."""
+        return f"{{{self.prefix}}}:soft"
+
+    @property
+    def forgotten(self) -> str:
+        """Channel: the keys that one process forgot, for all others."""
+        return f"{{{self.prefix}}}:forgotten"
+
+
+GROUP = "coordinators"
+
 
 Kind = Literal["standalone", "sentinel", "cluster"]
 KINDS: dict[str, Kind] = {"": "standalone", "sentinel": "sentinel", "cluster": "cluster"}
@@ -38,7 +96,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidSetting(f"timeout_s must be from 0.01 to 10, not {self.timeout_s}")
 
 
-class Address(msgspec.Struct, frozen=True):
+class RedisAddress(msgspec.Struct, frozen=True):
     kind: Kind
     tls: bool
     hosts: tuple[tuple[str, int], ...]
@@ -55,16 +113,16 @@ class Address(msgspec.Struct, frozen=True):
         """For messages: without user and password."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
-    def node(self, host: str, port: int) -> Address:
+    def node(self, host: str, port: int) -> RedisAddress:
         """One server of it, on its own."""
         return msgspec.structs.replace(self, kind="standalone", hosts=((host, port),), database=0)
 
-    def patient(self, timeout_s: float) -> Address:
+    def patient(self, timeout_s: float) -> RedisAddress:
         options = msgspec.structs.replace(self.options, timeout_s=timeout_s)
         return msgspec.structs.replace(self, options=options)
 
 
-def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> Address:
+def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAddress:
     """`name` is the setting that the URL came from, `timeout_s` what it may say otherwise."""
     if not isinstance(url, str):
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}")
@@ -81,7 +139,7 @@ def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> Address
     secret, _, hosts = parts.netloc.rpartition("@")
     user, _, password = secret.partition(":")
     database, service = _path(parts, kind, name)
-    return Address(
+    return RedisAddress(
         kind=kind,
         tls=scheme == "rediss",
         hosts=tuple(_host(host, PORTS[kind], name) for host in hosts.split(",")),
@@ -123,3 +181,37 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
         raise InvalidSetting(f"{name} takes {takes} after the ?: {error}") from None
+
+
+UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
+OTHER_NAME = "mismatch"
+CURE_TRUST = "name its authority's file with ?ca= in its URL"
+CURE_NAME = "use the host that the certificate names in its URL"
+
+
+def check_authority(address: RedisAddress) -> None:
+    """At the start: later, a file that is not there would look like a Redis that is down."""
+    ca = address.options.ca
+    if not ca:
+        return
+    if not address.tls:
+        raise InvalidSetting("ca in a Redis URL is for TLS: begin the URL with rediss")
+    try:
+        ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        reason = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InvalidSetting(
+            f"ca in a Redis URL, {ca!r}, cannot be used ({reason}): name a file in PEM format"
+        ) from None
+
+
+def distrust(error: Exception) -> str | None:
+    """Why the server's certificate was refused, and the cure; None if that was not the matter.
+
+    By the text: of the three kinds of driver, not all keep the error that began it.
+    """
+    found = UNTRUSTED.search(str(error))
+    if found is None:
+        return None
+    cure = CURE_NAME if OTHER_NAME in found[1] else CURE_TRUST
+    return f"shows a certificate that is not trusted ({found[1]}): {cure}"

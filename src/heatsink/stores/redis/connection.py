@@ -2,6 +2,8 @@
 
 A Redis that fails is left alone for a moment, longer each time, and calls are refused at once
 meanwhile: nothing waits for it that could go on without it. The driver's own retries are off.
+
+Where in our commands the keys are, which decide to what node of a cluster a command is sent.
 """
 
 from __future__ import annotations
@@ -17,13 +19,29 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from heatsink.clock import Clock
 from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
-from heatsink.owner import Owner
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.owner import Owner
 
-from .address import Address
-from .places import KnownKeys
-from .tls import check_authority, distrust
+from .address import RedisAddress, check_authority, distrust
+
+
+class KnownKeys:
+    """Takes the place of the driver's own, which asks the cluster's first master: for all commands
+    at the start, and at each XREADGROUP. While that one is down nothing would work, though our keys
+    are elsewhere.
+    """
+
+    async def initialize(self, _: object = None) -> None:
+        """Nobody is asked."""
+
+    async def get_keys(self, *words: Any) -> tuple[Any, ...]:
+        """One is enough: all keys of a command are in one slot."""
+        place = 2 if words[0] in ("XGROUP", "XINFO") else 1
+        if words[0] == "XREADGROUP":
+            place = words.index("STREAMS") + 1
+        return words[place : place + 1]
+
 
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
@@ -81,7 +99,7 @@ class Driver(Protocol):
 
 
 class Connection:
-    def __init__(self, address: Address, clock: Clock, rng: Random) -> None:
+    def __init__(self, address: RedisAddress, clock: Clock, rng: Random) -> None:
         check_authority(address)
         self._address = address
         self._clock = clock
@@ -191,7 +209,7 @@ class Connection:
         self._failures = 0
         self._told.clear()
 
-    async def nodes(self, key: str = "") -> list[Address]:
+    async def nodes(self, key: str = "") -> list[RedisAddress]:
         """The servers that take writes, or the one that takes them for a key."""
         if self._address.kind != "cluster":
             return [self._address]
@@ -233,7 +251,7 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
     return Refused(f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}", code)
 
 
-def open_driver(address: Address) -> Driver:
+def open_driver(address: RedisAddress) -> Driver:
     """Nothing is sent yet: the first command connects."""
     driver = _driver(address)
     for command in RAW:
@@ -246,7 +264,7 @@ def _as_it_came(answer: Any, **_: Any) -> Any:
     return answer
 
 
-def _driver(address: Address) -> Driver:
+def _driver(address: RedisAddress) -> Driver:
     shared = _shared_options(address)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
@@ -262,7 +280,7 @@ def _driver(address: Address) -> Driver:
     return Redis(host=host, port=port, db=address.database, **shared)
 
 
-def _through_sentinel(address: Address, shared: dict[str, Any]) -> Driver:
+def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
     """A client of the primary whose end is also the end of the connections to the sentinels."""
     make: Any = Sentinel
     sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
@@ -293,7 +311,7 @@ async def _reach_one(sentinels: list[Redis]) -> None:
                 raise
 
 
-def _shared_options(address: Address) -> dict[str, Any]:
+def _shared_options(address: RedisAddress) -> dict[str, Any]:
     """RESP2: the same answers from Redis 7.0 and from everything later."""
     options: dict[str, Any] = {
         "protocol": 2,

@@ -4,21 +4,39 @@ The stream's ids are versions, so an entry can be there once only and never out 
 slow, deposed leader says late is refused by Redis itself. The pair is one value: a reader can never
 see a closed time with the version of another moment. Whoever else can write here is found out by
 whoever reads: both are signed (`registry.news`).
+
+Soft decisions on a capped stream. Every reader has its own place in it.
+
+Forgotten keys over pub/sub: who is subscribed hears them, who is not was told so.
+
+A subscription that says nothing looks like one whose connection is dead, so it is pinged, and one
+that does not answer is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Annotated, Any
 
-from .connection import Connection, Refused
-from .keys import Keys
+import msgspec
+from redis import exceptions
+
+from heatsink.errors import Unavailable
+from heatsink.primitives.clock import Clock
+from heatsink.reads.invalidation import Ear
+from heatsink.registry.decisions import Decision, SoftDecision
+
+from .address import RedisAddress, RedisKeys
+from .connection import Connection, Refused, open_driver
 
 ENTRIES_MAX = 1_000
 FORGET_S = 86_400
 
 
 class RedisNews:
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+    def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run
         self._keys = keys
 
@@ -45,3 +63,140 @@ class RedisNews:
         span = (f"{after + 1}-0", f"{upto}-0")
         found = await self._run("XRANGE", self._keys.log(log), *span, "COUNT", ENTRIES_MAX)
         return [fields[1] for _, fields in found]
+
+
+DECISIONS_MAX = 10_000
+READ_MAX = 1_000
+_SOFT = msgspec.msgpack.Decoder(SoftDecision)
+
+
+class RedisSoft:
+    def __init__(self, connection: Connection, keys: RedisKeys) -> None:
+        self._run = connection.run
+        self._keys = keys
+        self._last = b"0-0"
+
+    async def publish(self, decisions: Sequence[Decision], term: int) -> None:
+        for decision in decisions:
+            body = msgspec.msgpack.encode(SoftDecision(term, decision))
+            await self._run("XADD", self._keys.soft, "MAXLEN", "~", DECISIONS_MAX, "*", "d", body)
+
+    async def read(self) -> list[SoftDecision]:
+        await self._notice_a_wipe()
+        read: list[SoftDecision] = []
+        while found := await self._next():
+            self._last = found[-1][0]
+            read += [soft for _, fields in found if (soft := _decoded(fields)) is not None]
+        return read
+
+    async def _next(self) -> list[tuple[bytes, list[bytes]]]:
+        start = b"(" + self._last
+        found: list[tuple[bytes, list[bytes]]] = await self._run(
+            "XRANGE", self._keys.soft, start, "+", "COUNT", READ_MAX
+        )
+        return found
+
+    async def _notice_a_wipe(self) -> None:
+        """After a wipe ids may start again below ours (the server's clock went back)."""
+        newest = await self._run("XREVRANGE", self._keys.soft, "+", "-", "COUNT", 1)
+        if not newest or _order(newest[0][0]) < _order(self._last):
+            self._last = b"0-0"
+
+
+def _order(id: bytes) -> tuple[int, int]:
+    time_ms, _, sequence = id.partition(b"-")
+    return int(time_ms), int(sequence)
+
+
+def _decoded(fields: list[bytes]) -> SoftDecision | None:
+    try:
+        return _SOFT.decode(fields[1])
+    except (msgspec.MsgspecError, IndexError):
+        return None
+
+
+PING_S = 1.0
+SILENCE_S = 3.0
+NOTHING = b""
+TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True):
+    sender: str
+    keys: Annotated[list[str], msgspec.Meta(max_length=10_000)]
+
+
+_MESSAGE = msgspec.msgpack.Decoder(_Message)
+
+
+class RedisWire:
+    def __init__(
+        self,
+        connection: Connection,
+        address: RedisAddress,
+        keys: RedisKeys,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._channel = keys.forgotten
+        self._clock = clock
+        self._name = f"{rng.getrandbits(64):016x}"
+
+    async def send(self, keys: Sequence[str]) -> None:
+        body = msgspec.msgpack.encode(_Message(self._name, list(keys)))
+        await self._connection.run("PUBLISH", self._channel, body)
+
+    async def listen(self, ear: Ear) -> None:
+        try:
+            await self._hear(ear)
+        except TROUBLE as error:
+            name = type(error).__name__
+            raise Unavailable(f"the link to Redis at {self._address} broke ({name})") from None
+
+    async def _hear(self, ear: Ear) -> None:
+        driver: Any = open_driver(await self._home())
+        pubsub = driver.pubsub()
+        try:
+            await asyncio.wait_for(pubsub.subscribe(self._channel), SILENCE_S)
+            await self._take_messages(pubsub, ear)
+        finally:
+            await pubsub.aclose()
+            await driver.aclose()
+
+    async def _home(self) -> RedisAddress:
+        """In a cluster the node that is published at: a young or mended one loses what its nodes
+        pass on. A message that says nothing finds out whether it is still the one that is known.
+        """
+        if self._address.kind != "cluster":
+            return self._address
+        await self._connection.run("PUBLISH", self._channel, NOTHING)
+        (home,) = await self._connection.nodes(self._channel)
+        return home
+
+    async def _take_messages(self, pubsub: Any, ear: Ear) -> None:
+        heard_s = pinged_s = self._clock.monotonic_s()
+        while True:
+            message = await pubsub.get_message(timeout=PING_S)
+            now_s = self._clock.monotonic_s()
+            if message is not None:
+                heard_s = now_s
+                self._take(message, ear)
+            if now_s - heard_s > SILENCE_S:
+                raise TimeoutError
+            if now_s - pinged_s >= PING_S:
+                pinged_s = now_s
+                await pubsub.ping()
+
+    def _take(self, message: dict[str, Any], ear: Ear) -> None:
+        if message["type"] == "subscribe":
+            ear.linked()
+        if message["type"] != "message":
+            return
+        try:
+            heard = _MESSAGE.decode(message["data"])
+        except msgspec.MsgspecError:
+            return  # not ours: anybody may publish
+        if heard.sender != self._name:
+            ear.heard(heard.keys)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heatsink.clock import Clock
+from heatsink.primitives.clock import Clock
 from heatsink.stores.stores import Stores
 
-from .bus import SqliteBus
 from .counters import SqliteCounters
-from .database import Database
+from .engine import SqliteDatabase
 from .log import SqliteLog, run_batch
-from .registry import SqliteRegistry
+from .registry import SqliteBus, SqliteRegistry
 
 
 def sqlite_stores(file: Path, clock: Clock) -> Stores:
-    return stores_over(Database(file, run_batch), clock)
+    return stores_over(SqliteDatabase(file, run_batch), clock)
 
 
-def stores_over(database: Database, clock: Clock) -> Stores:
+def stores_over(database: SqliteDatabase, clock: Clock) -> Stores:
     registry = SqliteRegistry(database, clock)
     return Stores(
         log=SqliteLog(database, clock),

@@ -9,14 +9,22 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from heatsink.clock import Clock
 from heatsink.errors import InvalidSetting
-from heatsink.ids import IdScheme
-from heatsink.registry.decision import Meta, Snapshot
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.ids import IdScheme
+from heatsink.registry.decisions import Meta, Snapshot
 
 from . import stores_over
-from .database import Database
-from .engine import Job, Operation, Result, RunBatch, commit, open_alone, unavailable
+from .engine import (
+    Operation,
+    Result,
+    RunBatch,
+    SqliteDatabase,
+    WriteJob,
+    commit,
+    open_alone,
+    unavailable,
+)
 from .log import run_batch
 from .registry import replace_registry
 
@@ -24,7 +32,7 @@ SEALED = "SELECT partition, max(sealed_ms, folded_ms) FROM shares"
 LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded_ms, ?)"
 
 
-class SoleDatabase(Database):
+class SoleDatabase(SqliteDatabase):
     """One connection for reads and writes, and no thread: a write is done when it returns."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, run_batch: RunBatch) -> None:
@@ -34,7 +42,7 @@ class SoleDatabase(Database):
 
     def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
         assert self._reader is not None
-        job = Job(operation, asyncio.get_running_loop().create_future())
+        job = WriteJob(operation, asyncio.get_running_loop().create_future())
         commit(self._reader, [job], self._run_batch)
         job.settle()
         return job.future

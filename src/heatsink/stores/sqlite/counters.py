@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from heatsink.errors import TokenExpired
 from heatsink.spread.store import Running, Total, check_running, check_share
 
-from .database import Database
+from .engine import SqliteDatabase
 
 
 class SqliteCounters:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:

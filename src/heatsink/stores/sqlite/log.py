@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from heatsink.clock import Clock, now_ms
+from heatsink.primitives.clock import Clock, now_ms
 from heatsink.spread.store import Answer, Ask, Row
 
-from .database import Database
-from .engine import Job
+from .engine import SqliteDatabase, WriteJob
 from .registry import read_layout
 
 COLUMNS = "raw, body, epoch_ms, buckets, expires_ms, deleted"
@@ -50,7 +49,7 @@ class Put:
         return read_row(connection, self.partition, self.row.raw)
 
 
-def run_batch(connection: sqlite3.Connection, batch: list[Job[Any]]) -> None:
+def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> None:
     """All puts in a few statements if none meets a row that is there, one by one if some do.
 
     Each statement lets other threads in and has to wait for them, which is what this saves.
@@ -100,7 +99,7 @@ def read_row(connection: sqlite3.Connection, partition: str, raw: bytes) -> Row 
 
 
 class SqliteLog:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: SqliteDatabase, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._expiring = 0

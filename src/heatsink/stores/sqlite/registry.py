@@ -1,4 +1,7 @@
-"""The registry in SQLite: META, EPOCHS, pins and LOG, changed in one transaction."""
+"""The registry in SQLite: META, EPOCHS, pins and LOG, changed in one transaction.
+
+Heat reports between processes that share a file.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from functools import partial
 
 import msgspec
 
-from heatsink.clock import Clock, witness_of
 from heatsink.errors import Deposed, NoRegistry, Outdated
-from heatsink.registry.decision import Decision, LogEntry, Meta, Reading, Snapshot
-from heatsink.registry.layout import COLD, Layout
-from heatsink.registry.rules import FAR_AHEAD_MS, check_append
-from heatsink.registry.timekeeper import StoreTime
+from heatsink.heat.heat import Report
+from heatsink.primitives.clock import Clock, witness_of
+from heatsink.registry.closed_time import FAR_AHEAD_MS, StoreTime, check_append
+from heatsink.registry.decisions import Decision, LogEntry, Meta, Reading, Snapshot
+from heatsink.registry.layouts import COLD, Layout
 
-from .database import Database
+from .engine import SqliteDatabase
 
 encode = msgspec.msgpack.encode
 _META = msgspec.msgpack.Decoder(Meta)
@@ -45,7 +48,7 @@ def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
 
 
 class SqliteRegistry:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: SqliteDatabase, clock: Clock) -> None:
         self._database = database
         self._time = StoreTime(clock, witness_of(clock))
 
@@ -181,3 +184,46 @@ def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
     pinned = connection.execute("SELECT key, decision FROM pins")
     pins = {key: _DECISION.decode(pin) for key, pin in pinned}
     return Snapshot(_read_meta(connection).version, layouts, pins, reasons)
+
+
+REPORTS_MAX = 1_000
+_REPORT = msgspec.msgpack.Decoder(Report)
+
+
+class SqliteBus:
+    """Reports wait in a table until a coordinator takes them; with none about, old ones go."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def send(self, report: Report) -> None:
+        def insert(connection: sqlite3.Connection) -> None:
+            data = msgspec.msgpack.encode(report)
+            connection.execute("INSERT INTO reports (report) VALUES (?)", (data,))
+            newest = "SELECT max(id) FROM reports"
+            connection.execute(f"DELETE FROM reports WHERE id <= ({newest}) - {REPORTS_MAX}")
+
+        await self._database.write(insert)
+
+    async def receive(self) -> list[Report]:
+        if not self._database.read(_has_reports):
+            return []
+        return await self._database.write(_take_reports)
+
+
+def _has_reports(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM reports LIMIT 1").fetchone() is not None
+
+
+def _take_reports(connection: sqlite3.Connection) -> list[Report]:
+    found = connection.execute("SELECT report FROM reports ORDER BY id").fetchall()
+    connection.execute("DELETE FROM reports")
+    return [report for (data,) in found if (report := _decode(data)) is not None]
+
+
+def _decode(data: bytes) -> Report | None:
+    """Reports are input, not truth: one that is not as it should be is left out."""
+    try:
+        return _REPORT.decode(data)
+    except msgspec.MsgspecError:
+        return None

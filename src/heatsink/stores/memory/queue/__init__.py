@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from heatsink.bulk.slot_time import Witness
+from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
-from heatsink.clock import Clock
-from heatsink.registry.soft import SoftDecision
-from heatsink.stores.memory.soft import MemorySoft
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import SoftDecision
+from heatsink.stores.memory.messages import MemorySoft
 
 from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
 from .queue import MemoryBell, MemoryQueue
@@ -27,7 +27,7 @@ class MemoryQueueServer:
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
         """The view of one process, whose clock this is; only its bell is its own."""
-        bell, witness = MemoryBell(self._clock), Witness(clock or self._clock)
+        bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
         queue = self.queue.seen_by(witness)
         return QueueStores(

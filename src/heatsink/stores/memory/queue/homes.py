@@ -11,9 +11,9 @@ from heatsink.bulk import rates
 from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import KEEP_MS, Batch, PartPlace, Rate
 from heatsink.bulk.rates import Limit
-from heatsink.bulk.slot_time import SlotTime, Witness, moved_along
-from heatsink.bulk.store import ANNOUNCED_MS, Grants, PartCounts, Plan
-from heatsink.clock import Clock
+from heatsink.bulk.slot_time import SlotTime, SlotWitness, moved_along
+from heatsink.bulk.store import ANNOUNCED_MS, Grants, PartCounts, QueuePlan
+from heatsink.primitives.clock import Clock
 
 from .queue import MemoryQueue, Timed
 
@@ -75,7 +75,7 @@ class MemoryBatches:
 class MemoryLimits(Timed):
     """Each limit has a time of its own, from the first that is known of it."""
 
-    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
+    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         super().__init__(clock, witness)
         self._limits: dict[str, Limit] = {}
         self._times: dict[str, SlotTime] = {}
@@ -129,19 +129,21 @@ class MemoryBarrier:
 class _Fleet:
     members: dict[str, float] = field(default_factory=dict)
     offered_ms: dict[str, float] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: QueuePlan | None = None
     time: SlotTime | None = None
 
 
 class MemoryFleet(Timed):
     """Ownership is kept in the partitions, where claims check it."""
 
-    def __init__(self, clock: Clock, queue: MemoryQueue, witness: Witness | None = None) -> None:
+    def __init__(
+        self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None
+    ) -> None:
         super().__init__(clock, witness)
         self._queue = queue
         self._fleet = _Fleet()
 
-    def seen_by(self, witness: Witness) -> Self:
+    def seen_by(self, witness: SlotWitness) -> Self:
         view = super().seen_by(witness)
         view._queue = self._queue.seen_by(witness)
         return view
@@ -190,11 +192,11 @@ class MemoryFleet(Timed):
         if queue.owner == consumer:
             queue.owner, queue.workers = "", 0
 
-    async def plan(self, default: Plan) -> Plan:
+    async def plan(self, default: QueuePlan) -> QueuePlan:
         self._fleet.plan = self._fleet.plan or default
         return self._fleet.plan
 
-    async def change(self, plan: Plan) -> Plan:
+    async def change(self, plan: QueuePlan) -> QueuePlan:
         known = self._fleet.plan
         if known is None or plan.version > known.version:
             self._fleet.plan = plan

@@ -1,4 +1,11 @@
-"""One queue partition in memory: the reference for what every queue store must do."""
+"""One queue partition in memory: the reference for what every queue store must do.
+
+Whose turn it is: tenants by virtual time, a tenant's parts by what is left of them.
+
+A tenant pays for its items with virtual time, by their cost and its weight; the one that paid
+least is next. Who was away comes back at the time of who was served last, never with savings.
+Parts with a rate limit are lined up in lanes of their own: they cost nothing until granted.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +15,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import Batch, PartEnd
+from heatsink.bulk.items import Gap
 from heatsink.bulk.slot_time import SlotTime, moved_along
-from heatsink.bulk.spans import Gap
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -33,7 +40,66 @@ from heatsink.bulk.store import (
 )
 
 from .parts import Place, Share
-from .rotation import Rotation
+
+
+@dataclass
+class Rotation:
+    lanes: dict[str, dict[str, float]] = field(default_factory=dict)
+    _tenants: dict[str, dict[str, float]] = field(default_factory=dict)
+    _times: dict[str, float] = field(default_factory=dict)
+    _now: float = 0.0
+
+    @property
+    def has_tenants(self) -> bool:
+        return bool(self._tenants)
+
+    def add(self, part: Part, score: float) -> None:
+        if part.limited:
+            self.lanes.setdefault(part.lane, {})[part.id] = score
+            return
+        if part.tenant not in self._tenants:
+            self._times[part.tenant] = max(self._times.get(part.tenant, 0.0), self._now)
+        self._tenants.setdefault(part.tenant, {})[part.id] = score
+
+    def remove(self, part: Part) -> None:
+        lines, name = (self.lanes, part.lane) if part.limited else (self._tenants, part.tenant)
+        line = lines.get(name, {})
+        line.pop(part.id, None)
+        if not line:
+            lines.pop(name, None)
+            self._forget_savings(part.tenant)
+
+    def _forget_savings(self, tenant: str) -> None:
+        if tenant not in self._tenants and self._times.get(tenant, 0.0) <= self._now:
+            self._times.pop(tenant, None)
+
+    def forget_all_savings(self) -> None:
+        """Tenants that may never come back."""
+        for tenant in [name for name in self._times if name not in self._tenants]:
+            self._forget_savings(tenant)
+
+    def next(self) -> str | None:
+        """The part to serve: of the tenant that has had least, the one with least to go."""
+        if not self._tenants:
+            return None
+        tenant = min(self._tenants, key=lambda name: (self._times[name], name))
+        self._now = max(self._now, self._times[tenant])
+        return _first(self._tenants[tenant])
+
+    def first_of_lane(self, lane: str) -> str | None:
+        line = self.lanes.get(lane)
+        return _first(line) if line else None
+
+    def charge(self, part: Part, cost_us: float) -> None:
+        paid = self._times.get(part.tenant, self._now)
+        self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
+        if part.limited and not self._tenants:  # nobody else was kept waiting: there is no debt
+            self._now = max(self._now, self._times[part.tenant])
+
+
+def _first(line: dict[str, float]) -> str:
+    return min(line, key=lambda id: (line[id], id))
+
 
 STALE_MS = 60_000
 SUSPECT_PAUSE_MS = 20.0
@@ -47,7 +113,7 @@ TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
 
 
 @dataclass
-class Lease:
+class ClaimLease:
     share: Share
     chunk: int
     start: int
@@ -58,13 +124,13 @@ class Lease:
 
 
 @dataclass
-class Partition:
+class QueuePartition:
     time: SlotTime | None = None
     owner: str = ""
     owned_until_ms: float = 0.0
     workers: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, ClaimLease] = field(default_factory=dict)
     rotation: Rotation = field(default_factory=Rotation)
     sleeping: dict[str, float] = field(default_factory=dict)
     outbox: dict[str, PartEnd] = field(default_factory=dict)
@@ -180,7 +246,7 @@ class Partition:
             if until_ms <= now_ms:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
-    def _lose(self, attempt: str, lease: Lease, now_ms: float) -> None:
+    def _lose(self, attempt: str, lease: ClaimLease, now_ms: float) -> None:
         """Its worker died, or is as good as dead: what it had not settled runs again."""
         self._forget(attempt, lease)
         share = lease.share
@@ -190,7 +256,7 @@ class Partition:
                 self.tally["failed"] += share.lose((lease.chunk, lease.start + offset))
         self._put(share, now_ms)
 
-    def _forget(self, attempt: str, lease: Lease) -> None:
+    def _forget(self, attempt: str, lease: ClaimLease) -> None:
         del self.leases[attempt]
         self.suspects_running -= lease.suspect
 
@@ -237,7 +303,7 @@ class Partition:
         cost_us = self._cost_us(share)
         attempt = f"{request.attempt}:{len(slices)}"
         until_ms = now_ms + request.lease_ms
-        self.leases[attempt] = Lease(
+        self.leases[attempt] = ClaimLease(
             share, chunk, start, RUNNING * count, until_ms, cost_us, suspect
         )
         self.suspects_running += suspect
@@ -309,7 +375,7 @@ class Partition:
             share.delay(place, now_ms + why.delay_ms, why.counted and mark == RETRY)
             self.tally["retried"] += mark == RETRY
 
-    def _correct(self, lease: Lease, used_us: int, settled: int, started: int) -> None:
+    def _correct(self, lease: ClaimLease, used_us: int, settled: int, started: int) -> None:
         """Tenants were charged what their items were thought to cost; now it is known."""
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
         self.tally["used_us"] += used_us

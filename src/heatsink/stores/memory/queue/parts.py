@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from heatsink.bulk.batch import Batch, PartEnd
-from heatsink.bulk.items import digest_of, digests_added
-from heatsink.bulk.spans import Gap
+from heatsink.bulk.items import Gap, digest_of, digests_added
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
 
 LOSSES_MAX = 3

@@ -9,8 +9,8 @@ from copy import copy
 from typing import Self
 
 from heatsink.bulk.batch import Batch, PartEnd
-from heatsink.bulk.slot_time import SlotTime, Witness, time_after
-from heatsink.bulk.spans import Gap
+from heatsink.bulk.items import Gap
+from heatsink.bulk.slot_time import SlotTime, SlotWitness, time_after
 from heatsink.bulk.store import (
     Chores,
     Chunk,
@@ -24,9 +24,9 @@ from heatsink.bulk.store import (
     PartitionLoad,
     Verb,
 )
-from heatsink.clock import Clock
+from heatsink.primitives.clock import Clock
 
-from .partition import Partition
+from .partition import QueuePartition
 
 
 class MemoryBell:
@@ -59,11 +59,11 @@ class Timed:
     Views share all else: what changes is never put into a field anew.
     """
 
-    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
+    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         self._clock = clock
-        self._witness = witness or Witness(clock)
+        self._witness = witness or SlotWitness(clock)
 
-    def seen_by(self, witness: Witness) -> Self:
+    def seen_by(self, witness: SlotWitness) -> Self:
         view = copy(self)
         view._witness = witness
         return view
@@ -77,9 +77,9 @@ class Timed:
 
 
 class MemoryQueue(Timed):
-    def __init__(self, clock: Clock, witness: Witness | None = None) -> None:
+    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         super().__init__(clock, witness)
-        self.partitions: defaultdict[int, Partition] = defaultdict(Partition)
+        self.partitions: defaultdict[int, QueuePartition] = defaultdict(QueuePartition)
         self.bells: list[MemoryBell] = []
 
     def seen_ms(self, partition: int) -> float:

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from importlib.resources import files
 from random import Random
 
-from heatsink.clock import Clock
-from heatsink.isolate.store import HOME_MAX, HomeEntry, slot_of
+from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import parse
 from heatsink.stores.redis.connection import Connection, Word
+from heatsink.timelines.store import HOME_MAX, HomeEntry, slot_of
 
 KEEP_S = 30 * 86_400
 TIMEOUT_S = 2.0

@@ -5,21 +5,16 @@ from __future__ import annotations
 from random import Random
 
 from heatsink.bulk.bulk import BulkSettings
-from heatsink.bulk.slot_time import Witness
+from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
-from heatsink.checks import check_number
-from heatsink.clock import Clock
-from heatsink.stores.redis.keys import Keys
-from heatsink.stores.redis.soft import RedisSoft
+from heatsink.primitives.checks import check_number
+from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.address import RedisKeys
+from heatsink.stores.redis.news import RedisSoft
 
-from .batches import RedisBatches
-from .bell import RedisBell
-from .durability import RedisBarrier
-from .fleet import RedisFleet
-from .health import Doctor
-from .keys import QueueKeys
-from .limits import RedisLimits
-from .places import Places
+from .durability import Doctor, RedisBarrier
+from .homes import RedisBatches, RedisBell, RedisFleet, RedisLimits
+from .keys import QueueKeys, QueuePlaces
 from .queue import RedisQueue
 from .scripts import Now, SlotClock, server_time
 
@@ -43,10 +38,10 @@ def open_queue(
     Ended parts are kept for `keep_s`. `now_ms` is for tests: the clock of the server.
     """
     keys = QueueKeys(settings.stage)
-    homes = Places(url, clock, rng, settings.places)
+    homes = QueuePlaces(url, clock, rng, settings.places)
     keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
     barrier = RedisBarrier(homes, keys, clock, settings.durability, settings.replicas)
-    time = SlotClock(Witness(clock), now_ms)
+    time = SlotClock(SlotWitness(clock), now_ms)
     queue = RedisQueue(homes, keys, keep_ms, time)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 
@@ -62,7 +57,7 @@ def open_queue(
         limits=RedisLimits(homes.home, keys, time),
         fleet=RedisFleet(homes.home, keys, queue, time),
         bell=bell,
-        soft=RedisSoft(homes.home, Keys(keys.soft)),
+        soft=RedisSoft(homes.home, RedisKeys(keys.soft)),
         barrier=barrier,
         health=Doctor(homes, clock).examine,
         open=barrier.verify,

@@ -24,6 +24,8 @@ acknowledge (`replicas`):
 
 By default as many have to acknowledge as are connected: all of them while all is well, and fewer,
 rather than none, while one is down.
+
+How the servers of a queue are doing.
 """
 
 from __future__ import annotations
@@ -35,16 +37,15 @@ from typing import Any, Literal, get_args
 from redis import exceptions
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.store import PartCounts
-from heatsink.checks import shown
-from heatsink.clock import Clock
+from heatsink.bulk.store import LEGACY, PartCounts, ServerHealth
 from heatsink.errors import HeatsinkError, InvalidSetting, Misconfigured, NoAccess, Unavailable
-from heatsink.stores.redis.address import Address
+from heatsink.primitives.checks import shown
+from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.address import RedisAddress
 from heatsink.stores.redis.connection import Connection, Word, open_driver
 
-from .batches import record_of
-from .keys import QueueKeys
-from .places import Places
+from .homes import record_of
+from .keys import QueueKeys, QueuePlaces
 from .queue import COUNTED, counts_of
 
 Durability = Literal["fsync", "relaxed"]
@@ -68,7 +69,7 @@ class RedisBarrier:
 
     def __init__(
         self,
-        places: Places,
+        places: QueuePlaces,
         keys: QueueKeys,
         clock: Clock,
         durability: Durability = "fsync",
@@ -83,7 +84,7 @@ class RedisBarrier:
         self._clock = clock
         self._asks = durability == "fsync"
         self._replicas = replicas
-        self._servers: dict[Address, _Server] = {}
+        self._servers: dict[RedisAddress, _Server] = {}
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
         reads = []
@@ -102,7 +103,7 @@ class RedisBarrier:
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
         """In the order of the reads, whatever servers they are on."""
-        by_node: dict[Address, list[int]] = {}
+        by_node: dict[RedisAddress, list[int]] = {}
         for number, (connection, key, _) in enumerate(reads):
             (node,) = await connection.nodes(key)
             by_node.setdefault(node, []).append(number)
@@ -115,7 +116,7 @@ class RedisBarrier:
             answers.update(zip(numbers, found, strict=True))
         return [answers[number] for number in range(len(reads))]
 
-    def _server(self, node: Address) -> _Server:
+    def _server(self, node: RedisAddress) -> _Server:
         if node not in self._servers:
             self._servers[node] = _Server(node, self._clock, self._asks, self._replicas)
         return self._servers[node]
@@ -144,7 +145,7 @@ class RedisBarrier:
 class _Server:
     """One server. Reads that come while its pipelines are under way share the next pipeline."""
 
-    def __init__(self, node: Address, clock: Clock, asks: bool, replicas: int | None) -> None:
+    def __init__(self, node: RedisAddress, clock: Clock, asks: bool, replicas: int | None) -> None:
         self._node = node
         self._clock = clock
         self._asks = asks
@@ -319,7 +320,7 @@ def _is_ok(about: Mapping[str, Any]) -> bool:
     return bool(about["aof_last_write_status"] == "ok")
 
 
-def _unsure(node: Address, error: Exception) -> HeatsinkError:
+def _unsure(node: RedisAddress, error: Exception) -> HeatsinkError:
     if isinstance(error, exceptions.AuthenticationError):
         return NoAccess(
             f"Redis at {node} refuses the user or the password: check the URL of the queue"
@@ -330,3 +331,56 @@ def _unsure(node: Address, error: Exception) -> HeatsinkError:
         )
     reason = type(error).__name__
     return Unavailable(f"Redis at {node} did not confirm its fsync ({reason}): retry later")
+
+
+PINGS = 3  # the quickest counts: the others may have waited for us
+
+
+class Doctor:
+    """Asks each Redis once; `partitions` is how many there are."""
+
+    def __init__(self, places: QueuePlaces, clock: Clock) -> None:
+        self._places = places
+        self._clock = clock
+
+    async def examine(self, partitions: int) -> list[ServerHealth]:
+        by_address: dict[RedisAddress, list[int]] = {a: [] for a in self._places.addresses}
+        for partition in (LEGACY, *range(partitions)):
+            by_address[self._places.address(partition)].append(partition)
+        return list(
+            await asyncio.gather(*(self._ask(a, tuple(held)) for a, held in by_address.items()))
+        )
+
+    async def _ask(self, address: RedisAddress, partitions: tuple[int, ...]) -> ServerHealth:
+        connection = self._places.at(address)
+        facts = await _info(connection)
+        return ServerHealth(
+            place=str(address),
+            cpu_used_s=facts.get("used_cpu_sys", 0.0) + facts.get("used_cpu_user", 0.0),
+            memory=int(facts.get("used_memory", 0)),
+            memory_max=int(facts.get("maxmemory", 0)),
+            latency_ms=min([await self._ping_ms(connection) for _ in range(PINGS)]),
+            partitions=partitions,
+        )
+
+    async def _ping_ms(self, connection: Connection) -> float:
+        began_s = self._clock.monotonic_s()
+        await connection.run("PING")
+        return (self._clock.monotonic_s() - began_s) * 1000
+
+
+async def _info(connection: Connection) -> dict[str, float]:
+    """The numbers of INFO. A cluster answers for each node: the busiest counts."""
+    found: dict[str, float] = {}
+    for section in ("cpu", "memory"):
+        answer = await connection.run("INFO", section)
+        nodes = answer.values() if _is_by_node(answer) else [answer]
+        for node in nodes:
+            for name, value in node.items():
+                if isinstance(value, int | float):
+                    found[name] = max(found.get(name, 0.0), float(value))
+    return found
+
+
+def _is_by_node(answer: dict[str, object]) -> bool:
+    return any(isinstance(value, dict) for value in answer.values())

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from heatsink.bulk.batch import Batch, PartEnd
-from heatsink.bulk.spans import Gap
+from heatsink.bulk.items import Gap
 from heatsink.bulk.store import (
     Chores,
     Chunk,
@@ -30,8 +30,7 @@ from heatsink.bulk.store import (
 )
 from heatsink.stores.redis.connection import Word
 
-from .keys import QueueKeys, handle
-from .places import Places
+from .keys import QueueKeys, QueuePlaces, handle
 from .scripts import Script, SlotClock
 
 _SHARED = ("clock", "state", "rotation", "items", "load")
@@ -67,7 +66,7 @@ COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
 class RedisQueue:
-    def __init__(self, places: Places, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
+    def __init__(self, places: QueuePlaces, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
         self._places = places
         self._keys = keys
         self._keep_ms = keep_ms

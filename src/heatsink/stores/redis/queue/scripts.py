@@ -7,7 +7,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from heatsink.bulk.slot_time import Witness
+from heatsink.bulk.slot_time import SlotWitness
 from heatsink.stores.redis.connection import Connection, Refused, Word
 
 Now = Callable[[], float]
@@ -21,7 +21,7 @@ def server_time() -> float:
 class SlotClock:
     """What scripts are told of the time: the server's if it is a test's, and what we know of it."""
 
-    def __init__(self, witness: Witness, now_ms: Now = server_time) -> None:
+    def __init__(self, witness: SlotWitness, now_ms: Now = server_time) -> None:
         self._witness = witness
         self._now_ms = now_ms
 

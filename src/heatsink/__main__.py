@@ -1,0 +1,5 @@
+"""`python -m heatsink` is `heatsink`."""
+
+from heatsink.cli import main
+
+main()

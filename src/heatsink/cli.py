@@ -1,0 +1,307 @@
+"""The command line: `heatsink --help`."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, NoReturn
+
+try:
+    import click
+except ImportError as missing:
+    raise SystemExit(
+        f"heatsink: the command line needs {missing.name}: pip install 'heatsink[server]'"
+    ) from None
+
+import msgspec
+
+from heatsink.bulk.scaling.load import WorkerRules
+from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.emulator.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
+from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, Misconfigured, NotFound
+from heatsink.lab.bench import bench
+from heatsink.lab.commands import lab
+from heatsink.lab.demo.command import demo
+from heatsink.lab.plan.command import plan
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.bulk import bulk
+from heatsink.server.commands.configuration import (
+    PORTS,
+    PREFIX,
+    WORD,
+    Number,
+    allow_host_option,
+    bucket_units_option,
+    completion,
+    config_option,
+    json_option,
+    log_json_option,
+)
+from heatsink.server.commands.doctor import doctor
+from heatsink.server.commands.operator import decisions, explain, hot, pin, unpin
+from heatsink.server.commands.serve import config_command, serve_command
+from heatsink.server.commands.top import top
+from heatsink.server.commands.worker import worker
+from heatsink.server.shell import announce, set_up
+
+from . import __version__
+
+NOT_DONE, WRONG_USE, INTERRUPTED = 1, 2, 130  # WRONG_USE as click has it
+PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
+
+
+class Commands(click.Group):
+    """Says what went wrong in one line, and nothing at all on Ctrl-C."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeatsinkError as error:
+            _give_up(ctx, error)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except ExceptionGroup as group:
+            ours, others = group.split(HeatsinkError)
+            if ours is None or others is not None:
+                raise
+            _give_up(ctx, ours)
+
+
+def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    click.echo(f"heatsink: {error}", err=True)
+    ctx.exit(WRONG_USE if _is_wrong_use(error) else NOT_DONE)
+
+
+def _is_wrong_use(error: Exception) -> bool:
+    """The same command can never succeed, whatever becomes of the store, the port or the batch."""
+    return isinstance(error, InvalidInput) and not isinstance(error, NotFound | Misconfigured)
+
+
+CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": PREFIX,
+    "show_default": True,
+}
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="heatsink")
+def main() -> None:
+    """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
+
+
+@main.command()
+@click.argument("url")
+@click.option("--rebuild", is_flag=True, help="Make lost epochs anew from the rows.")
+@click.option(
+    "--reset-closed-time",
+    "reset",
+    is_flag=True,
+    help="After a wrong clock: take the closed time back to now (SQLite, all processes stopped).",
+)
+@json_option
+def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
+    """Verify that every row of the store at URL is where its layout puts it."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from heatsink.server.commands.fsck import run_fsck, run_reset
+
+    if rebuild and reset:
+        raise InvalidSetting("--rebuild and --reset-closed-time are two repairs: one at a time")
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.completed:,} rows looked at"), TimeElapsedColumn()
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
+        rows = bar.add_task("", total=None)
+        clock, tick = SystemClock(), lambda: bar.advance(rows)
+        run = run_reset(url, clock, tick) if reset else run_fsck(url, rebuild, clock, tick)
+        outcome = asyncio.run(run)
+    click.echo(outcome.as_json() if as_json else str(outcome))
+    if not outcome.findings.clean:
+        click.get_current_context().exit(1)
+
+
+@main.command()
+@config_option
+@click.option("--store", type=WORD, required=True, help="URL of the data store.")
+@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address of the endpoints.")
+@click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
+@click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
+@allow_host_option
+@click.option(
+    "--name",
+    default="",
+    show_default="the host's",
+    help="What this coordinator is called in the registry.",
+)
+@bucket_units_option
+@click.option(
+    "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
+)
+@click.option("--queue", type=WORD, help="URL of the queue whose workers are to be scaled.")
+@click.option("--stage", default="default", help="Of the queue: keeps deployments apart.")
+@click.option(
+    "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="How to scale."
+)
+@click.option(
+    "--workers-max", type=click.IntRange(8, 10_000), default=256, help="Workers of a partition."
+)
+@click.option(
+    "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Workers of all partitions."
+)
+@log_json_option
+def coordinator(
+    store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
+) -> None:
+    """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
+    from heatsink.bulk import BulkSettings
+    from heatsink.server.commands.coordinator import Endpoints, check_store, coordinate
+    from heatsink.server.shell import noting_signals
+
+    from . import BucketRules
+
+    set_up(options["log_json"])
+    check_store(store)
+    endpoints = Endpoints(host, port, token, options["allow_host"])
+    settings = {
+        "news": options["news"],
+        "name": options["name"],
+        "rules": BucketRules(
+            bucket_units_s=options["bucket_units"], cool_down_s=options["cool_down"]
+        ),
+        "queue": queue,
+        "bulk": BulkSettings(stage=options["stage"], durability="relaxed"),
+        "scaling": options["scaling"],
+        "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
+    }
+    with noting_signals() as noted:
+        asyncio.run(coordinate(store, endpoints, noted=noted, **settings))
+
+
+UNITS = Number(UNITS_MIN, UNITS_MAX)
+SECONDS = Number(0, SECONDS_MAX)
+SHOW = 0  # `--partitions` without a number
+
+
+@main.command()
+@config_option
+@click.option("--port", type=PORTS, default=8322, help="Port on this machine.")
+@click.option("--write-limit", type=UNITS, default=1e3, help="Units/s of a partition.")
+@click.option("--read-limit", type=UNITS, default=3e3, help="Units/s of a partition.")
+@click.option("--burst-seconds", type=SECONDS, default=300.0, help="What may be saved up.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(SHOW, PARTITIONS_MAX),
+    default=4,
+    is_flag=False,
+    flag_value=SHOW,
+    help="Partitions of a table on demand; without a number, list those of a running engine.",
+)
+@click.option(
+    "--adaptive/--no-adaptive", default=True, help="Lend throughput and split hot partitions."
+)
+@click.option("--split-after", type=SECONDS, default=600.0, help="Hot for so long, then split, s.")
+@click.option("--cool-down", type=SECONDS, default=60.0, help="Left alone after a split, s.")
+@click.option("--merge-after", type=SECONDS, help="Calm for so long, then merged, s; else never.")
+@click.option("--replica-lag", type=SECONDS, default=0.0, help="Staleness of weak reads, s.")
+@click.option(
+    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
+)
+@allow_host_option
+@log_json_option
+def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
+    """A DynamoDB-compatible engine in memory whose partitions run hot and adapt: for development.
+
+    A page at its address shows the partitions, live; so does `heatsink dynamo --partitions`.
+    """
+    if partitions == SHOW:
+        from heatsink.server.commands.partitions import show_partitions
+
+        show_partitions(f"http://127.0.0.1:{port}", SystemClock())
+        return
+
+    from heatsink.emulator.server import serve
+    from heatsink.emulator.settings import EngineSettings
+
+    settings = EngineSettings(
+        port=port,
+        write_limit=options["write_limit"],
+        read_limit=options["read_limit"],
+        burst_s=options["burst_seconds"],
+        partitions=partitions,
+        adaptive=options["adaptive"],
+        split_after_s=options["split_after"],
+        cool_down_s=options["cool_down"],
+        merge_after_s=options["merge_after"],
+        replica_lag_s=options["replica_lag"],
+        latency_s=latency / 1000,
+        allow_hosts=options["allow_host"],
+    )
+
+    def started(url: str) -> None:
+        text = f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)"
+        announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
+
+    set_up(log_json)
+    asyncio.run(serve(settings, SystemClock(), Random(), started))
+
+
+@main.group()
+def table() -> None:
+    """DynamoDB tables for Heatsink."""
+
+
+@table.command("create")
+@click.argument("url")
+@click.option(
+    "--write-units",
+    type=click.IntRange(1, PROVISIONED_MAX),
+    help="Provision so many; else on demand.",
+)
+@json_option
+def create_table(url: str, write_units: int | None, as_json: bool) -> None:
+    """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
+    from heatsink.server.commands.fsck import create
+
+    asyncio.run(create(url, write_units, SystemClock()))
+    click.echo('{"made":true}' if as_json else "The table is made.")
+
+
+@main.command()
+@click.argument("url")
+@click.argument("table_name", metavar="TABLE")
+@click.option("--complete", is_flag=True, help="Nobody writes TABLE without Heatsink any more.")
+@json_option
+def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
+    """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
+
+    URL names the store of Heatsink's registry. TABLE is beside it, or a URL says where:
+    dynamodb://chat?region=eu-west-1. Say --complete when the last program that writes the table
+    without Heatsink is gone; rows that it wrote stay readable.
+    """
+    from heatsink.boto.places import adopt as adopt_table
+    from heatsink.server.commands.fsck import name_of_existing
+
+    async def run() -> tuple[str, float]:
+        name = await name_of_existing(table_name, url, SystemClock())
+        return name, await adopt_table(url, name, complete, SystemClock())
+
+    name, since_ms = asyncio.run(run())
+    if as_json:
+        since = None if since_ms == float("inf") else int(since_ms)
+        click.echo(msgspec.json.encode({"table": name, "complete_from_ms": since}).decode())
+    elif since_ms == float("inf"):
+        click.echo(f"{name}: adoption is not complete; reads ask the bare keys too.")
+    else:
+        click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
+
+
+for command in (demo, bulk, lab, plan, worker, serve_command, config_command, bench):
+    main.add_command(command)
+for command in (top, hot, explain, pin, unpin, decisions, doctor, completion):
+    main.add_command(command)

@@ -1,0 +1,208 @@
+"""The queue of bulk actions, put together: for applications, workers and the command line.
+
+Homes that are tried again as rows are: their Redis may be away for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from os import getpid
+from pathlib import Path
+from random import Random
+from socket import gethostname
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
+from heatsink.bulk.bulk import Bulk, BulkSettings
+from heatsink.bulk.store import QueueStores
+from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.errors import Conflict, InvalidSetting, Misconfigured
+from heatsink.primitives.chance import fresh_random
+from heatsink.primitives.checks import check_kind, shown
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.ids import COUNTER_BITS, TAIL_BITS, IdScheme
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.log import Log
+from heatsink.stores.embedded import join
+from heatsink.stores.memory.messages import MemoryHomes
+from heatsink.stores.memory.queue import MemoryQueueServer
+from heatsink.timelines.store import HomeEntry, HomeStore
+from heatsink.timelines.timelines import FAN_OUT, push_handler
+
+from .instruments import NONE, Instruments
+from .urls import check_memory, check_slashes
+
+EXAMPLES = "redis://host:6379, embedded:///folder or memory://"
+
+
+class Queue:
+    """`async with connect_queue(url) as queue`: `queue.bulk` submits, `queue.worker` runs."""
+
+    def __init__(
+        self,
+        stores: QueueStores,
+        homes: HomeStore,
+        settings: BulkSettings,
+        clock: Clock,
+        rng: Random,
+        instruments: Instruments = NONE,
+    ) -> None:
+        self.bulk = Bulk(stores, settings, clock, rng)
+        instruments.bulk(self.bulk)
+        self._instruments = instruments
+        self.stores = stores
+        self.homes = homes
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+
+    def worker(
+        self, actions: Actions, *, name: str = "", once: Once = no_store, **settings: Any
+    ) -> Consumer:
+        """Runs these actions: `await worker.run()`. `settings` are those of `ConsumerSettings`."""
+        check_kind("actions", actions, Actions)
+        who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
+        chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
+        table = actions.and_also(Action(FAN_OUT, push_handler(self.homes), max_attempts=100))
+        table = self._instruments.actions(table, self.bulk)
+        return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
+
+    async def __aenter__(self) -> Queue:
+        try:
+            await self.bulk.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Whoever submits, waits or works meanwhile ends with `Closed`."""
+        self.bulk.close()
+        await self.stores.close()
+
+
+def connect_queue(
+    url: str,
+    settings: BulkSettings | None = None,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+    instruments: Instruments = NONE,
+) -> Queue:
+    """Bulk actions without a data store beside them."""
+    settings, clock = settings or BulkSettings(), clock or SystemClock()
+    rng = rng or fresh_random()
+    stores, homes = _open_stores(url, settings, clock, rng)
+    return Queue(stores, homes, settings, clock, rng, instruments)
+
+
+def default_queue(store_url: str) -> str:
+    """What `queue` is when it is not named: as lasting and as private as the data store."""
+    parts = urlsplit(store_url)
+    if parts.scheme == "memory":
+        return "memory://"
+    if parts.scheme == "sqlite":
+        return f"embedded:///{parts.path[1:]}-queue"
+    raise InvalidSetting("queue must name a Redis for bulk actions, like redis://host:6379")
+
+
+def _open_stores(
+    url: str, settings: BulkSettings, clock: Clock, rng: Random
+) -> tuple[QueueStores, HomeStore]:
+    if not isinstance(url, str):
+        raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        check_memory("queue", url)
+        if url != "memory://":
+            raise InvalidSetting("queue must be memory:// with nothing behind it")
+        return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
+    try:
+        from heatsink.stores.redis.homes import RedisHomes
+        from heatsink.stores.redis.queue import open_queue
+    except ImportError:
+        raise Misconfigured("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+    membership = None
+    if scheme == "embedded":
+        membership = join(embedded_folder(url))
+        url = membership.url
+    stores = open_queue(url, clock, rng, settings)
+    homes = RedisHomes(url, settings.stage, clock, rng)
+
+    async def close() -> None:
+        await homes.close()
+        await stores.close()
+        if membership is not None:
+            membership.leave()
+
+    return replace(stores, close=close), homes
+
+
+def embedded_folder(url: str) -> Path:
+    """Of an embedded queue. What names another folder than it seems to is refused."""
+    check_slashes("queue", url)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise InvalidSetting("queue has parts that an embedded one does not read: remove ? and #")
+    if parts.path.strip("/") == "":
+        raise InvalidSetting("queue must name a folder, as in embedded:///queue")
+    return Path(parts.path[1:])
+
+
+def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
+    known = ConsumerSettings.__struct_fields__
+    for name in values:
+        if name not in known:
+            raise InvalidSetting(f"worker() has no setting {name!r}: it takes {', '.join(known)}")
+    return ConsumerSettings(**values)
+
+
+def once_in(log: Log, ids: IdScheme) -> Once:
+    """Effects in the data store, once per item: the item itself decides the row's id."""
+
+    async def once(context: Context, key: str, body: bytes, before: int) -> None:
+        text = f"{context.idempotency_key}\0{key}\0{before}".encode()
+        number = int.from_bytes(blake2b(text, digest_size=16, person=b"once").digest(), "big")
+        counter, tail = number % (1 << COUNTER_BITS), (number >> 64) % (1 << TAIL_BITS)
+        raw = ids.from_parts(context.submitted_ms, counter, tail)
+        try:
+            await log.append(key, body, id=ids.value(raw))
+        except Conflict:
+            return  # an earlier attempt appended something else, and that stays
+
+    return once
+
+
+Result = TypeVar("Result")
+
+
+class PatientHomes:
+    """All of a home's changes are safe to repeat."""
+
+    def __init__(self, homes: HomeStore, backoff: Backoff) -> None:
+        self._homes = homes
+        self._backoff = backoff
+
+    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        await self._call(lambda: self._homes.push(users, entry))
+
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
+        return await self._call(lambda: self._homes.page(user, below, limit))
+
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        await self._call(lambda: self._homes.fill(users, entries, built))
+
+    async def drop(self, user: str, author: str) -> None:
+        await self._call(lambda: self._homes.drop(user, author))
+
+    async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
+        """Once: a post must not wait for a guess."""
+        return await self._homes.looked_at_s(users)
+
+    async def _call(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        return await self._backoff.call(attempt, "", self._backoff.deadline_s())

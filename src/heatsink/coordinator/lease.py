@@ -1,0 +1,208 @@
+"""Which coordinator leads: a lease on META, with a fencing term.
+
+The leader raises META's `beat`; a standby that sees the same term and beat for a whole lease, by
+its own monotonic clock, takes the next term. No two machines compare clocks. A leader that was
+stopped for a while may believe for a moment that it still leads; the term in every append's
+condition is what makes that harmless.
+
+Who leads, or since when nobody does: what operators are told.
+
+META names the last leader also after that process has died, so the name alone proves nothing: a
+leader is one whose lease has not run out, by the store's clock.
+
+What the log hears of a coordinator's turns, of which there are ten a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from heatsink.errors import Deposed, HeatsinkError, Outdated, Retryable
+from heatsink.primitives.checks import check_number
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import LeaseStore, Meta
+
+LEASE_S = 3.0
+BEATS_PER_LEASE = 4
+
+
+class Lease:
+    def __init__(
+        self,
+        store: LeaseStore,
+        holder: str,
+        clock: Clock,
+        lease_s: float = LEASE_S,
+        fleet_now_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`fleet_now_s` is the time by the store's clock, for the end of the lease in META."""
+        check_number("lease_s", lease_s, 0.1, 3600)
+        self.term: int | None = None
+        self.servers = 1
+        self.holder = holder
+        self._store = store
+        self._clock = clock
+        self._lease_s = lease_s
+        self._fleet_now_s = fleet_now_s or clock.now_s
+        self._beaten_s = 0.0
+        self._is_asking = False
+        self._seen: Meta | None = None
+        self._seen_s = 0.0
+
+    def _until_ms(self, lasts_s: float) -> int:
+        return int((self._fleet_now_s() + lasts_s) * 1000)
+
+    async def hold(self) -> bool:
+        """Renew the lease or try to get it. True while this coordinator leads."""
+        if self.term is None:
+            await self._watch()
+        elif self._clock.monotonic_s() - self._beaten_s >= self._lease_s / BEATS_PER_LEASE:
+            await self._renew()
+        return self.term is not None
+
+    async def _renew(self) -> None:
+        assert self.term is not None
+        asked_s = self._clock.monotonic_s()
+        try:
+            await self._store.beat(self.term, self.servers, self._until_ms(self._lease_s))
+            self._beaten_s = asked_s
+        except Deposed:
+            self.term = None
+        except Retryable:
+            if asked_s - self._beaten_s > self._lease_s:
+                self.term = None
+
+    async def _watch(self) -> None:
+        asked_s = self._clock.monotonic_s()
+        meta = (await self._store.meta()).meta
+        if self._seen is None or (meta.term, meta.beat) != (self._seen.term, self._seen.beat):
+            self._seen, self._seen_s = meta, asked_s
+        if meta.leader == self.holder:
+            self._start(meta)  # our own `lead`, whose answer was lost
+        elif not meta.leader or asked_s - self._seen_s >= self._lease_s:
+            await self._take(meta)
+
+    async def _take(self, meta: Meta) -> None:
+        self._is_asking = True
+        try:
+            until_ms = self._until_ms(self._lease_s)
+            self._start(await self._store.lead(meta, self.holder, until_ms))
+        except Outdated:
+            self._seen, self._is_asking = None, False
+
+    def _start(self, meta: Meta) -> None:
+        self.term, self._beaten_s, self._seen = meta.term, self._clock.monotonic_s(), None
+        self._is_asking = False
+
+    async def resign(self) -> None:
+        """Let the standby lead at once. Best effort: a lost resignation only costs a lease.
+
+        Whoever was cancelled while it asked for the lead may have got it.
+        """
+        if self.term is None and not self._is_asking:
+            return
+        self.term = None
+        try:
+            meta = (await self._store.meta()).meta
+            if meta.leader == self.holder:
+                await self._store.lead(meta, "", self._until_ms(0))
+        except (Retryable, Outdated):
+            pass
+
+
+CURE = (
+    "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
+    "new pins wait"
+)
+
+
+class Leadership(msgspec.Struct, frozen=True):
+    """Who leads at `now_ms`, a time of the store's clock."""
+
+    last: str
+    """Who led last; empty if that one gave its lease back, or nobody ever led."""
+    until_ms: int
+    """Until when the lease lasts, or lasted; 0 if nobody ever led."""
+    now_ms: int
+
+    @property
+    def leader(self) -> str:
+        """Empty: nobody leads."""
+        return self.last if self.now_ms <= self.until_ms else ""
+
+    @property
+    def leaderless_s(self) -> float:
+        """For how long nobody has led: 0 while somebody does, infinite if nobody ever did."""
+        if self.leader:
+            return 0.0
+        return max(self.now_ms - self.until_ms, 0) / 1000 if self.until_ms else float("inf")
+
+    @property
+    def vacancy(self) -> str | None:
+        """Since when and why nobody leads, in words; None while somebody leads."""
+        if self.leader:
+            return None
+        if not self.until_ms:
+            return "nobody has led yet"
+        since = datetime.fromtimestamp(self.until_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        why = f"; the lease of {self.last} ran out" if self.last else ""
+        return f"nobody leads since {since} UTC ({self.leaderless_s:,.0f} s ago{why})"
+
+
+def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
+    """`led_until_ms`: until when somebody leads for sure, whatever META said when it was read."""
+    return Leadership(meta.leader, max(meta.lease_ms, led_until_ms), now_ms)
+
+
+logger = logging.getLogger("heatsink")
+reigns = logging.getLogger("heatsink.lead")
+EVERY_S = 10.0
+
+
+class TurnLog:
+    """The first failure at once, then every ten seconds how many more, and that it is over.
+
+    What comes and goes is told no more often than what stays. Whether it leads is told each time
+    that it changes.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_s = float("-inf")
+        self._untold = 0
+        self._is_told = False
+        self._term: int | None = None
+
+    def note(self, error: HeatsinkError | None, term: int | None) -> None:
+        """The outcome of a turn: how it failed, or None; and the term in which this one leads."""
+        if term != self._term:
+            self._note_reign(term)
+        if error is not None:
+            self._note_failure(error)
+        elif self._is_told:
+            logger.warning("turns of the coordinator succeed again; %d more failed", self._untold)
+            self._untold, self._is_told = 0, False
+
+    def _note_reign(self, term: int | None) -> None:
+        if term is None:
+            message = f"another coordinator may lead now: term {self._term} is over"
+            reigns.info(message, extra={"event": "led", "fields": {"term": self._term}})
+        else:
+            message = f"this coordinator leads now, in term {term}"
+            reigns.info(message, extra={"event": "leads", "fields": {"term": term}})
+        self._term = term
+
+    def _note_failure(self, error: HeatsinkError) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s < EVERY_S:
+            self._untold += 1
+            return
+        if self._untold:
+            logger.warning("%d more turns of the coordinator failed: %s", self._untold + 1, error)
+        else:
+            logger.warning("a turn of the coordinator failed: %s", error)
+        self._told_s, self._untold, self._is_told = now_s, 0, True

@@ -1,0 +1,210 @@
+"""The control loop for queue workers, put together: what a coordinator turns while it leads.
+
+When it is time to give partitions a Redis of their own.
+
+A Redis runs its commands on one core. Near the end of that core everything on it gets slower, so
+the advice comes while there is room to act: well before, and only if it stays that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation
+from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
+from heatsink.bulk.store import PartitionLoad, QueueStores, ServerHealth
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import PIN, Decision, for_key
+
+from .loops import ControlLoop, Coordinator
+
+CPU_MAX = 0.6  # of one core
+MEMORY_MAX = 0.75  # of maxmemory
+LATENCY_MS_MAX = 10.0
+READINGS = 5  # in a row
+OWN_REDIS = "own_redis"
+
+
+class Advisor:
+    """Readings in, advice out: `redis:host:6379 · own_redis · 8 · "72 % of a core …"`."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, float]] = {}
+        self._streaks: dict[str, int] = {}
+        self._advised: set[str] = set()
+
+    def advise(self, time_s: float, servers: Sequence[ServerHealth]) -> list[Decision]:
+        decisions = []
+        for server in servers:
+            reason = self._trouble(time_s, server)
+            self._streaks[server.place] = self._streaks.get(server.place, 0) + 1 if reason else 0
+            decisions += self._change(server, reason)
+        return decisions
+
+    def _trouble(self, time_s: float, server: ServerHealth) -> str:
+        before = self._last.get(server.place)
+        self._last[server.place] = time_s, server.cpu_used_s
+        if before is not None and time_s > before[0]:
+            share = (server.cpu_used_s - before[1]) / (time_s - before[0])
+            if share > CPU_MAX:
+                return f"it uses {share:.0%} of a core"
+        if server.memory_max and server.memory > MEMORY_MAX * server.memory_max:
+            return f"it uses {server.memory / server.memory_max:.0%} of its maxmemory"
+        if server.latency_ms > LATENCY_MS_MAX:
+            return f"it takes {server.latency_ms:.0f} ms to answer"
+        return ""
+
+    def _change(self, server: ServerHealth, reason: str) -> list[Decision]:
+        subject, is_advised = f"redis:{server.place}", server.place in self._advised
+        if self._streaks[server.place] >= READINGS and not is_advised:
+            self._advised.add(server.place)
+            half = max(len(server.partitions) // 2, 1)
+            text = (
+                f"{reason} for {READINGS} readings: put half of its partitions elsewhere (places)"
+            )
+            return [Decision(subject, OWN_REDIS, half, text)]
+        if not reason and is_advised:
+            self._advised.discard(server.place)
+            return [Decision(subject, OWN_REDIS, None, "it has room again")]
+        return []
+
+
+logger = logging.getLogger("heatsink")
+TURN_S = 1.0
+HEALTH_S = 10.0
+REPEAT_S = 30.0
+PIN_PREFIX = "~workers/"  # pins of partitions, among those of keys
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """A queue partition now. `target` is what was decided, as far as this process knows."""
+
+    number: int
+    load: PartitionLoad
+    target: Decision | None
+    pin: Decision | None
+
+
+def is_worker_pin(key: str) -> bool:
+    return key.startswith(PIN_PREFIX)
+
+
+def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
+    """As a decision of the registry: it outlives leaders and the queue's own memory."""
+    return for_key(f"{PIN_PREFIX}{partition}", PIN, workers, reason)
+
+
+async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad]:
+    await bulk.open()
+    numbers = range((await bulk.plan()).high_water)
+    loads = await asyncio.gather(*(stores.queue.load(number) for number in numbers))
+    return dict(zip(numbers, loads, strict=True))
+
+
+class QueueWatch:
+    """Reads every partition's load, decides worker targets, watches the servers below.
+
+    Targets are soft: whoever missed one, or came later, hears all of them again within `REPEAT_S`.
+    """
+
+    def __init__(
+        self,
+        stores: QueueStores,
+        bulk: Bulk,
+        policy: WorkerPolicy,
+        coordinator: Coordinator,
+        clock: Clock,
+        pins: Callable[[], Mapping[str, Decision]] = dict,
+    ) -> None:
+        self._stores = stores
+        self._bulk = bulk
+        self._coordinator = coordinator
+        self._all_pins = pins
+        self._clock = clock
+        self._loop = ControlLoop(self.observe, policy, self._wish)
+        self._advisor = Advisor()
+        self._targets: dict[tuple[str, str], Decision] = {}
+        self._wishes: dict[str, Decision] = {}
+        self._pinned: set[str] = set()
+        self._turned_s = self._examined_s = self._repeated_s = float("-inf")
+        self.latest: WorkerObservation | None = None
+
+    @property
+    def targets(self) -> list[Decision]:
+        return list(self._targets.values())
+
+    def target(self, partition: int) -> Decision | None:
+        return self._targets.get((f"partition:{partition}", WORKERS))
+
+    async def run_once(self) -> list[Decision]:
+        """One turn a second, however often the coordinator comes round."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._turned_s < TURN_S:
+            return []
+        self._turned_s = now_s
+        decided = await self._loop.run_once() + await self._follow_pins()
+        if now_s - self._examined_s >= HEALTH_S:
+            self._examined_s = now_s
+            decided += await self._publish(await self._advice(now_s))
+        if now_s - self._repeated_s >= REPEAT_S:
+            self._repeated_s = now_s
+            await self._say(self.targets)
+        return decided
+
+    async def observe(self) -> WorkerObservation:
+        loads = await read_loads(self._stores, self._bulk)
+        readings = {
+            number: PartitionReading(load, load.workers)
+            for number, load in loads.items()
+            if load.workers
+        }
+        self.latest = WorkerObservation(self._clock.monotonic_s(), readings)
+        return self.latest
+
+    async def _advice(self, now_s: float) -> list[Decision]:
+        partitions = (await self._bulk.plan()).high_water
+        advice = self._advisor.advise(now_s, await self._stores.health(partitions))
+        for decision in advice:
+            logger.warning("%s: %s", decision.subject, decision.reason)
+        return advice
+
+    async def _wish(self, decisions: list[Decision]) -> list[Decision]:
+        """What the policy wants holds where nobody has pinned anything."""
+        self._wishes |= {decision.subject: decision for decision in decisions}
+        return await self._publish([d for d in decisions if d.subject not in self._pins()])
+
+    def _pins(self) -> Mapping[str, Decision]:
+        return {
+            f"partition:{key.removeprefix(PIN_PREFIX)}": pin
+            for key, pin in self._all_pins().items()
+            if is_worker_pin(key)
+        }
+
+    async def _follow_pins(self) -> list[Decision]:
+        """Pins that are not in force yet; and where one is gone, the policy's last wish again."""
+        pins, news = self._pins(), []
+        for subject, pin in pins.items():
+            wanted = Decision(subject, WORKERS, pin.value, f"pinned: {pin.reason}")
+            if self._targets.get((subject, WORKERS)) != wanted:
+                news.append(wanted)
+        for subject in self._pinned - set(pins):
+            free = Decision(subject, WORKERS, None, "unpinned")
+            news.append(self._wishes.get(subject, free))
+        self._pinned = set(pins)
+        return await self._publish(news) if news else []
+
+    async def _publish(self, decisions: list[Decision]) -> list[Decision]:
+        for decision in decisions:
+            self._targets[decision.subject, decision.setting] = decision
+        await self._say(decisions)
+        return decisions
+
+    async def _say(self, decisions: list[Decision]) -> None:
+        term = self._coordinator.term
+        if decisions and term is not None:
+            await self._stores.soft.publish(decisions, term)

@@ -1,0 +1,209 @@
+"""Token buckets: a partition's ceiling, its share of the table, and the table itself.
+
+A request needs its partition's ceiling and the table's bucket, and passes if they hold what the
+smallest request costs, whatever it costs itself: a bucket may owe, and lets nobody through until
+that is paid. So a partition takes no more in the long run, and who needs much at once does not
+starve beside those who need little (docs/concepts/adaptive-capacity.md says where this comes from).
+
+The share says whose throughput it is: the partition's own, its savings (burst), or what others
+leave unused (lent). Without lending the share is a limit as well.
+
+What a partition may do, and how fast the store reacts when it runs hot.
+
+The defaults are DynamoDB's as far as they are documented:
+
+| setting | default | source |
+|---|---|---|
+| `write_units`, `read_units` | 1,000 and 3,000 | limit of a partition: Developer Guide, "Designing partition keys" |
+| `burst_s` | 300 | "retains up to 5 minutes (300 seconds) of unused capacity": "Burst and adaptive capacity" |
+| `ceiling_s` | 1 | burst "can't alleviate partition-level throttling": AWS re:Post, spiky workloads |
+| `lend` | on | adaptive capacity is on for every table, at once: "Burst and adaptive capacity" |
+| `hot_share` | 0.9 | split when traffic is "near" the partition's limit (AWS Database Blog, "Scaling DynamoDB", part 3): no figure is given |
+| `split_after_s` | 600 | "sustained" traffic; in part 2 of that series a hot partition stays as it is for the first ten minutes |
+| `cool_down_s` | 60 | none documented: CockroachDB's, one split of a range a minute |
+| `isolate_share` | 0.6 | none documented: clearly most, so that two equal keys are split, not isolated |
+| `merge_after_s` | never | "only split, never merged": part 3 |
+| `merge_share` | 0.5 | none documented: CockroachDB's, both sides together under half the limit |
+| `partitions_max` | 10,000 | none: a bound for memory |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from heatsink.primitives.checks import check_number, check_whole
+
+START_S = 1.0
+LEAST_WRITE, LEAST_READ = 1.0, 0.5  # what the smallest request costs
+Limit = Literal["partition", "key", "table"]
+Source = Literal["own", "burst", "lent"]
+
+
+class TableCapacity(msgspec.Struct, frozen=True):
+    """Units a second of the whole table; `None` is on demand, without such a limit."""
+
+    writes: float | None = None
+    reads: float | None = None
+
+
+class CapacityVerdict(msgspec.Struct, frozen=True):
+    """Accepted, and from what; or throttled, and by which limit."""
+
+    accepted: bool
+    source: Source = "own"
+    limit: Limit | None = None
+
+
+OWN, BURST, LENT = (
+    CapacityVerdict(True),
+    CapacityVerdict(True, "burst"),
+    CapacityVerdict(True, "lent"),
+)
+BY_TABLE, BY_PARTITION, BY_KEY = (
+    CapacityVerdict(False, limit="table"),
+    CapacityVerdict(False, limit="partition"),
+    CapacityVerdict(False, limit="key"),
+)
+
+
+class Bucket:
+    """Fills at a rate, up to what it holds; its level is below zero while it owes."""
+
+    __slots__ = ("_least", "_since_s", "level", "most", "rate")
+
+    def __init__(self, rate: float, holds_s: float, now_s: float, least: float) -> None:
+        self._least = least
+        self.rate = rate
+        self.most = max(rate * holds_s, 1.0)
+        self.level = min(max(rate * START_S, 1.0), self.most)
+        self._since_s = now_s
+
+    def filled(self, now_s: float) -> float:
+        """The level now."""
+        level = self.level + (now_s - self._since_s) * self.rate
+        most = self.most
+        self._since_s = now_s
+        self.level = level = min(level, most)
+        return level
+
+    def lets_pass(self, now_s: float) -> bool:
+        return self.filled(now_s) >= self._least
+
+    def resize(self, rate: float, holds_s: float, now_s: float) -> None:
+        """Go on at another rate with what is there."""
+        self.filled(now_s)
+        self.rate = rate
+        self.most = max(rate * holds_s, 1.0)
+        self.level = min(self.level, self.most)
+
+
+class Side:
+    """The reads or the writes of one partition: its buckets, and this window's counts."""
+
+    __slots__ = ("ceiling", "demand", "lent", "share", "taken", "throttles", "throttles_ever")
+
+    def __init__(self, ceiling: Bucket, share: Bucket | None) -> None:
+        self.ceiling = ceiling
+        self.share = share
+        self.demand = self.taken = self.lent = 0.0
+        self.throttles = self.throttles_ever = 0
+
+    def judge(
+        self, units: float, now_s: float, table: Bucket | None, lend: bool
+    ) -> CapacityVerdict:
+        """Whether every limit allows it. Nothing is taken yet."""
+        if table is not None and not table.lets_pass(now_s):
+            return BY_TABLE
+        if not self.ceiling.lets_pass(now_s):
+            return BY_PARTITION
+        share = self.share
+        if share is None:
+            return OWN
+        if share.filled(now_s) >= units or (not lend and share.lets_pass(now_s)):
+            return OWN if self.taken + units <= share.rate else BURST
+        return LENT if lend else BY_PARTITION
+
+    def record(self, units: float, table: Bucket | None, verdict: CapacityVerdict) -> None:
+        """Take what was accepted, and count."""
+        self.demand += units
+        if verdict.accepted:
+            self.give_back(-units, table, verdict)
+        else:
+            self.throttles += 1
+
+    def give_back(self, units: float, table: Bucket | None, verdict: CapacityVerdict) -> None:
+        self.ceiling.level += units
+        self.taken -= units
+        if table is not None:
+            table.level += units
+        if verdict is LENT:
+            self.lent -= units
+        elif self.share is not None:
+            self.share.level += units
+
+    @property
+    def throttles_so_far(self) -> int:
+        return self.throttles_ever + self.throttles
+
+    def refill(self, now_s: float) -> None:
+        self.ceiling.filled(now_s)
+        if self.share is not None:
+            self.share.filled(now_s)
+
+    def inherit(self, old: list[Side], part: float) -> None:
+        """Begin where the old ones were: no throughput is made by a change of partitions."""
+        self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
+        if self.share is not None:
+            saved = sum(one.share.level for one in old if one.share is not None)
+            self.share.level = min(saved * part, self.share.most)
+
+    def end_window(self, now_s: float) -> None:
+        self.refill(now_s)
+        self.throttles_ever += self.throttles
+        self.demand = self.taken = self.lent = 0.0
+        self.throttles = 0
+
+
+UNITS_MIN, UNITS_MAX = 0.001, 1e9
+SECONDS_MAX = 1e6
+PARTITIONS_MAX = 100_000
+
+
+class SplitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits are units a second of one partition; a time of `None` means never.
+
+    `ceiling_s` is over how long a partition's limit is averaged, `burst_s` how much of its share of
+    the table it may save up. `split_after_s` is how long a partition must stay hot before it is
+    split, `cool_down_s` how long it is then left alone.
+    """
+
+    write_units: float = 1_000.0
+    read_units: float = 3_000.0
+    burst_s: float = 300.0
+    ceiling_s: float = 1.0
+    lend: bool = True
+    hot_share: float = 0.9
+    split_after_s: float | None = 600.0
+    cool_down_s: float = 60.0
+    isolate_share: float = 0.6
+    merge_after_s: float | None = None
+    merge_share: float = 0.5
+    partitions_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in ("write_units", "read_units"):
+            check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
+        for name in ("burst_s", "ceiling_s", "cool_down_s"):
+            check_number(name, getattr(self, name), 0, SECONDS_MAX)
+        for name in ("split_after_s", "merge_after_s"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), 0, SECONDS_MAX)
+        check_number("hot_share", self.hot_share, 0.01, 1)
+        check_number("isolate_share", self.isolate_share, 0.5, 1)
+        check_number("merge_share", self.merge_share, 0, self.hot_share)
+        check_whole("partitions_max", self.partitions_max, 1, PARTITIONS_MAX)
+
+
+FIXED = SplitSettings(lend=False, split_after_s=None)

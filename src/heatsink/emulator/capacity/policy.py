@@ -1,0 +1,214 @@
+"""What to do about a hot partition, and why. Decided from what was measured, not from events.
+
+    hot for long enough ─┬─ it holds one key ──────────────▶ CannotHelp: spread the key
+                         ├─ no more partitions allowed ────▶ CannotHelp
+                         ├─ one key is most of the heat ───▶ Isolate that key
+                         └─ else ──────────────────────────▶ Split at the median of the heat
+    both neighbours calm for long enough ──────────────────▶ Merge
+
+Lending needs no decision: it happens with the request. `Lend` only tells of it.
+
+The heat inside one partition: which keys it comes from and where its middle lies.
+
+Heat is in partitions' worth: 1.0 is what one partition may do in a second. Keys are counted up to a
+bound; the coldest are then let go, and only the part of the range they lie in is remembered. Counts
+halve with every second, so that what is seen is the last few seconds.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from .limits import SplitSettings
+
+KEYS_MAX = 256
+BINS = 64
+NOTHING = 1e-6
+
+
+class HottestKey(NamedTuple):
+    """The hottest key of a partition, and how much of its heat is that key's."""
+
+    key: int
+    share: float
+
+
+class HeatSketch:
+    """Bounded: at most twice `KEYS_MAX` keys and `BINS` bins, whatever is added."""
+
+    __slots__ = ("_bins", "_start", "_width", "keys")
+
+    def __init__(self, start: int, end: int) -> None:
+        self._start = start
+        self._width = -(-(end - start) // BINS)
+        self._bins: dict[int, float] = {}
+        self.keys: dict[int, float] = {}
+
+    def add(self, key: int, heat: float) -> None:
+        keys = self.keys
+        keys[key] = keys.get(key, 0.0) + heat
+        if len(keys) > 2 * KEYS_MAX:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        by_heat = sorted(self.keys.items(), key=lambda item: item[1], reverse=True)
+        self.keys = dict(by_heat[:KEYS_MAX])
+        for key, heat in by_heat[KEYS_MAX:]:
+            place = self._start + (key - self._start) // self._width * self._width
+            self._bins[place] = self._bins.get(place, 0.0) + heat
+
+    def fade(self, elapsed_s: float) -> None:
+        """Time has passed: counts halve with every second of it."""
+        left = 0.5**elapsed_s
+        self.keys = _faded(self.keys, left)
+        self._bins = _faded(self._bins, left)
+
+    def points(self) -> list[tuple[int, float]]:
+        """Heat by place, in order. Keys that were let go lie at the beginning of their bin."""
+        merged = dict(self._bins)
+        for key, heat in self.keys.items():
+            merged[key] = merged.get(key, 0.0) + heat
+        return sorted(merged.items())
+
+    def hottest(self) -> HottestKey | None:
+        if not self.keys:
+            return None
+        key = max(self.keys, key=self.keys.__getitem__)
+        total = sum(self.keys.values()) + sum(self._bins.values())
+        return HottestKey(key, self.keys[key] / total)
+
+    def median(self) -> int | None:
+        """The place that leaves heat on both sides, as equal as can be; None if there is none."""
+        points = self.points()
+        total, before = sum(heat for _, heat in points), 0.0
+        best, place = total, None
+        for (_, heat), (following, _) in pairwise(points):
+            before += heat
+            if abs(total - 2 * before) < best:
+                best, place = abs(total - 2 * before), following
+        return place
+
+    def part(self, start: int, end: int) -> dict[int, float]:
+        """The keys of a range: what a new partition knows of its own heat."""
+        return {key: heat for key, heat in self.keys.items() if start <= key < end}
+
+
+def _faded(counts: dict[int, float], left: float) -> dict[int, float]:
+    return {place: heat * left for place, heat in counts.items() if heat > NOTHING}
+
+
+class Lend(msgspec.Struct, frozen=True, tag=True):
+    """The partition began to live on throughput that others leave unused."""
+
+    partition: int
+    reason: str
+
+
+class Split(msgspec.Struct, frozen=True, tag=True):
+    """Hashes from `at` on get a partition of their own."""
+
+    partition: int
+    at: int
+    reason: str
+
+
+class Isolate(msgspec.Struct, frozen=True, tag=True):
+    """The hash `key` gets a partition of its own."""
+
+    partition: int
+    key: int
+    reason: str
+
+
+class Merge(msgspec.Struct, frozen=True, tag=True):
+    """`partition` takes over the range of `other`, the next one."""
+
+    partition: int
+    other: int
+    reason: str
+
+
+class CannotHelp(msgspec.Struct, frozen=True, tag=True):
+    """The partition stays over its limit, and the store can do nothing more about it."""
+
+    partition: int
+    reason: str
+
+
+Change = Lend | Split | Isolate | Merge | CannotHelp
+
+
+class PartitionLook(msgspec.Struct, frozen=True):
+    """What was measured of one partition. `hot_for_s` and `calm_for_s` are without a break."""
+
+    number: int
+    is_one_key: bool
+    writes_s: float
+    reads_s: float
+    hot_for_s: float
+    calm_for_s: float
+    since_change_s: float
+    heat: HeatSketch
+
+
+def load(writes_s: float, reads_s: float, settings: SplitSettings) -> float:
+    """How full a partition is: 1.0 is its limit of writes or of reads, whichever is nearer."""
+    return max(writes_s / settings.write_units, reads_s / settings.read_units)
+
+
+def is_calm(full: float, settings: SplitSettings) -> bool:
+    """Two neighbours that are both calm fit into one partition with room to spare."""
+    return full <= settings.merge_share / 2
+
+
+def relieve(
+    look: PartitionLook, partitions: int, settings: SplitSettings
+) -> Split | Isolate | CannotHelp | None:
+    """What helps a partition that stays hot."""
+    if settings.split_after_s is None or look.hot_for_s < max(settings.split_after_s, 0.001):
+        return None
+    if look.since_change_s < settings.cool_down_s:
+        return None
+    hottest = look.heat.hottest()
+    if look.is_one_key or hottest is None:
+        return _cannot(look, settings, "it holds one key, and a key is never split: spread it")
+    if partitions >= settings.partitions_max:
+        return _cannot(look, settings, f"the table has its {settings.partitions_max:,} partitions")
+    median = look.heat.median()
+    if median is None or hottest.share > settings.isolate_share:
+        reason = f"{_measured(look, settings)}; one key is {hottest.share:.0%} of it"
+        return Isolate(look.number, hottest.key, reason)
+    reason = f"{_measured(look, settings)}; no key is more than {hottest.share:.0%} of it"
+    return Split(look.number, median, reason)
+
+
+def _cannot(look: PartitionLook, settings: SplitSettings, why: str) -> CannotHelp | None:
+    """Near the limit there is nothing to do; over it there is something to say."""
+    if load(look.writes_s, look.reads_s, settings) <= 1:
+        return None
+    return CannotHelp(look.number, f"{_measured(look, settings)}; {why}")
+
+
+def _measured(look: PartitionLook, settings: SplitSettings) -> str:
+    if look.writes_s / settings.write_units >= look.reads_s / settings.read_units:
+        rate, limit, what = look.writes_s, settings.write_units, "write"
+    else:
+        rate, limit, what = look.reads_s, settings.read_units, "read"
+    return f"{rate:,.0f} {what} units/s wanted of {limit:,.0f} for {look.hot_for_s:,.0f} s"
+
+
+def unite(left: PartitionLook, right: PartitionLook, settings: SplitSettings) -> Merge | None:
+    """Whether two neighbours have been calm for so long that one partition is enough."""
+    if settings.merge_after_s is None:
+        return None
+    calm_for_s = min(left.calm_for_s, right.calm_for_s)
+    if calm_for_s < max(settings.merge_after_s, 0.001):
+        return None
+    if min(left.since_change_s, right.since_change_s) < settings.cool_down_s:
+        return None
+    share = settings.merge_share
+    reason = f"together under {share:.0%} of a partition's limit for {calm_for_s:,.0f} s"
+    return Merge(left.number, right.number, reason)

@@ -1,0 +1,117 @@
+"""All tables of the engine, and what they share: settings, clock, chance, remembered tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire.errors import not_found
+
+from .rows import Key
+from .settings import EngineSettings
+from .table import EngineTable
+
+Json = dict[str, Any]
+TOKEN_TTL_S = 600.0
+
+
+class RequestTokens:
+    """Transactions that were carried out in the last ten minutes, by their token."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[float, bytes]] = {}
+
+    def fingerprint(self, token: str) -> bytes | None:
+        self._forget()
+        known = self._known.get(token)
+        return known[1] if known else None
+
+    def remember(self, token: str, fingerprint: bytes) -> None:
+        self._known[token] = (self._clock.monotonic_s() + TOKEN_TTL_S, fingerprint)
+
+    def _forget(self) -> None:
+        now_s = self._clock.monotonic_s()
+        while self._known:
+            oldest = next(iter(self._known))
+            if self._known[oldest][0] > now_s:
+                return
+            del self._known[oldest]
+
+
+class Database:
+    def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.rng = rng
+        self.tables: dict[str, EngineTable] = {}
+        self.tokens = RequestTokens(clock)
+
+    def table(self, name: str) -> EngineTable:
+        """By name, or by ARN, whose last part it is."""
+        table = self.tables.get(name) or self.tables.get(name.rpartition("/")[2])
+        if table is None:
+            raise not_found()
+        return table
+
+    def tend(self) -> None:
+        """Let partitions adapt: called again and again, between requests."""
+        failures: list[Exception] = []
+        for table in self.tables.values():
+            try:
+                table.adaptation.tend()
+            except Exception as error:  # a mistake of ours, which must not hold up other tables
+                error.add_note(f"while the partitions of table {table.spec.name!r} were tended")
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("partitions could not be tended", failures)
+
+
+class Consumed:
+    """Adds up what a request costs, for `ReturnConsumedCapacity`.
+
+    Unlike the service, the engine also says in which partition a row lies; SDKs drop it.
+    """
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+        self._partition: int | None = None
+        self._tables: dict[str, dict[str, float]] = {}
+
+    def add(self, table: EngineTable, operation: str, units: float) -> None:
+        if self._level != "NONE":
+            used = self._tables.setdefault(table.spec.name, {})
+            used[operation] = used.get(operation, 0.0) + units
+
+    def at(self, table: EngineTable, key: Key) -> None:
+        """The request is about rows of one partition."""
+        if self._level != "NONE":
+            self._partition = table.partition_of(key)
+
+    def one(self) -> Json:
+        """For requests about one table."""
+        found = self._listed(False)
+        return {"ConsumedCapacity": found[0]} if found else {}
+
+    def many(self, split: bool = False) -> Json:
+        """For batches and, split into reads and writes, for transactions."""
+        return {"ConsumedCapacity": self._listed(split)} if self._level != "NONE" else {}
+
+    def _listed(self, split: bool) -> list[Json]:
+        found = [self._shown(name, used, split) for name, used in self._tables.items()]
+        if self._partition is not None:
+            found[0]["Partition"] = self._partition
+        return found
+
+    def _shown(self, name: str, used: dict[str, float], split: bool) -> Json:
+        units: Json = {"CapacityUnits": sum(used.values())}
+        if split:
+            units |= {f"{operation}CapacityUnits": amount for operation, amount in used.items()}
+        shown: Json = {"TableName": name, **units}
+        return {**shown, "Table": units} if self._level == "INDEXES" else shown
+
+
+def only_one(given: Iterable[object]) -> bool:
+    return sum(one is not None for one in given) == 1

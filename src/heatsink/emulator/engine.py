@@ -1,0 +1,139 @@
+"""The DynamoDB API as a function: the name of an operation and a body in, status and body out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire.errors import (
+    SERVICE,
+    EngineError,
+    Refused,
+    ValidationFailed,
+    constraint_failed,
+)
+
+from . import requests
+from .database import Database, Json
+from .operations.batches import batch_get_item, batch_write_item
+from .operations.reads import get_item, query, scan
+from .operations.tables import (
+    create_table,
+    delete_table,
+    describe_table,
+    describe_time_to_live,
+    list_tables,
+    update_time_to_live,
+)
+from .operations.transactions import transact_get_items, transact_write_items
+from .operations.writes import delete_item, put_item, update_item
+from .settings import EngineSettings
+from .table import EngineTable, TableReport
+
+API = "DynamoDB_20120810."
+OK, BAD_REQUEST = 200, 400
+TEND_S = 0.02
+Operation = tuple[msgspec.json.Decoder[Any], Callable[[Database, Any], Json]]
+
+
+def _operation(request: type, function: Callable[[Database, Any], Json]) -> Operation:
+    return msgspec.json.Decoder(request), function
+
+
+OPERATIONS: dict[str, Operation] = {
+    "CreateTable": _operation(requests.CreateTable, create_table),
+    "DescribeTable": _operation(requests.OneTable, describe_table),
+    "DeleteTable": _operation(requests.OneTable, delete_table),
+    "ListTables": _operation(requests.ListTables, list_tables),
+    "UpdateTimeToLive": _operation(requests.UpdateTimeToLive, update_time_to_live),
+    "DescribeTimeToLive": _operation(requests.OneTable, describe_time_to_live),
+    "PutItem": _operation(requests.PutItem, put_item),
+    "GetItem": _operation(requests.GetItem, get_item),
+    "UpdateItem": _operation(requests.UpdateItem, update_item),
+    "DeleteItem": _operation(requests.DeleteItem, delete_item),
+    "Query": _operation(requests.Query, query),
+    "Scan": _operation(requests.Scan, scan),
+    "BatchGetItem": _operation(requests.BatchGetItem, batch_get_item),
+    "BatchWriteItem": _operation(requests.BatchWriteItem, batch_write_item),
+    "TransactWriteItems": _operation(requests.TransactWriteItems, transact_write_items),
+    "TransactGetItems": _operation(requests.TransactGetItems, transact_get_items),
+}
+
+_encode = msgspec.json.Encoder().encode
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+
+class Engine:
+    """Answers one request at a time, from memory."""
+
+    def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
+        self._database = Database(settings, clock, rng)
+        self._clock = clock
+
+    def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
+        """`target` is the X-Amz-Target header. Never raises for what a client sends."""
+        try:
+            return OK, _encode(self._carry_out(target, body))
+        except EngineError as error:
+            return BAD_REQUEST, _encode(error.body())
+        except RecursionError:
+            return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
+
+    def tend(self) -> None:
+        """Let partitions adapt to their heat. Requests may come between any two calls."""
+        self._database.tend()
+
+    async def keep_tending(self) -> None:
+        """Until cancelled: whoever runs an engine runs this beside it."""
+        while True:
+            self.tend()
+            await self._clock.sleep(TEND_S)
+
+    def table(self, name: str) -> EngineTable:
+        """A table itself, for tests and tools in the same process."""
+        return self._database.table(name)
+
+    def partitions(self) -> list[TableReport]:
+        """What every table's partitions hold and do."""
+        return [table.adaptation.report(name) for name, table in self._database.tables.items()]
+
+    def _carry_out(self, target: str, body: bytes) -> Json:
+        operation = OPERATIONS.get(target.removeprefix(API))
+        if operation is None:
+            raise _unknown(target)
+        decoder, function = operation
+        try:
+            request = decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise _not_understood(str(error)) from None
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                "com.amazon.coral.service#SerializationException", str(error)
+            ) from None
+        return function(self._database, request)
+
+
+def _unknown(target: str) -> EngineError:
+    if target.startswith(API):
+        return Refused(
+            "UnknownOperationException",
+            f"{target.removeprefix(API)} is not among the operations of this engine: "
+            f"{', '.join(OPERATIONS)}",
+        )
+    return EngineError(
+        "com.amazon.coral.service#UnknownOperationException",
+        f"no {SERVICE[:-1]} operation in X-Amz-Target: {target!r}",
+    )
+
+
+def _not_understood(message: str) -> ValidationFailed:
+    missing = _MISSING.search(message)
+    if missing is None:
+        return ValidationFailed(f"1 validation error detected: {message}")
+    field = missing[1][0].lower() + missing[1][1:]
+    return constraint_failed(f"Value null at '{field}'", "not be null")

@@ -1,0 +1,190 @@
+"""TransactWriteItems and TransactGetItems: all or nothing, at twice the price.
+
+The engine does one request at a time, so two transactions never conflict: the reason
+`TransactionConflict` is never given.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from heatsink.emulator.database import Consumed, Database, Json, only_one
+from heatsink.emulator.requests import TransactGetItems, TransactWriteItem, TransactWriteItems
+from heatsink.emulator.rows import Key, token_of
+from heatsink.emulator.table import EngineTable
+from heatsink.emulator.units import TRANSACTION_FACTOR, Operation, read_units
+from heatsink.stores.dynamodb.wire.errors import (
+    NO_REASON,
+    DoesNotFit,
+    EngineError,
+    Refused,
+    TransactionCanceled,
+    ValidationFailed,
+    cancellation_reason,
+    constraint_failed,
+)
+from heatsink.stores.dynamodb.wire.values import admit_item
+
+from .writes import PlannedWrite, plan_check, plan_delete, plan_put, plan_update, projection_of
+
+ACTIONS_MAX = 100
+TOKEN_LENGTH_MAX = 36
+BYTES_MAX = 4 * 1_024 * 1_024
+Charge = tuple[EngineTable, Key, float]
+
+
+def transact_write_items(database: Database, request: TransactWriteItems) -> Json:
+    _check_count(len(request.transact_items))
+    token = request.client_request_token
+    digest = _digest(request)
+    if token is not None and _is_repeated(database, token, digest):
+        return _replayed(database, request)
+    plans = _plans(database, request.transact_items)
+    charges = [(plan.table, plan.key, plan.units(TRANSACTION_FACTOR)) for plan in plans]
+    _take_all("Write", charges)
+    failures = [plan.failure for plan in plans]
+    if any(failures):
+        raise _canceled(failures)
+    if sum(plan.new.size for plan in plans if plan.new) > BYTES_MAX:
+        raise ValidationFailed("Transaction request exceeds the maximum allowed size of 4 MB")
+    for plan in plans:
+        if plan.new is not plan.old:
+            plan.commit()
+    if token is not None:
+        database.tokens.remember(token, digest)
+    return _costs("Write", charges, request.return_consumed_capacity)
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= ACTIONS_MAX:
+        bound = f"less than or equal to {ACTIONS_MAX}" if count else "greater than or equal to 1"
+        raise constraint_failed("Value at 'transactItems'", f"have length {bound}")
+
+
+def _digest(request: TransactWriteItems) -> bytes:
+    encoded = msgspec.json.encode(request.transact_items, order="deterministic")
+    return blake2b(encoded, digest_size=16).digest()
+
+
+def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
+    if not 1 <= len(token) <= TOKEN_LENGTH_MAX:
+        member = f"Value '{token}' at 'clientRequestToken'"
+        raise constraint_failed(member, f"have length less than or equal to {TOKEN_LENGTH_MAX}")
+    known = database.tokens.fingerprint(token)
+    if known is not None and known != digest:
+        raise Refused(
+            "IdempotentParameterMismatchException",
+            "Another request with the same token but different parameters was already processed",
+        )
+    return known is not None
+
+
+def _replayed(database: Database, request: TransactWriteItems) -> Json:
+    """A repeat changes nothing and costs reads."""
+    charges = []
+    for action in request.transact_items:
+        table, key = _target(database, action)
+        row = table.rows.get(key)
+        units = read_units(row.size if row else 0, True, TRANSACTION_FACTOR)
+        charges.append((table, key, units))
+    _take_all("Read", charges)
+    return _costs("Read", charges, request.return_consumed_capacity)
+
+
+def _target(database: Database, action: TransactWriteItem) -> tuple[EngineTable, Key]:
+    if action.put is not None:
+        table = database.table(action.put.table_name)
+        admit_item(action.put.item)
+        return table, table.schema.key_of_item(action.put.item)
+    request = _request_of(action)
+    table = database.table(request.table_name)
+    return table, table.schema.key_of(request.key)
+
+
+def _plans(database: Database, actions: list[TransactWriteItem]) -> list[PlannedWrite]:
+    plans: list[PlannedWrite] = []
+    errors: list[EngineError | None] = []
+    for action in actions:
+        try:
+            plans.append(_plan(database, action))
+            errors.append(None)
+        except DoesNotFit as error:
+            errors.append(error)
+    if any(errors):
+        raise _canceled(errors)
+    if len({(plan.table.spec.name, plan.key) for plan in plans}) != len(plans):
+        raise ValidationFailed("Transaction request cannot include multiple operations on one item")
+    return plans
+
+
+def _request_of(action: TransactWriteItem) -> Any:
+    kinds = (action.put, action.update, action.delete, action.condition_check)
+    if not only_one(kinds):
+        raise ValidationFailed("TransactItems can only contain one of Check, Put, Update or Delete")
+    return next(kind for kind in kinds if kind is not None)
+
+
+def _plan(database: Database, action: TransactWriteItem) -> PlannedWrite:
+    table = database.table(_request_of(action).table_name)
+    if action.put is not None:
+        return plan_put(table, action.put, action.put.item)
+    if action.condition_check is not None:
+        return plan_check(table, action.condition_check, action.condition_check.key)
+    if action.update is not None:
+        return plan_update(table, action.update, action.update.key, action.update.update_expression)
+    assert action.delete is not None
+    return plan_delete(table, action.delete, action.delete.key)
+
+
+def _take_all(operation: Operation, charges: list[Charge]) -> None:
+    """Take the units of every action or of none: each is judged by what was there before all."""
+    places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
+    judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
+    for (throughput, token, units), verdict in judged:
+        throughput.record(operation, token, units, verdict)
+    if all(verdict.accepted for _, verdict in judged):
+        return
+    refusals = []
+    for (throughput, token, units), verdict in judged:
+        if verdict.accepted:
+            throughput.give_back(operation, token, units, verdict)
+        refusals.append(None if verdict.accepted else throughput.refusal(operation, verdict))
+    raise _canceled(refusals)
+
+
+def _canceled(errors: list[Any]) -> TransactionCanceled:
+    return TransactionCanceled(
+        [NO_REASON if error is None else cancellation_reason(error) for error in errors]
+    )
+
+
+def _costs(operation: Operation, charges: list[Charge], level: str) -> Json:
+    consumed = Consumed(level)
+    for table, _, units in charges:
+        consumed.add(table, operation, units)
+    places = {(table.spec.name, table.partition_of(key)) for table, key, _ in charges}
+    if len(places) == 1:
+        consumed.at(*charges[0][:2])
+    return consumed.many(split=True)
+
+
+def transact_get_items(database: Database, request: TransactGetItems) -> Json:
+    _check_count(len(request.transact_items))
+    charges: list[Charge] = []
+    responses: list[Json] = []
+    for action in request.transact_items:
+        wanted = action.get
+        table = database.table(wanted.table_name)
+        projection = projection_of(wanted.projection_expression, wanted.expression_attribute_names)
+        key = table.schema.key_of(wanted.key)
+        row = table.rows.get(key)
+        charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
+        responses.append({} if row is None else {"Item": projection.of(row.item)})
+    _take_all("Read", charges)
+    return {
+        "Responses": responses,
+        **_costs("Read", charges, request.return_consumed_capacity),
+    }

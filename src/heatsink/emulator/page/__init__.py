@@ -1,0 +1,32 @@
+"""A live page of the engine's partitions, and the same as JSON at /partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from heatsink.emulator.engine import Engine
+
+STATIC = Path(__file__).parent / "static"
+PARTITIONS = "/partitions"
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+FILES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(path: str, engine: Engine) -> tuple[str, bytes] | None:
+    """What a browser gets for a path: its kind and its content. None: there is nothing."""
+    if path == PARTITIONS:
+        return "application/json", _encode(engine.partitions())
+    name = FILES.get(path)
+    if name is None:
+        return None
+    file = STATIC / name
+    return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()

@@ -1,0 +1,328 @@
+"""The rows of a table, each in the partition that holds it, also while they move to another.
+
+A move takes collections over in the order of their tokens, a few at a time. What lies before its
+frontier is in the target, the rest still in the source, so every key is in exactly one place at any
+time and a scan, which goes by tokens, meets each row once.
+
+    source   start ──────── move.start ≈≈≈≈≈≈ frontier ──────── end
+             stays          gone to the target                  not yet
+
+The items of a range of tokens, each partition key's sorted by sort key. No time, no limits.
+
+Where a partition key lies among the hashes.
+
+Where a table's rows are: `tokens` place keys, `items` sorts a range, `rows` moves them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+from heatsink.primitives.keys import seeded_hash
+from heatsink.stores.dynamodb.wire.values import Item, Native
+
+from .capacity.table import SPACE, PartitionMap, equal_ranges
+
+BINS = 64
+
+
+class Key(NamedTuple):
+    """A primary key. A table without sort keys has `None` there."""
+
+    hash: Native
+    sort: Native | None
+
+
+class Row(NamedTuple):
+    item: Item
+    size: int
+
+
+class Bounds(NamedTuple):
+    """Of sort keys. A prefix excludes the rest."""
+
+    low: Native | None = None
+    low_included: bool = True
+    high: Native | None = None
+    high_included: bool = True
+    prefix: str | bytes | None = None
+
+
+EVERYTHING = Bounds()
+
+
+class Collection:
+    """All items of one partition key."""
+
+    __slots__ = ("bytes", "rows", "sorts")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.sorts: list[Any] = []
+        self.rows: dict[Native | None, Row] = {}
+
+    def put(self, sort: Native | None, row: Row) -> None:
+        old = self.rows.get(sort)
+        if old is not None:
+            self.bytes -= old.size
+        elif self.sorts and sort < self.sorts[-1]:
+            insort(self.sorts, sort)
+        else:
+            self.sorts.append(sort)
+        self.rows[sort] = row
+        self.bytes += row.size
+
+    def remove(self, sort: Native | None) -> None:
+        old = self.rows.pop(sort, None)
+        if old is not None:
+            self.bytes -= old.size
+            del self.sorts[bisect_left(self.sorts, sort) if sort is not None else 0]
+
+    def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[Row]:
+        """Rows in order, lazily: a page costs what it returns, not what the key holds."""
+        first, last = self._range(bounds)
+        if after is not None:
+            first, last = self._continued(first, last, forward, after.sort)
+        positions = range(first, last) if forward else range(last - 1, first - 1, -1)
+        return (self.rows[self.sorts[position]] for position in positions)
+
+    def _range(self, bounds: Bounds) -> tuple[int, int]:
+        if bounds.prefix is not None:
+            length = len(bounds.prefix)
+            first = bisect_left(self.sorts, bounds.prefix)
+            return first, bisect_right(
+                self.sorts, bounds.prefix, lo=first, key=lambda sort: sort[:length]
+            )
+        first, last = 0, len(self.sorts)
+        if bounds.low is not None:
+            first = (bisect_left if bounds.low_included else bisect_right)(self.sorts, bounds.low)
+        if bounds.high is not None:
+            last = (bisect_right if bounds.high_included else bisect_left)(self.sorts, bounds.high)
+        return first, last
+
+    def _continued(
+        self, first: int, last: int, forward: bool, after: Native | None
+    ) -> tuple[int, int]:
+        if after is None:
+            return last, last
+        if forward:
+            return max(first, bisect_right(self.sorts, after)), last
+        return first, min(last, bisect_left(self.sorts, after))
+
+
+class Items:
+    """Collections by partition key, and in the order of their tokens for scans and moves.
+
+    The range is the one in which most tokens lie; others are kept too, a little slower.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self._start = start
+        self._width = -(-(end - start) // BINS)
+        self._bins: list[list[tuple[int, Any]]] = [[] for _ in range(BINS)]
+        self.collections: dict[Native, Collection] = {}
+        self.count = 0
+        self.bytes = 0
+
+    def get(self, key: Key) -> Row | None:
+        collection = self.collections.get(key.hash)
+        return None if collection is None else collection.rows.get(key.sort)
+
+    def put(self, token: int, key: Key, row: Row) -> None:
+        collection = self.collections.get(key.hash)
+        if collection is None:
+            collection = Collection()
+            self.attach(token, key.hash, collection)
+        count, bytes_ = len(collection.rows), collection.bytes
+        collection.put(key.sort, row)
+        self.count += len(collection.rows) - count
+        self.bytes += collection.bytes - bytes_
+
+    def remove(self, token: int, key: Key) -> None:
+        collection = self.collections.get(key.hash)
+        if collection is None or key.sort not in collection.rows:
+            return
+        bytes_ = collection.bytes
+        collection.remove(key.sort)
+        self.count -= 1
+        self.bytes += collection.bytes - bytes_
+        if not collection.rows:
+            self.detach(token, key.hash)
+
+    def attach(self, token: int, hash_: Native, collection: Collection) -> None:
+        """Take over all rows of a partition key at once."""
+        self.collections[hash_] = collection
+        insort(self._bins[self._bin(token)], (token, hash_))
+        self.count += len(collection.rows)
+        self.bytes += collection.bytes
+
+    def detach(self, token: int, hash_: Native) -> Collection:
+        collection = self.collections.pop(hash_)
+        bin_ = self._bins[self._bin(token)]
+        del bin_[bisect_left(bin_, (token, hash_))]
+        self.count -= len(collection.rows)
+        self.bytes -= collection.bytes
+        return collection
+
+    def query(
+        self, hash_: Native, bounds: Bounds, forward: bool = True, after: Key | None = None
+    ) -> Iterator[Row]:
+        collection = self.collections.get(hash_)
+        return iter(()) if collection is None else collection.between(bounds, forward, after)
+
+    def places(self, after: tuple[Any, ...], until: int) -> Iterator[tuple[int, Any]]:
+        """Tokens below `until` and their keys in order, from (token,) on or after (token, key)."""
+        for bin_ in islice(self._bins, self._bin(after[0]), None):
+            for position in range(bisect_right(bin_, after), len(bin_)):
+                if bin_[position][0] >= until:
+                    return
+                yield bin_[position]
+
+    def _bin(self, token: int) -> int:
+        return min(max((token - self._start) // self._width, 0), BINS - 1)
+
+
+KNOWN_MAX = 1 << 16
+
+_hash = seeded_hash(b"")
+
+
+@lru_cache(KNOWN_MAX)
+def token_of(key: Native) -> int:
+    """The same in every run, even for keys that differ by one."""
+    if isinstance(key, str):
+        return _hash(key.encode())
+    return _hash(str(key).encode() if isinstance(key, Decimal) else key)
+
+
+class RowShelf:
+    """The rows of the tokens in [start, end)."""
+
+    __slots__ = ("end", "items", "move", "start")
+
+    def __init__(self, start: int, end: int, items: Items | None = None) -> None:
+        self.start = start
+        self.end = end
+        self.items = items or Items(start, end)
+        self.move: Move | None = None
+
+    def held(self) -> list[Items]:
+        """A partition that is being split still answers for what has moved."""
+        is_split = self.move is not None and self.move.start > self.start
+        return [self.items, self.move.target] if is_split and self.move else [self.items]
+
+
+class Move:
+    """Takes the rows from `start` on out of a shelf, into the items of another partition."""
+
+    __slots__ = ("_end", "_source", "frontier", "moved", "start", "target")
+
+    def __init__(self, source: RowShelf, start: int, target: Items) -> None:
+        self._source = source.items
+        self._end = source.end
+        self.start = self.frontier = start
+        self.target = target
+        self.moved = 0
+
+    def step(self, rows: int) -> bool:
+        """Move about so many rows; True when all have moved. A key's rows move together."""
+        places: list[tuple[int, Any]] = []
+        moving, frontier = 0, self._end
+        for place in self._source.places((self.frontier,), self._end):
+            if moving >= rows and place[0] != places[-1][0]:
+                frontier = place[0]
+                break
+            places.append(place)
+            moving += len(self._source.collections[place[1]].rows)
+        for token, hash_ in places:
+            self.target.attach(token, hash_, self._source.detach(token, hash_))
+        self.frontier = frontier
+        self.moved += moving
+        return frontier == self._end
+
+
+class Rows:
+    """All rows of a table, or of a replica of it."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.map = PartitionMap(RowShelf(*bounds) for bounds in equal_ranges(partitions))
+
+    def get(self, key: Key) -> Row | None:
+        return self._items_at(token_of(key.hash)).get(key)
+
+    def put(self, key: Key, row: Row) -> None:
+        token = token_of(key.hash)
+        self._items_at(token).put(token, key, row)
+
+    def remove(self, key: Key) -> None:
+        token = token_of(key.hash)
+        self._items_at(token).remove(token, key)
+
+    def query(
+        self, hash_: Native, bounds: Bounds, forward: bool = True, after: Key | None = None
+    ) -> Iterator[Row]:
+        return self._items_at(token_of(hash_)).query(hash_, bounds, forward, after)
+
+    def scan(self, first: int = 0, until: int = SPACE, after: Key | None = None) -> Iterator[Row]:
+        """Rows whose tokens are in [first, until), in the order of tokens, then of sort keys."""
+        start: tuple[Any, ...] = (first,)
+        if after is not None:
+            start = (token_of(after.hash), after.hash)
+            yield from self.query(after.hash, EVERYTHING, True, after)
+        for items, low, high in self._pieces(start[0], until):
+            for _, hash_ in items.places(max(start, (low,)), min(until, high)):
+                yield from items.query(hash_, EVERYTHING)
+
+    def key_at(self, token: int) -> Native | None:
+        """A partition key by its token, if there are rows of it."""
+        found = self._items_at(token).places((token,), token + 1)
+        return next((hash_ for _, hash_ in found), None)
+
+    def begin_split(self, at: int) -> Move:
+        shelf = self.map.find(at)
+        shelf.move = Move(shelf, at, Items(at, shelf.end))
+        return shelf.move
+
+    def end_split(self, at: int) -> None:
+        old = self.map.find(at)
+        assert old.move is not None
+        new = [RowShelf(old.start, at, old.items), RowShelf(at, old.end, old.move.target)]
+        self.map.replace([old], new)
+
+    def begin_merge(self, at: int) -> Move:
+        """The partition that begins at `at` goes into the one before."""
+        right = self.map.find(at)
+        right.move = Move(right, at, self.map.find(at - 1).items)
+        return right.move
+
+    def end_merge(self, at: int) -> None:
+        left, right = self.map.find(at - 1), self.map.find(at)
+        self.map.replace([left, right], [RowShelf(left.start, right.end, left.items)])
+
+    def size(self, start: int = 0, end: int = SPACE) -> tuple[int, int]:
+        """How many rows the partitions of a range hold, and how many bytes."""
+        held = [items for shelf in self.map.between(start, end) for items in shelf.held()]
+        return sum(items.count for items in held), sum(items.bytes for items in held)
+
+    def _items_at(self, token: int) -> Items:
+        shelf = self.map.find(token)
+        move = shelf.move
+        if move is not None and move.start <= token < move.frontier:
+            return move.target
+        return shelf.items
+
+    def _pieces(self, first: int, until: int) -> Iterator[tuple[Items, int, int]]:
+        """Where the rows of [first, until) are, in order, and which tokens of it each piece has."""
+        for shelf in self.map.between(first, until):
+            move = shelf.move
+            if move is None:
+                yield shelf.items, shelf.start, shelf.end
+            else:
+                yield shelf.items, shelf.start, move.start
+                yield move.target, move.start, move.frontier
+                yield shelf.items, move.frontier, shelf.end

@@ -1,0 +1,364 @@
+"""HTTP/1.1 with keep-alive for the engine, as fast as one process allows.
+
+Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
+127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
+which is refused, and so are hosts and origins other than this machine's. A GET without it is for
+the page about partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from email.utils import formatdate
+from functools import lru_cache
+from random import Random
+from zlib import crc32
+
+import msgspec
+
+from heatsink.errors import Misconfigured
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.connections import (
+    HEAD_TOO_LARGE,
+    NOT_HTTP,
+    Bounded,
+    Crowd,
+    HeadTooLarge,
+    foreign,
+    misdirected,
+    names_of,
+    within_files,
+)
+
+from . import page
+from .engine import Engine
+from .settings import HOST, EngineSettings
+
+try:
+    import httptools
+except ImportError as missing:
+    raise Misconfigured(f"the engine needs {missing.name}: pip install 'heatsink[local]'") from None
+
+logger = logging.getLogger("heatsink")
+encode = msgspec.json.Encoder().encode
+TEND_AGAIN_S = 1.0
+LAST_TURNS = 5  # until connections that are just being accepted are there, and gone
+BODY_BYTES_MAX = 16 * 1_024 * 1_024
+REQUEST_ID_BITS = 128
+TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
+TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
+NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
+REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    403: b"Forbidden",
+    404: b"Not Found",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    421: b"Misdirected Request",
+    431: b"Request Header Fields Too Large",
+}
+_HEAD = (
+    b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
+    b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
+)
+_PAGE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-cache\r\n"
+    b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    b"Content-Security-Policy: default-src 'none'; script-src 'self'; connect-src 'self'; "
+    b"img-src 'self'; style-src 'self'; frame-ancestors 'none'\r\n\r\n"
+)
+
+
+@lru_cache(maxsize=1)
+def http_date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+class EngineConnection(asyncio.Protocol, Bounded):
+    """One client. Requests are answered in the order they came.
+
+    What arrives is parsed in pieces that a head may have. So the pieces bound its size, and nobody
+    has to add up its headers.
+    """
+
+    def __init__(self, server: EngineServer) -> None:
+        self._server = server
+        self.crowd = server.crowd
+        self.loop = server.loop
+        self.parser = httptools.HttpRequestParser(self)
+        self._piece = server.crowd.limits.header_bytes
+        self._headers_max = server.crowd.limits.headers
+        self._host, self._origin, self._target = b"", b"", b""
+        self._known_host: bytes | None = None
+        self._is_open = False
+        self._owed = 0  # answers that are still to come
+        self._url = b""
+        self._body: list[bytes] = []
+        self._size = self._size_seen = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._is_open = True
+        self.enter()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._is_open = False
+        self.leave()
+
+    def give_up(self) -> None:
+        self._is_open = False
+        super().give_up()
+
+    def close_if_stuck(self, now_s: float) -> None:
+        if self._size == self._size_seen:
+            super().close_if_stuck(now_s)
+        else:  # a body that still arrives
+            self._size_seen = self._size
+            self.release()
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) > self._piece:
+            for start in range(0, len(data), self._piece):
+                self.data_received(data[start : start + self._piece])
+            return
+        was_in_head = self._in_head
+        try:
+            self.parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if too_large := self.head_refusal():
+                self.refuse(HEAD_TOO_LARGE, too_large)
+            else:
+                self.refuse(NOT_HTTP, "this is not HTTP/1.1")
+        if self._in_head:
+            self.heard(len(data), was_in_head)
+
+    def pause_writing(self) -> None:
+        """A client that does not read its answers may not ask for more."""
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._unsent = float("inf")
+        self.transport.resume_reading()
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._arrived, self._headers = True, 0, 0
+        self._host, self._origin, self._target = b"", b"", b""
+        self._url, self._body, self._size = b"", [], 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        length = len(name)
+        if length > TARGET_LENGTH:
+            return
+        if length == TARGET_LENGTH:
+            if name.lower() == TARGET:
+                self._target = value
+        elif length == HOST_LENGTH:
+            if name.lower() == HOST_FIELD:
+                self._host = value
+        elif length == ORIGIN_LENGTH and name.lower() == ORIGIN:
+            self._origin = value
+
+    def _take_head(self) -> None:
+        if self._headers > self._headers_max or self._arrived >= self._piece:
+            raise HeadTooLarge
+        self._in_head = False
+        if self.crowd.heads:
+            self.end_head()
+
+    def on_body(self, body: bytes) -> None:
+        if self._in_head:
+            self._take_head()
+        self._size += len(body)
+        if self._size <= BODY_BYTES_MAX:
+            self._body.append(body)
+        else:
+            self._body.clear()
+            self.refuse(413, "a request may have 16 MB")
+
+    def on_message_complete(self) -> None:
+        self._stirred = True
+        if self._in_head:
+            self._take_head()
+        if (self._origin or self._host != self._known_host) and not self._is_allowed():
+            return
+        if self._target:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._server.handle(self, self._target.decode("latin-1"), body)
+        else:
+            self.send(self._server.browse(self.parser.get_method(), self._url))
+
+    def _is_allowed(self) -> bool:
+        refusal = self._server.refusal_of(self._host, self._origin)
+        if refusal is not None:
+            self.refuse(*refusal)
+            return False
+        self._known_host = self._host
+        return True
+
+    def owe(self, answers: int) -> None:
+        """So many answers more are still to come, or fewer."""
+        self._owed += answers
+        if self._owed:
+            self.keep()
+        elif self._is_open:
+            self.release()
+
+    def send(self, answer: bytes) -> None:
+        if not self._is_open or self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        if not self.parser.should_keep_alive():
+            self.transport.close()
+
+    def refuse(self, status: int, detail: str) -> None:
+        """The last answer on this connection."""
+        self.send(self._server.framed(status, encode({"message": detail})))
+        if self._is_open:
+            self.transport.close()
+
+
+class EngineServer:
+    """The engine behind a listening socket."""
+
+    def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
+        self._engine = Engine(settings, clock, rng)
+        self._latency_s = settings.latency_s
+        self._port = settings.port
+        self._clock = clock
+        self._rng = rng
+        self._late: set[asyncio.Task[None]] = set()
+        self._tending: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._names = names_of(HOST, settings.allow_hosts) or frozenset()
+        self._limits = settings.connections
+        self.crowd: Crowd
+        self.loop: asyncio.AbstractEventLoop
+
+    def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
+        """Why a request of these headers is refused, if it is: see `heatsink.connections`."""
+        name = host.decode("latin-1")
+        if refusal := misdirected(name, self._names):
+            return 421, refusal
+        if origin and (refusal := foreign(origin.decode("latin-1"), name)):
+            return 403, refusal
+        return None
+
+    def framed(self, status: int, body: bytes) -> bytes:
+        request_id = self._rng.getrandbits(REQUEST_ID_BITS)
+        date = http_date(int(self._clock.now_s()))
+        return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
+
+    def browse(self, method: bytes, url: bytes) -> bytes:
+        """The answer to a request that names no operation: a browser's, or a mistake."""
+        path = url.partition(b"?")[0].decode("latin-1")
+        found = page.answer(path, self._engine) if method == b"GET" else None
+        if found is None:
+            return self.framed(404, NOT_THE_API)
+        kind, body = found
+        return _PAGE_HEAD % (kind.encode(), len(body)) + body
+
+    async def start(self) -> str:
+        """Listen, and say at which URL."""
+        self.loop = loop = asyncio.get_running_loop()
+        self.crowd = Crowd(within_files(self._limits))
+        try:
+            self._server = await loop.create_server(
+                lambda: EngineConnection(self), HOST, self._port
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise Misconfigured(
+                f"port {self._port} cannot be listened on ({reason}): choose another"
+            ) from None
+        self._tending = loop.create_task(self._keep_tending())
+        return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _keep_tending(self) -> None:
+        """A mistake of ours is told with its place, at most once in a while; requests go on."""
+        while True:
+            try:
+                await self._engine.keep_tending()
+            except Exception:
+                logger.exception("partitions could not be tended; trying again")
+            await self._clock.sleep(TEND_AGAIN_S)
+
+    async def stop(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
+        if self._server is not None:
+            await _stop_accepting(self._server)
+            self._server.close()
+        for task in self._late:
+            task.cancel()
+        for _ in range(LAST_TURNS):
+            for connection in list(self.crowd.all):
+                connection.transport.close()
+            await _turn_of_the_loop()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def handle(self, connection: EngineConnection, target: str, body: bytes) -> None:
+        if not self._latency_s:
+            connection.send(self.framed(*self._engine.answer(target, body)))
+            return
+        task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _handle_late(self, connection: EngineConnection, target: str, body: bytes) -> None:
+        connection.owe(1)
+        await self._clock.sleep(self._latency_s)
+        connection.send(self.framed(*self._engine.answer(target, body)))
+        connection.owe(-1)
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """What was just accepted is made first: once a server is closed, CPython 3.11 loses it open."""
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        with suppress(NotImplementedError):  # not every loop can
+            loop.remove_reader(listener.fileno())
+    await _turn_of_the_loop()
+
+
+async def _turn_of_the_loop() -> None:
+    """Whatever the time is: a clock that stands still would never let go."""
+    loop = asyncio.get_running_loop()
+    turned = loop.create_future()
+    loop.call_soon(turned.set_result, None)
+    await turned
+
+
+@asynccontextmanager
+async def running_engine(
+    settings: EngineSettings, clock: Clock, rng: Random | None = None
+) -> AsyncIterator[str]:
+    """The engine inside this event loop, at the settings' port (0: any free). Yields its URL."""
+    server = EngineServer(settings, clock, rng or Random(0))
+    url = await server.start()
+    try:
+        yield url
+    finally:
+        await server.stop()
+
+
+async def serve(
+    settings: EngineSettings,
+    clock: Clock,
+    rng: Random,
+    announce: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Run until cancelled. `announce` is told the URL once requests are accepted."""
+    async with running_engine(settings, clock, rng) as url:
+        announce(url)
+        await asyncio.get_running_loop().create_future()

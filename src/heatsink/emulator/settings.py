@@ -1,0 +1,70 @@
+"""How the engine behaves: limits, partitions, lag and latency."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.connections import ConnectionLimits
+
+from .capacity.limits import SplitSettings
+
+HOST = "127.0.0.1"
+PORT = 8322
+PORT_MAX = 65_535
+PARTITIONS_MAX = 10_000
+UNITS_MIN, UNITS_MAX = 0.001, 1e9
+SECONDS_MAX = 1e6
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `heatsink dynamo` accepts.
+
+    `write_limit` and `read_limit` are the units per second of one partition. What it does not use
+    it may save up, for `burst_s` seconds at most; a new partition has one second's worth.
+    `replica_lag_s` makes every read that is not strongly consistent that much out of date.
+
+    With `adaptive`, partitions do as DynamoDB's do: the limit is a ceiling, what is saved up and
+    lent is a share of the table's capacity, and a partition that stays hot for `split_after_s`
+    is split, after which it is left alone for `cool_down_s`. Without it, partitions stay as they
+    are and may save up their limit. `merge_after_s` unites what has cooled; `None` is never.
+
+    It answers to this machine's names and to `allow_hosts`, within the bounds of `connections`.
+    """
+
+    port: int = PORT
+    write_limit: float = 1_000.0
+    read_limit: float = 3_000.0
+    burst_s: float = 300.0
+    partitions: int = 4
+    adaptive: bool = True
+    split_after_s: float = 600.0
+    cool_down_s: float = 60.0
+    merge_after_s: float | None = None
+    replica_lag_s: float = 0.0
+    latency_s: float = 0.0
+    region: str = "us-east-1"
+    allow_hosts: tuple[str, ...] = ()
+    connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
+
+    def __post_init__(self) -> None:
+        check_whole("port", self.port, 0, PORT_MAX)
+        check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
+        for name in ("write_limit", "read_limit"):
+            check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
+        for name in ("burst_s", "replica_lag_s", "latency_s"):
+            check_number(name, getattr(self, name), 0, SECONDS_MAX)
+        self.of_partitions()
+
+    def of_partitions(self) -> SplitSettings:
+        """How partitions behave. One that may save up its limit has no other ceiling."""
+        limits = SplitSettings(
+            write_units=self.write_limit,
+            read_units=self.read_limit,
+            burst_s=self.burst_s,
+            split_after_s=self.split_after_s if self.adaptive else None,
+            cool_down_s=self.cool_down_s,
+            merge_after_s=self.merge_after_s if self.adaptive else None,
+        )
+        return limits if self.adaptive else replace(limits, ceiling_s=self.burst_s)

@@ -1,0 +1,85 @@
+"""Units as DynamoDB counts them, and the limits of partitions and tables in units per second.
+
+A write costs a unit per KB of the larger of the old and the new item, a read one per 4 KB, half of
+it unless strongly consistent; transactions cost double. A failed condition costs as a write does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire.errors import Throttled
+
+from .capacity.limits import CapacityVerdict, SplitSettings, TableCapacity
+from .capacity.table import AdaptiveTable
+
+WRITE_UNIT_BYTES = 1_024
+READ_UNIT_BYTES = 4_096
+TRANSACTION_FACTOR = 2
+
+Operation = Literal["Read", "Write"]
+
+
+def write_units(size: int, factor: int = 1) -> float:
+    return float(max(-(-size // WRITE_UNIT_BYTES), 1) * factor)
+
+
+def read_units(size: int, consistent: bool, factor: int = 1) -> float:
+    units = max(-(-size // READ_UNIT_BYTES), 1) * factor
+    return float(units) if consistent else units / 2
+
+
+class TableLimits(msgspec.Struct, frozen=True):
+    """What a table is held to. `kind` names the table's own limit in the reasons."""
+
+    on_demand: bool
+    kind: str
+    table: TableCapacity
+    partitions: int
+    settings: SplitSettings
+
+
+class Throughput:
+    """Admits requests to one table, or throttles them and says which limit it was."""
+
+    def __init__(self, limits: TableLimits, resource: str, clock: Clock) -> None:
+        self._limits = limits
+        self._resource = resource
+        self._clock = clock
+        self.adaptive = AdaptiveTable(
+            limits.settings, limits.table, limits.partitions, clock.monotonic_s()
+        )
+
+    def take(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
+        """Take units of the table and of the partition that holds `token`: all or nothing."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
+        if not verdict.accepted:
+            raise self.refusal(operation, verdict)
+        return verdict
+
+    def judge(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
+        """Whether `take` would succeed, for a transaction."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        return self.adaptive.judge(token, writes, reads, self._clock.monotonic_s())
+
+    def record(
+        self, operation: Operation, token: int, units: float, verdict: CapacityVerdict
+    ) -> None:
+        """Take or count what was judged."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        self.adaptive.record(token, writes, reads, verdict)
+
+    def refusal(self, operation: Operation, verdict: CapacityVerdict) -> Throttled:
+        limit = self._limits.kind if verdict.limit == "table" else "KeyRangeThroughputExceeded"
+        return Throttled(f"Table{operation}{limit}", self._resource, self._limits.on_demand)
+
+    def give_back(
+        self, operation: Operation, token: int, units: float, taken: CapacityVerdict
+    ) -> None:
+        """Undo a `take`, for a transaction of which another action was throttled."""
+        writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
+        self.adaptive.refund(token, writes, reads, taken)

@@ -1,0 +1,190 @@
+"""Sums the servers' reports into the fleet's heat, window by window.
+
+What the leader knows of the fleet's heat, and where it shows it to all others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from .heat import NOWHERE, Heat, KeyHeat, PartitionHeat, Report, WindowHeat
+
+WINDOWS_KEPT = 5
+GRACE_S = 0.3
+EARLIEST_S = 0.25  # a burst shorter than this says nothing about the rest of its window
+STEP_S = 0.08  # the least time between two reports of a key whose difference is a rate
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A key on one server: its counts so far, and its rate between the last two reports."""
+
+    heat: Heat
+    elapsed_s: float
+    recent_s: float = 0.0
+
+    @property
+    def per_s(self) -> float:
+        return 1 / max(self.elapsed_s, EARLIEST_S)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one server said about one window."""
+
+    elapsed_s: float = 0.0
+    final: bool = False
+    unreported_s: float = 0.0
+    keys: dict[str, _Seen] = field(default_factory=dict)
+
+    def take(self, report: Report) -> None:
+        for key, heat in report.keys.items():
+            self.keys[key] = self._seen(key, heat, report)
+        self.elapsed_s = report.elapsed_s
+        if report.final:
+            self.final = True
+            self.unreported_s = report.unreported / max(report.elapsed_s, EARLIEST_S)
+
+    def _seen(self, key: str, heat: Heat, report: Report) -> _Seen:
+        seen, before = _Seen(heat, report.elapsed_s), self.keys.get(key)
+        if before is not None and not report.final:
+            step_s = report.elapsed_s - before.elapsed_s
+            if step_s >= STEP_S:
+                seen.recent_s = (heat.write_units - before.heat.write_units) / step_s
+        return seen
+
+
+class Aggregator:
+    """Counts each (server, window) once, however often and in whatever order its reports come.
+
+    `servers` is how many of them reported in the last complete window.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self.servers = 1
+        self._window_s = window_s
+        self._windows: dict[int, dict[str, _Account]] = {}
+        self._finished = -1
+        self._reporters: deque[set[str]] = deque(maxlen=WINDOWS_KEPT)
+        """Servers that reported in the last windows, be it late."""
+
+    def add(self, report: Report, now_s: float) -> bool:
+        """Take a report in. False if it is too old, from the future, or no news."""
+        current = int(now_s / self._window_s)
+        self._notice_jump_back(current)
+        if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
+            if self._reporters and report.window <= self._finished:
+                self._reporters[-1].add(report.server)
+            return False
+        servers = self._windows.setdefault(report.window, {})
+        account = servers.setdefault(report.server, _Account())
+        if account.final or report.elapsed_s <= account.elapsed_s:
+            return False
+        account.take(report)
+        return True
+
+    def _notice_jump_back(self, current: int) -> None:
+        if current < self._finished - WINDOWS_KEPT:
+            self._finished = current - WINDOWS_KEPT
+            self._windows = {w: seen for w, seen in self._windows.items() if w <= current + 1}
+
+    def take(self, now_s: float) -> list[WindowHeat]:
+        """Windows that became complete since the last call, oldest first, and the one that runs."""
+        self._notice_jump_back(int(now_s / self._window_s))
+        taken = []
+        for window in sorted(self._windows):
+            complete = now_s >= (window + 1) * self._window_s + GRACE_S
+            accounts = self._windows.pop(window) if complete else self._windows[window]
+            is_bounded = complete and self._is_bounded(accounts)
+            taken.append(self._sum(window, list(accounts.values()), complete, is_bounded))
+            if complete:
+                self._reporters.append(set(accounts))
+                self._finished = window
+                self.servers = max(len(accounts), 1)
+        return self._with_silence(taken, now_s)
+
+    def _is_bounded(self, accounts: dict[str, _Account]) -> bool:
+        """Whether every server that reported lately has said all of a window."""
+        final = {server for server, account in accounts.items() if account.final}
+        expected = set(accounts).union(*self._reporters)
+        return bool(expected) and expected <= final
+
+    def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:
+        """A window in which nobody reported anything is complete too: that is how keys cool."""
+        ended = int((now_s - GRACE_S) / self._window_s) - 1
+        if ended > self._finished and not any(heat.window == ended for heat in taken):
+            self._finished = ended
+            self._reporters.append(set())
+            taken.append(self._sum(ended, [], complete=True, is_bounded=False))
+        return sorted(taken, key=lambda heat: heat.window)
+
+    def _sum(
+        self, window: int, accounts: list[_Account], complete: bool, is_bounded: bool
+    ) -> WindowHeat:
+        unreported_s = sum(account.unreported_s for account in accounts) if is_bounded else None
+        keys: dict[str, KeyHeat] = {}
+        for key in {key: None for account in accounts for key in account.keys}:
+            silent_s = None
+            if is_bounded:
+                silent_s = sum(a.unreported_s for a in accounts if key not in a.keys)
+            seen = [account.keys[key] for account in accounts if key in account.keys]
+            keys[key] = _sum_key(seen, silent_s, complete)
+        return WindowHeat(window, window * self._window_s, complete, keys, unreported_s)
+
+
+def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHeat:
+    """While a window runs, a key that speeds up counts by its latest rate."""
+    errors_s = sum(each.heat.error * each.per_s for each in seen)
+    rates = [each.heat.write_units * each.per_s for each in seen]
+    if not complete:
+        rates = [max(rate, each.recent_s) for rate, each in zip(rates, seen, strict=True)]
+    place = max(each.heat.place for each in seen)
+    return KeyHeat(
+        write_units_s=sum(rates),
+        writes_s=sum(each.heat.writes * each.per_s for each in seen),
+        reads_s=sum(each.heat.reads * each.per_s for each in seen),
+        throttles_s=sum(each.heat.throttles * each.per_s for each in seen),
+        bound_s=None if silent_s is None else errors_s + silent_s,
+        partition=None if place == NOWHERE else place,
+    )
+
+
+LASTS_S = 5.0
+
+
+class FleetHeat(msgspec.Struct, frozen=True):
+    """The last complete window, as its leader saw it. `partitions` are the hottest first."""
+
+    leader: str
+    window_s: float
+    window: WindowHeat
+    partitions: tuple[PartitionHeat, ...] = ()
+
+    @property
+    def lasts_s(self) -> float:
+        """For how long after the window's beginning this says how hot the fleet is."""
+        return 2 * self.window_s + LASTS_S
+
+    def is_recent(self, now_s: float) -> bool:
+        """By the fleet's time. When no window follows, nobody knows the heat any more."""
+        return now_s - self.window.start_s <= self.lasts_s
+
+    def hottest(self, limit: int) -> FleetHeat:
+        """Only so many keys and partitions."""
+        return replace(self, window=self.window.hottest(limit), partitions=self.partitions[:limit])
+
+    def partition(self, number: int | None) -> PartitionHeat | None:
+        return next((each for each in self.partitions if each.partition == number), None)
+
+
+class HeatBoard(Protocol):
+    """Telemetry: what it shows may be old or gone, and decides nothing."""
+
+    async def show(self, heat: FleetHeat) -> None: ...
+
+    async def look(self) -> FleetHeat | None: ...

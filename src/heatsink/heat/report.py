@@ -1,0 +1,124 @@
+"""Sends one message per window with this server's hot keys, and sooner for a key on the rise.
+
+How reports travel from app servers to the coordinator.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.clock import Clock
+
+from .count import Tracker
+from .heat import Report
+
+
+class HeatBus(Protocol):
+    """May lose, delay, repeat and reorder reports: they are telemetry."""
+
+    async def send(self, report: Report) -> None: ...
+
+    async def receive(self) -> list[Report]:
+        """What came since the last call; an empty list if nothing did."""
+
+
+LOOK_S = 0.1
+SHORTEST_S = 0.001
+LONGEST_S = 3_600.0
+
+
+class ReportSettings(msgspec.Struct, frozen=True):
+    """When a key is worth a line in the report.
+
+    The floor is a share of a bucket's limit, divided by the number of servers that report, so that
+    what the whole fleet leaves unsaid about a key stays below that share.
+    """
+
+    window_s: float = 1.0
+    bucket_units_s: int = 800
+    floor_share: float = 0.1
+    keys_max: int = 256
+
+    def __post_init__(self) -> None:
+        check_number("window_s", self.window_s, 0.1, 60)
+        check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
+        check_number("floor_share", self.floor_share, 0.001, 1)
+        check_whole("keys_max", self.keys_max, 1, 4096)
+
+    def floor(self, servers: int) -> int:
+        share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)
+        return max(1, int(share))
+
+
+class Fleet(Protocol):
+    """What a server has to know of the others."""
+
+    def fleet_now_s(self) -> float: ...
+
+    @property
+    def servers(self) -> int: ...
+
+
+class Reporter:
+    """Windows are aligned to the fleet's time, so that those of all servers add up."""
+
+    def __init__(
+        self,
+        server: str,
+        tracker: Tracker,
+        bus: HeatBus,
+        fleet: Fleet,
+        clock: Clock,
+        settings: ReportSettings,
+    ) -> None:
+        self._server = server
+        self._tracker = tracker
+        self._bus = bus
+        self._fleet = fleet
+        self._clock = clock
+        self._settings = settings
+        self._window = self._window_now()
+        self._since_s = clock.monotonic_s()
+
+    def _window_now(self) -> int:
+        return int(self._fleet.fleet_now_s() / self._settings.window_s)
+
+    async def run_once(self) -> None:
+        """Report the window that ended, or what races past the limit in the one that runs."""
+        window = self._window_now()
+        if window != self._window:
+            await self._report_window(window)
+        else:
+            await self._report_alarms()
+
+    async def _report_window(self, window: int) -> None:
+        """Counts go with the time in which they were counted: a late look must not inflate them."""
+        ended, self._window = self._window, window
+        elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
+        self._since_s = self._clock.monotonic_s()
+        floor = self._settings.floor(self._fleet.servers)
+        keys, unreported = counted.hottest(self._settings.keys_max, floor)
+        await self._bus.send(Report(self._server, ended, elapsed_s, True, unreported, keys))
+
+    async def _report_alarms(self) -> None:
+        keys = self._tracker.alarms()
+        if keys:
+            report = Report(self._server, self._window, self._elapsed_s(), False, 0, keys)
+            await self._bus.send(report)
+
+    def _elapsed_s(self) -> float:
+        elapsed_s = self._clock.monotonic_s() - self._since_s
+        return min(max(elapsed_s, SHORTEST_S), LONGEST_S)
+
+    async def run(self) -> None:
+        while True:
+            with suppress(HeatsinkError):  # a window's telemetry is lost; the next one comes soon
+                await self.run_once()
+            window_s = self._settings.window_s
+            left_s = window_s - self._fleet.fleet_now_s() % window_s
+            await self._clock.sleep(min(LOOK_S, left_s + SHORTEST_S))

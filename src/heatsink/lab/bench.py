@@ -1,0 +1,370 @@
+"""`heatsink bench`.
+
+Calls through Heatsink and on the bare store, in turns: what comes on top is the difference.
+
+`heatsink bench`: how fast a store is here, through Heatsink and bare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from heatsink.client import Heatsink, connect
+from heatsink.client.urls import open_stores
+from heatsink.errors import InvalidSetting, Retryable, Unavailable
+from heatsink.primitives.chance import fresh_random
+from heatsink.primitives.clock import Clock, SystemClock, now_ms
+from heatsink.primitives.cut import Cut
+from heatsink.primitives.ids import COUNTER_BITS, IdScheme, Snowflake
+from heatsink.server.commands.configuration import Number, json_option
+from heatsink.server.commands.coordinator import ids_of
+from heatsink.spread.store import Ask, Row
+from heatsink.stores.stores import Stores
+
+BODY = b"x" * 200
+KEYS = 64  # enough that none of them gets hot
+PAGE = 50
+ROUNDS = 5  # fewer where a call takes longer than a turn
+ROUND_FITS = 0.9
+TURN_S_MIN = 0.25
+SETTLE_S = 1.0
+REFUSED_PAUSE_S = 0.02
+CLEAN_UP_S = 60.0
+CLEAN_UP_PAUSE_S = 0.5
+ERASED_AT_ONCE = 32
+Call = Callable[[], Awaitable[object]]
+Erase = Callable[[str], Awaitable[object]]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Calls of one kind: rates are medians of rounds.
+
+    `ratio` is how many of the bare store's calls come through: the median of the rounds' own
+    ratios, since a round's two turns meet the same weather. It need not be that of the medians.
+    Calls that the store refused for now, and those that had no answer when their turn was long
+    over, are counted apart; figures that need one that succeeded are None if none did.
+    """
+
+    what: str
+    per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    bare_per_s: float
+    ratio: float | None
+    refused: int
+    bare_refused: int
+    unanswered: int = 0
+    bare_unanswered: int = 0
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """`seconds` for everything, `at_once` calls under way."""
+
+    seconds: float = 12.0
+    at_once: int = 32
+
+    @property
+    def turns(self) -> int:
+        return len(KINDS) * 2 * ROUNDS
+
+    @property
+    def kind_s(self) -> float:
+        return self.seconds / len(KINDS)
+
+    @property
+    def turn_s(self) -> float:
+        return self.seconds / self.turns
+
+    @property
+    def longest_turn_s(self) -> float:
+        """After which nobody waits for an answer: half as long again as one of two turns may be."""
+        return max(self.kind_s / 2 * 1.5, TURN_S_MIN)
+
+
+@dataclass
+class Samples:
+    times_s: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    refused: int = 0
+    unanswered: int = 0
+
+
+class Contest:
+    """The same calls on both. Rows go to keys of this run's own."""
+
+    def __init__(self, hs: Heatsink, stores: Stores, ids: IdScheme, clock: Clock, name: str):
+        self._hs = hs
+        self._stores = stores
+        self._ids = ids
+        self._clock = clock
+        self._turn = count()
+        self._name = name
+        self._writes: Counter[str] = Counter()
+        self.keys = [f"bench:{name}:{number}" for number in range(KEYS)]
+        self.partitions = [f"bench:{name}:bare:{number}" for number in range(KEYS)]
+
+    def append(self) -> Awaitable[object]:
+        return self._hs.log.append(self._to_write(self.keys), BODY)
+
+    def put(self) -> Awaitable[object]:
+        row = Row(self._raw(), BODY, 0, 1)
+        return self._stores.log.put(self._to_write(self.partitions), row)
+
+    def page(self) -> Awaitable[object]:
+        return self._hs.log.page(self.keys[next(self._turn) % KEYS], limit=PAGE)
+
+    def query(self) -> Awaitable[object]:
+        ask = Ask(None, None, PAGE + 1, newest_first=True)
+        return self._stores.log.query(self.partitions[next(self._turn) % KEYS], ask)
+
+    def add(self) -> Awaitable[object]:
+        return self._hs.counters.add(self._to_write(self.keys))
+
+    def add_bare(self) -> Awaitable[object]:
+        partition = self._to_write(self.partitions)
+        return self._stores.counters.add(partition, self._raw(), now_ms(self._clock), 1)
+
+    def _to_write(self, names: list[str]) -> str:
+        name = names[next(self._turn) % KEYS]
+        self._writes[name] += 1
+        return name
+
+    def _raw(self) -> bytes:
+        number = next(self._turn) % (1 << COUNTER_BITS)
+        return self._ids.from_parts(now_ms(self._clock), number, 0)
+
+    async def clean_up(self, patience_s: float = CLEAN_UP_S) -> None:
+        """Go on while the store refuses, since every try erases some; then say what may be left."""
+        deadline_s = self._clock.monotonic_s() + patience_s
+        cut = Cut(self._clock, "the store had not erased all rows when time was up")
+        todo: list[tuple[Erase, str]] = [(self._hs.log.erase, key) for key in self.keys]
+        todo += [(self._stores.log.erase, partition) for partition in self.partitions]
+        left: list[tuple[str, Retryable]] = []
+
+        async def work() -> None:
+            while todo:
+                erase, name = todo.pop()
+                try:
+                    await self._insist(erase, name, cut, deadline_s)
+                except Retryable as refusal:
+                    left.append((name, refusal))
+
+        await asyncio.gather(*(work() for _ in range(ERASED_AT_ONCE)))
+        if left:
+            raise self._left([name for name, _ in left], left[0][1])
+
+    async def _insist(self, erase: Erase, name: str, cut: Cut, deadline_s: float) -> None:
+        while True:
+            try:
+                with cut(deadline_s):
+                    await erase(name)
+                return
+            except Retryable:
+                if self._clock.monotonic_s() + CLEAN_UP_PAUSE_S > deadline_s:
+                    raise
+                await self._clock.sleep(CLEAN_UP_PAUSE_S)
+
+    def _left(self, names: list[str], refusal: Retryable) -> Unavailable:
+        rows = sum(self._writes[name] for name in names)
+        keys = f"bench:{self._name}:{{n}}", f"bench:{self._name}:bare:{{n}}"
+        return Unavailable(
+            f"some {rows:,} rows of this run or fewer may be left ({refusal}): erase them when the "
+            f"store has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
+            f"n from 0 to {KEYS - 1}"
+        )
+
+
+KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = {
+    "append": (lambda contest: contest.append, lambda contest: contest.put),
+    f"page of {PAGE}": (lambda contest: contest.page, lambda contest: contest.query),
+    "add to a counter": (lambda contest: contest.add, lambda contest: contest.add_bare),
+}
+
+
+@asynccontextmanager
+async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
+    """Both on one store; what they wrote is erased at the end."""
+    ids = await ids_of(url, clock)
+    if isinstance(ids, Snowflake):
+        raise InvalidSetting("this store has Snowflake ids, which only its application can mint")
+    async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
+        stores = open_stores(url, clock)
+        try:
+            await stores.open()
+            found = Contest(hs, stores, ids, clock, f"{rng.getrandbits(48):012x}")
+            try:
+                yield found
+            finally:
+                await found.clean_up()
+        finally:
+            await stores.close()
+
+
+async def measure(
+    found: Contest, plan: BenchPlan, clock: Clock, tick: Callable[[], object]
+) -> list[Line]:
+    lines = []
+    for what, kinds in KINDS.items():
+        ours, bare = (kind(found) for kind in kinds)
+        lines.append(_line(what, *await _rounds((ours, bare), plan, clock, tick)))
+    if any(line.unanswered or line.bare_unanswered for line in lines):
+        await clock.sleep(SETTLE_S)  # what was sent may still land, and is to be erased
+    return lines
+
+
+async def _rounds(
+    calls: tuple[Call, Call], plan: BenchPlan, clock: Clock, tick: Callable[[], object]
+) -> tuple[Samples, Samples]:
+    """As many as there is time for: a turn takes as long as its slowest call."""
+    both = Samples(), Samples()
+    end_s = clock.monotonic_s() + plan.kind_s
+    for _ in range(ROUNDS):
+        began_s = clock.monotonic_s()
+        for call, samples in zip(calls, both, strict=True):
+            await _turn(call, plan, clock, samples)
+            tick()
+        now_s = clock.monotonic_s()
+        if end_s - now_s < ROUND_FITS * (now_s - began_s):
+            break
+    return both
+
+
+async def _turn(call: Call, plan: BenchPlan, clock: Clock, samples: Samples) -> None:
+    began_s = clock.monotonic_s()
+    end_s, before = began_s + plan.turn_s, len(samples.times_s)
+    cut, cut_s = Cut(clock, "its turn is over"), began_s + plan.longest_turn_s
+
+    async def repeat() -> None:
+        started_s = clock.monotonic_s()
+        while True:  # at least once, however late it started
+            try:
+                with cut(cut_s):
+                    await call()
+            except Retryable:
+                if clock.monotonic_s() >= cut_s:
+                    samples.unanswered += 1
+                    return
+                samples.refused += 1
+                await clock.sleep(REFUSED_PAUSE_S)
+            else:
+                samples.times_s.append(clock.monotonic_s() - started_s)
+            started_s = clock.monotonic_s()
+            if started_s >= end_s:
+                return
+            await clock.sleep(0)
+
+    await asyncio.gather(*(repeat() for _ in range(plan.at_once)))
+    done = len(samples.times_s) - before
+    samples.rates.append(done / (clock.monotonic_s() - began_s))
+
+
+def _line(what: str, ours: Samples, bare: Samples) -> Line:
+    times_ms = [1000 * time_s for time_s in ours.times_s]
+    cuts = quantiles(times_ms, n=100) if len(times_ms) > 1 else times_ms * 99
+    ratios = [one / two for one, two in zip(ours.rates, bare.rates, strict=True) if two]
+    return Line(
+        what=what,
+        per_s=round(median(ours.rates), 1),
+        p50_ms=round(cuts[49], 3) if cuts else None,
+        p99_ms=round(cuts[98], 3) if cuts else None,
+        bare_per_s=round(median(bare.rates), 1),
+        ratio=round(median(ratios), 3) if ratios else None,
+        refused=ours.refused,
+        bare_refused=bare.refused,
+        unanswered=ours.unanswered,
+        bare_unanswered=bare.unanswered,
+    )
+
+
+CAPTION = (
+    "“of it” is the median of the rounds' ratios (both run in each round, in turns), "
+    "not the ratio of the medians shown."
+)
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--seconds", type=Number(1, 3_600), default=12.0, help="For all calls together.")
+@click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Calls under way.")
+@json_option
+def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
+    """How fast the store at URL is through Heatsink, beside the bare store.
+
+    Without URL: a new SQLite file in this folder, which is removed again. Rows are written to keys
+    of its own and erased at the end; a store that bills for writes bills for these.
+    """
+    with _url(url) as where:
+        asyncio.run(_run(where, BenchPlan(seconds, at_once), as_json))
+
+
+@contextmanager
+def _url(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    try:
+        folder = TemporaryDirectory(prefix="heatsink-bench-", dir=Path.cwd())
+    except OSError as error:
+        raise InvalidSetting(f"this folder cannot be written to ({error}): name a URL") from None
+    with folder as name:
+        yield f"sqlite:///{name}/bench.db"
+
+
+async def _run(url: str, plan: BenchPlan, as_json: bool) -> None:
+    """Figures are shown before rows are erased, which may take long and fail."""
+    clock, console = SystemClock(), Console(stderr=True)
+    async with contest(url, clock, fresh_random()) as found:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            turns = bar.add_task("measuring", total=plan.turns)
+            lines = await measure(found, plan, clock, lambda: bar.advance(turns))
+            bar.update(turns, completed=plan.turns)
+        _show(lines, as_json)
+
+
+def _show(lines: list[Line], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(lines).decode())
+        return
+    Console().print(_table(lines))
+    for line in lines:
+        if line.refused or line.bare_refused:
+            click.echo(
+                f"{line.what}: the store refused {line.refused:,} calls for longer than Heatsink "
+                f"retries, and {line.bare_refused:,} bare ones, which nobody retries"
+            )
+        if line.unanswered or line.bare_unanswered:
+            click.echo(
+                f"{line.what}: {line.unanswered:,} calls and {line.bare_unanswered:,} bare ones "
+                "had no answer when their time was up: give it more --seconds"
+            )
+
+
+def _table(lines: list[Line]) -> Table:
+    table = Table("call", box=None, caption=CAPTION, caption_justify="left")
+    for title in ("a second", "half within", "99 % within", "bare store", "of it"):
+        table.add_column(title, justify="right")
+    for line in lines:
+        times = (_figure(line.p50_ms, ",.2f", " ms"), _figure(line.p99_ms, ",.2f", " ms"))
+        ratio = _figure(line.ratio and 100 * line.ratio, ",.0f", " %")
+        table.add_row(line.what, f"{line.per_s:,.0f}", *times, f"{line.bare_per_s:,.0f}", ratio)
+    return table
+
+
+def _figure(value: float | None, shape: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{shape}}{unit}"

@@ -1,0 +1,184 @@
+"""`heatsink lab`: the seed's experiments, on virtual time.
+
+A report in the terminal, and as a page.
+
+The command `heatsink lab`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from heatsink.errors import InvalidSetting
+from heatsink.server.commands.configuration import json_option
+
+from . import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling
+from .report import LabReport, shown, to_html
+
+
+def show(report: LabReport, page: Path, command: str) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(f"\n[bold]{report.title}[/bold]")
+    for figure in report.figures:
+        beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
+        console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
+    for table in report.tables:
+        console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
+    write_page(report, page, command)
+    console.print(f"The page: {page}")
+
+
+def check_page(page: Path) -> None:
+    """Whether it can be written, before minutes of work are spent on what goes into it."""
+    is_new = not page.exists()
+    if not is_new and not page.is_file():
+        return  # a pipe, say: to open it would be to use it up
+    try:
+        page.open("ab").close()
+        if is_new:
+            page.unlink()
+    except OSError as error:
+        raise _unwritable(page, error) from None
+
+
+def _unwritable(page: Path, error: OSError) -> InvalidSetting:
+    return InvalidSetting(f"--out {str(page)!r} cannot be written: {error.strerror}")
+
+
+def write_page(report: LabReport, page: Path, command: str) -> None:
+    from heatsink.server.dashboard import plotly_file
+
+    try:
+        page.write_text(to_html(report, command, plotly_file().read_text("utf-8")), "utf-8")
+    except OSError as error:
+        raise _unwritable(page, error) from None
+
+
+def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
+
+
+@click.group()
+def lab() -> None:
+    """Run the seed's experiments with the production code, on virtual time."""
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    seed = click.option("--seed", default=1, show_default=True, help="Gives the same run again.")
+    out = click.option(
+        "--out",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        help="The page to write.  [default: lab-NAME.html]",
+    )
+
+    @wraps(command)
+    def run(as_json: bool, out: Path | None, **options: Any) -> None:
+        """A run takes seconds: say so to whoever waits, until there is something to show."""
+        page = out or Path(f"lab-{click.get_current_context().info_name}.html")
+        if out is not None or not as_json:
+            check_page(page)
+        with Console(stderr=True).status("running on virtual time…") as waiting:
+            click.get_current_context().meta.update({WAITING: waiting, AS_JSON: as_json})
+            command(out=out, **options)
+
+    return seed(out(json_option(run)))
+
+
+def _items(default: int, what: str) -> Callable[..., Any]:
+    return click.option(
+        "--items", type=click.IntRange(1_000), default=default, show_default=True, help=what
+    )
+
+
+@lab.command("hot-key")
+@_items(hot_key.PEAK_S, "Writes a second at the top.")
+@_options
+def hot_key_command(items: int, seed: int, out: Path | None) -> None:
+    """A conversation that goes viral, with one bucket and spread."""
+    _show(hot_key.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("scaling")
+@_items(scaling.ITEMS, "Items of the spike.")
+@_options
+def scaling_command(items: int, seed: int, out: Path | None) -> None:
+    """One spike under each scaling policy."""
+    _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("fairness")
+@_items(fairness.GIANT, "Items of the giant batch.")
+@_options
+def fairness_command(items: int, seed: int, out: Path | None) -> None:
+    """Small batches beside a giant."""
+    _show(fairness.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("isolation")
+@_items(isolation.LARGE, "Items of the large batch.")
+@_options
+def isolation_command(items: int, seed: int, out: Path | None) -> None:
+    """Small and large batches on 1 to 16 partitions."""
+    _show(isolation.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("rates")
+@_items(rates.JOBS, "Jobs in three batches.")
+@_options
+def rates_command(items: int, seed: int, out: Path | None) -> None:
+    """Rate limits: declared, and found."""
+    _show(rates.experiment(items, seed=seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("reads")
+@_items(reads.READS_PER_S, "Reads a second.")
+@_options
+def reads_command(items: int, seed: int, out: Path | None) -> None:
+    """A product page that everybody looks at."""
+    _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("celebrity")
+@_items(celebrity.FANS, "Fans of the celebrity.")
+@_options
+def celebrity_command(items: int, seed: int, out: Path | None) -> None:
+    """Posts pushed to all followers, or pulled by them."""
+    _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("partitions")
+@_items(partitions.WRITES_PER_S, "Writes a second to the conversation.")
+@_options
+def partitions_command(items: int, seed: int, out: Path | None) -> None:
+    """A hot conversation on a young table: adaptive capacity, salting, and both."""
+    _show(partitions.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+def _show(report: LabReport, out: Path | None, options: str) -> None:
+    meta, command = click.get_current_context().meta, f"heatsink lab {report.name} {options}"
+    meta[WAITING].stop()
+    if not meta[AS_JSON]:
+        show(report, out or Path(f"lab-{report.name}.html"), command)
+        return
+    click.echo(msgspec.json.encode(report).decode())
+    if out is not None:
+        write_page(report, out, command)

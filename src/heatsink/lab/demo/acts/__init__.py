@@ -1,0 +1,23 @@
+"""The acts, in their order."""
+
+from __future__ import annotations
+
+from heatsink.errors import InvalidSetting
+from heatsink.lab.demo.act import Act
+
+from .bulk import BulkAct
+from .celebrity import CelebrityAct
+from .chat import ChatAct
+from .likes import LikesAct
+from .product import ProductAct
+
+ACTS: tuple[Act, ...] = (ChatAct(), LikesAct(), ProductAct(), CelebrityAct(), BulkAct())
+NAMES = tuple(act.name for act in ACTS)
+
+
+def find_act(text: str) -> Act:
+    """By its name or its number, from 1."""
+    for number, act in enumerate(ACTS, 1):
+        if text in (act.name, str(number)):
+            return act
+    raise InvalidSetting(f"act must be 1 to {len(ACTS)} or one of {', '.join(NAMES)}")

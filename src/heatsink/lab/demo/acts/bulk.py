@@ -1,0 +1,299 @@
+"""Act 5: a million items beside twenty, and workers that come and go with the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+
+import msgspec
+
+from heatsink.bulk.actions import Actions, Context
+from heatsink.bulk.batch import Batch, Progress
+from heatsink.bulk.submit import hand
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.lab.demo.act import (
+    About,
+    ActFinding,
+    ActSnapshot,
+    ActVerdict,
+    Cell,
+    Watcher,
+    about,
+    watch,
+)
+from heatsink.lab.demo.traffic import TrafficPlan
+from heatsink.lab.demo.world import WORKERS, DemoWorld
+from heatsink.primitives.clock import Clock
+
+LARGE, SMALL = "tag-conversation", "send-reminder"
+TOGETHER, CALL_S = 200, 0.2
+SMALL_ITEMS, SMALL_CALL_S = 20, 0.1
+SMALL_EVERY_S = 3.0
+POLL_S = 0.25
+PATIENCE_S = 90.0  # a slow machine does what it can in this time
+REST_S = 9.0  # for the workers to be sent home
+WORDS = """\
+One customer submits {items:,} items, another twenty: in one line the twenty would wait until
+all the others are through.
+
+Heatsink's queue is split into partitions, gives each customer a fair share of every worker's
+time, and accepts a batch only when it is safely on disk.
+
+A control loop looks at the backlog once a second and sends as many workers as it takes to drain
+it in {drain:g} s, as long as more workers get more done.
+
+Look at the dots: each is a small batch, and its height is how long it took beside the large
+one. Above them, the workers follow the backlog up and down.
+
+hs.bulk.submit() and hs.worker() on a private Valkey that was started for this demo and keeps
+its log on disk. An action here is a pause: {call:g} s for {together} items of the large batch,
+{small:g} s for the twenty of a small one; everything else is real. The small ones are put into
+partitions of the large."""
+
+
+class SmallNow(msgspec.Struct, frozen=True):
+    """A small batch: when it came, how many of the large one's items waited, how long it took."""
+
+    second: float
+    ahead: int
+    took_s: float | None
+
+
+class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
+    """`workers` are those of the partitions that the large batch is in."""
+
+    items: int
+    done: int
+    done_s: int
+    workers: list[int]
+    small: list[SmallNow]
+    says: str
+
+    def cells(self) -> dict[str, Cell]:
+        took = [one.took_s for one in self.small if one.took_s is not None]
+        return {
+            "done": self.done,
+            "of": self.items,
+            "items/s": self.done_s,
+            "workers": sum(self.workers),
+            "small batches": len(self.small),
+            "the last took": f"{took[-1]:.2f} s" if took else "",
+        }
+
+
+class DemoBatch:
+    """The large batch, the small ones beside it, and when their items were run."""
+
+    def __init__(self, world: DemoWorld, plan: TrafficPlan) -> None:
+        self.items = plan.items
+        self.batch: Batch | None = None
+        self.progress: Progress | None = None
+        self.leg = "the items are submitted, as a stream"
+        self.patience_s = PATIENCE_S / plan.speed
+        self.accepted_s = self.ended_s = 0.0
+        self._hs = world.hs
+        self._clock: Clock = world.clock
+        self._began_s = world.clock.monotonic_s()
+        self._name = world.fresh("million")
+        self._submitted: dict[str, tuple[float, int]] = {}
+        self._left: dict[str, int] = {}
+        self._ended: dict[str, float] = {}
+        self._seen = (0.0, 0)
+
+    @property
+    def second(self) -> float:
+        return self._clock.monotonic_s() - self._began_s
+
+    def actions(self) -> Actions:
+        """Calls that take their time, for many items at once.
+
+        What another run left behind is done too, and not counted.
+        """
+        actions = Actions()
+
+        @actions.action(LARGE, together=TOGETHER)
+        async def tag(_: list[object], __: list[Context]) -> None:
+            await self._clock.sleep(CALL_S)
+
+        @actions.action(SMALL, together=SMALL_ITEMS)
+        async def remind(_: list[object], contexts: list[Context]) -> None:
+            await self._clock.sleep(SMALL_CALL_S)
+            for batch in (context.batch for context in contexts):
+                self._left[batch] = self._left.get(batch, 0) - 1
+                if self._left[batch] == 0:
+                    self._ended[batch] = self.second
+
+        return actions
+
+    async def submit(self) -> None:
+        items = ({"conversation": number} for number in range(self.items))
+        self.batch = await self._hs.bulk.submit(LARGE, items, tenant="large", id=self._name)
+        self.accepted_s = self.second
+        self.leg = "beside it, somebody submits twenty"
+
+    async def submit_small(self) -> None:
+        """Into a partition that the large batch is in too: there it has to get its share."""
+        assert self.batch is not None
+        homes = {part.partition for part in self.batch.parts}
+        partitions = (await self._hs.bulk.plan()).high_water
+        name = next(n for n in self._names() if hand(n, partitions, spread=False)[0] in homes)
+        waiting = self.progress.waiting if self.progress else self.items
+        self._submitted[name] = self.second, waiting
+        self._left[name] = SMALL_ITEMS
+        items = [{"person": number} for number in range(SMALL_ITEMS)]
+        await self._hs.bulk.submit(SMALL, items, tenant="small", id=name, spread=False)
+
+    def _names(self) -> Iterator[str]:
+        return (f"{self._name}-small-{number}" for number in count(len(self._submitted) * 1_000))
+
+    async def look(self, workers: Consumer) -> BulkNow:
+        if self.batch is not None:
+            self.progress = await self._hs.bulk.status(self.batch.id)
+        done = self.progress.done if self.progress else 0
+        second, (seen_s, seen) = self.second, self._seen
+        done_s = round((done - seen) / max(second - seen_s, 0.001))
+        self._seen = second, done
+        team, small = self._workers(workers), self.small()
+        says = narrate(self.items, done, done_s, sum(team), small)
+        return BulkNow(round(second, 2), self.leg, self.items, done, done_s, team, small, says)
+
+    def _workers(self, consumer: Consumer) -> list[int]:
+        parts = self.batch.parts if self.batch else ()
+        return [consumer.workers.get(n, 0) for n in sorted({part.partition for part in parts})]
+
+    def small(self) -> list[SmallNow]:
+        return [
+            SmallNow(
+                round(came_s, 2),
+                ahead,
+                round(self._ended[name] - came_s, 3) if name in self._ended else None,
+            )
+            for name, (came_s, ahead) in self._submitted.items()
+        ]
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress is not None and self.progress.is_final
+
+    async def until_done(self) -> None:
+        """Small batches come for as long as the large one runs."""
+        next_s = self.second + 1.0
+        while not self.is_done and self.second < self.patience_s:
+            await self._clock.sleep(POLL_S)
+            if self.second >= next_s:
+                await self.submit_small()
+                next_s += SMALL_EVERY_S
+        self.ended_s = self.second
+        self.leg = "done: the workers are sent home" if self.is_done else "the rest is called off"
+
+    async def until_small_ones_are_done(self) -> None:
+        for name in self._submitted.keys() - self._ended.keys():
+            await self._hs.bulk.wait(name)
+
+    async def call_off(self) -> None:
+        """Whoever steps on leaves no work behind."""
+        if self.batch is not None and not self.is_done:
+            await self._hs.bulk.cancel(self.batch.id)
+            await self._hs.bulk.wait(self.batch.id)
+
+
+class BulkAct:
+    name = "bulk"
+
+    def about(self, plan: TrafficPlan) -> About:
+        return about(
+            self.name,
+            f"{_amount(plan)} items",
+            WORDS.format(
+                items=plan.items,
+                drain=WORKERS.drain_s,
+                call=CALL_S,
+                together=TOGETHER,
+                small=SMALL_CALL_S,
+            ),
+        )
+
+    def seconds(self, plan: TrafficPlan) -> float:
+        return 45.0 / plan.speed
+
+    async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict:
+        job = DemoBatch(world, plan)
+        async with world.working(job.actions()) as workers, asyncio.TaskGroup() as tasks:
+
+            async def look() -> BulkNow:
+                return await job.look(workers)
+
+            watching = tasks.create_task(watch(look, watcher, world.clock))
+            try:
+                await job.submit()
+                await job.until_done()
+            finally:
+                await job.call_off()
+            await job.until_small_ones_are_done()
+            await world.clock.sleep(REST_S / plan.speed)
+            watching.cancel()
+            watcher.tell(await look())
+        return judge(job)
+
+
+def _amount(plan: TrafficPlan) -> str:
+    return "A million" if plan.items == 1_000_000 else f"{plan.items:,}"
+
+
+def narrate(items: int, done: int, done_s: int, workers: int, small: list[SmallNow]) -> str:
+    if not workers:
+        return "Nothing runs yet: a batch is accepted whole or not at all."
+    if done >= items:
+        return f"All {items:,} are done. {workers} workers are left of those who came."
+    pace = f"{items - done:,} items to go, {done_s:,} a second with {workers} workers."
+    return f"{pace} {_of_small(small)}"
+
+
+def _of_small(small: list[SmallNow]) -> str:
+    took = [one.took_s for one in small if one.took_s is not None]
+    return f"The last twenty beside it took {took[-1]:.1f} s." if took else ""
+
+
+def judge(job: DemoBatch) -> ActVerdict:
+    progress, small = job.progress, job.small()
+    assert progress is not None
+    took = [one.took_s for one in small if one.took_s is not None]
+    whole = progress.done + progress.cancelled == job.items and len(took) == len(small)
+    in_line = _in_line(job, small, progress.done == job.items)
+    return ActVerdict(
+        f"{progress.done:,} items in {job.ended_s - job.accepted_s:.0f} s; of {len(small)} small "
+        f"batches beside them the slowest took {max(took, default=0.0):.1f} s, against {in_line} "
+        "in one line.",
+        whole,
+        [
+            ActFinding(whole, _count(job, progress)),
+            ActFinding(
+                None,
+                f"The small batches took {_spread(took)}. In one line the first of them would have "
+                f"waited for the {small[0].ahead if small else 0:,} items before it: {in_line}.",
+            ),
+        ],
+    )
+
+
+def _in_line(job: DemoBatch, small: list[SmallNow], is_done: bool) -> str:
+    """How long the first small one would have waited behind the large."""
+    waited_s = job.ended_s - small[0].second if small else 0.0
+    return f"{waited_s:.0f} s" if is_done else f"more than {waited_s:.0f} s"
+
+
+def _count(job: DemoBatch, progress: Progress) -> str:
+    accepted = f"All {job.items:,} items were accepted in {job.accepted_s:.1f} s, on disk; "
+    done = f"{progress.done:,} are recorded as done, each once, and {progress.failed:,} as failed"
+    if not progress.cancelled:
+        return f"{accepted}{done}."
+    cut = f"after {job.patience_s:.0f} s the other {progress.cancelled:,} were called off"
+    return f"{accepted}{done}; {cut}."
+
+
+def _spread(took: list[float]) -> str:
+    if not took:
+        return "no time"
+    middle = sorted(took)[len(took) // 2]
+    return f"{min(took):.1f} to {max(took):.1f} s ({middle:.1f} s in the middle)"

@@ -1,0 +1,240 @@
+"""Act 4: somebody gets famous. A write for every follower of every post, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import msgspec
+
+from heatsink.bulk.actions import Actions
+from heatsink.lab.demo.act import (
+    About,
+    ActFinding,
+    ActSnapshot,
+    ActVerdict,
+    Cell,
+    Watcher,
+    about,
+    watch,
+)
+from heatsink.lab.demo.lanes import LaneMeter
+from heatsink.lab.demo.traffic import Leg, Pacer, Traffic, TrafficPlan
+from heatsink.lab.demo.world import DemoWorld
+from heatsink.primitives.ids import Uuid7
+from heatsink.timelines.policy import PULLED, PUSHED
+from heatsink.timelines.timelines import Post, Timelines
+
+FRIENDS_S, CROWD_S = 20, 150  # new followers a second
+POST_EVERY_S = 1.0
+LOOKED_AT = 40
+HOME_PAGE = 200
+WHY = "to compare with"
+
+
+WORDS = """\
+A post is pushed into the home of every follower, so that reading a home is one read: with fifty
+followers that is fifty writes, with ten million, ten million.
+
+Heatsink counts followers and changes an author from pushed to pulled at a threshold, here
+{threshold:,}: from then on a post is written once, and homes fetch it when they are read.
+
+Grace goes on posting while the crowd comes in; beside her the same posts, to the same
+followers, always pushed.
+
+Look at the bars: each pair is one post, and its height is how many homes were written for it.
+Past the threshold the blue bars end.
+
+hs.timelines with a threshold of {threshold:,} (outside a demo it is 10,000) on SQLite and a
+private Valkey; pushes are bulk actions of its queue. The other author is pinned to push."""
+
+
+class PostNow(msgspec.Struct, frozen=True):
+    """One post: how many followed then, what became of it, and how many homes were written."""
+
+    followers: int
+    mode: str
+    writes: int
+    always_writes: int
+
+
+class CelebrityNow(ActSnapshot, frozen=True, tag="snapshot"):
+    followers: int
+    threshold: int
+    mode: str
+    posts: list[PostNow]
+    says: str
+
+    def cells(self) -> dict[str, Cell]:
+        last = self.posts[-1] if self.posts else PostNow(0, PUSHED, 0, 0)
+        return {
+            "followers": self.followers,
+            "posts": len(self.posts),
+            "always pushed: homes of the last": last.always_writes,
+            "threshold: homes of the last": last.writes,
+            "now": self.mode,
+        }
+
+
+def traffic_of(plan: TrafficPlan) -> Traffic:
+    return Traffic(
+        (
+            Leg("a few friends follow", 5, FRIENDS_S, FRIENDS_S),
+            Leg("she is discovered", 10, FRIENDS_S, CROWD_S),
+            Leg("a celebrity", 11, CROWD_S, CROWD_S),
+        )
+    ).faster(plan.speed)
+
+
+class Fame:
+    """Two authors with the same followers and posts: one by the threshold, one always pushed."""
+
+    def __init__(self, world: DemoWorld, tasks: asyncio.TaskGroup) -> None:
+        self.grace = world.fresh("grace")
+        self.pushed = f"{self.grace}-always-pushed"
+        self.meters = {name: LaneMeter(world.clock) for name in (self.grace, self.pushed)}
+        self.followers = 0
+        self.posts: list[tuple[int, Post, Post]] = []
+        self._posting: list[asyncio.Task[None]] = []
+        self._arriving: list[asyncio.Task[None]] = []
+        self._timelines: Timelines = world.hs.timelines
+        self._tasks = tasks
+
+    async def begin(self) -> None:
+        await self._timelines.pin(self.pushed, PUSHED, reason=WHY)
+
+    def arrive(self, count: int) -> None:
+        for _ in range(count):
+            fan = self.fan(len(self._arriving))
+            self._arriving.append(self._tasks.create_task(self._follow(fan)))
+
+    def fan(self, number: int) -> str:
+        return f"fan-{number}-of-{self.grace}"
+
+    async def _follow(self, fan: str) -> None:
+        await self._timelines.follow(fan, self.grace)
+        await self._timelines.follow(fan, self.pushed)
+        self.followers += 1
+
+    def post(self) -> None:
+        """She does not wait for her last post to be stored."""
+        self._posting.append(self._tasks.create_task(self._post(len(self._posting) + 1)))
+
+    async def _post(self, number: int) -> None:
+        body, followers = f"post {number}".encode(), self.followers
+        both = (self._timelines.post(author, body) for author in (self.grace, self.pushed))
+        mine, always = await asyncio.gather(*both)
+        self.posts.append((followers, mine, always))
+
+    async def settle(self) -> None:
+        await asyncio.gather(*self._posting, *self._arriving)
+
+    def told(self) -> list[PostNow]:
+        return [
+            PostNow(followers, mine.mode, self._writes(mine), self._writes(always))
+            for followers, mine, always in self.posts
+        ]
+
+    def _writes(self, post: Post) -> int:
+        return self.meters[post.author].taken[Uuid7().raw(post.id).hex()]
+
+    async def look_at_homes(self, rng: Random) -> tuple[int, int]:
+        """How many of some fans were looked at, and how many see anything but every post once."""
+        fans = rng.sample(range(self.followers), min(LOOKED_AT, self.followers))
+        due = sorted(str(post.id) for _, *both in self.posts for post in both)
+        homes = [await self._timelines.home(self.fan(n), limit=HOME_PAGE) for n in fans]
+        return len(fans), sum(sorted(str(p.id) for p in home.posts) != due for home in homes)
+
+
+class CelebrityAct:
+    name = "celebrity"
+
+    def about(self, plan: TrafficPlan) -> About:
+        return about(self.name, "A celebrity", WORDS.format(threshold=plan.threshold))
+
+    def seconds(self, plan: TrafficPlan) -> float:
+        return traffic_of(plan).seconds
+
+    async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict:
+        async with world.working(Actions()), asyncio.TaskGroup() as tasks:
+            fame, pacer = Fame(world, tasks), Pacer(traffic_of(plan), world.clock)
+            with (
+                world.tap.on(fame.grace, fame.meters[fame.grace]),
+                world.tap.on(fame.pushed, fame.meters[fame.pushed]),
+            ):
+                await fame.begin()
+
+                async def look() -> CelebrityNow:
+                    return _look(fame, pacer, traffic_of(plan), plan.threshold)
+
+                watching = tasks.create_task(watch(look, watcher, world.clock))
+                posting = tasks.create_task(_keep_posting(fame, world, POST_EVERY_S / plan.speed))
+                await pacer.run(fame.arrive)
+                posting.cancel()
+                fame.post()
+                await _pushed_through(world, fame)
+                watching.cancel()
+                watcher.tell(await look())
+            return judge(fame.told(), await fame.look_at_homes(world.rng), plan.threshold)
+
+
+async def _keep_posting(fame: Fame, world: DemoWorld, every_s: float) -> None:
+    while True:
+        await world.clock.sleep(every_s)
+        fame.post()
+
+
+async def _pushed_through(world: DemoWorld, fame: Fame) -> None:
+    await fame.settle()
+    for _, *both in fame.posts:
+        for post in both:
+            if post.batch:
+                await world.hs.bulk.wait(post.batch)
+
+
+def _look(fame: Fame, pacer: Pacer, traffic: Traffic, threshold: int) -> CelebrityNow:
+    posts = fame.told()
+    mode = posts[-1].mode if posts else PUSHED
+    leg = traffic.leg_at(pacer.second)[0].name
+    says = narrate(fame.followers, mode, threshold)
+    return CelebrityNow(round(pacer.second, 2), leg, fame.followers, threshold, mode, posts, says)
+
+
+def narrate(followers: int, mode: str, threshold: int) -> str:
+    if mode == PULLED:
+        return (
+            f"{followers:,} followers, more than {threshold:,}: Grace is pulled. A post of hers is "
+            f"one write, and with the next look at home every fan has it."
+        )
+    if followers > threshold / 2:
+        return f"{followers:,} followers: every post is {followers:,} writes, and more each time."
+    return f"{followers:,} followers: a post is pushed into their homes, and that is cheap."
+
+
+def judge(posts: list[PostNow], homes: tuple[int, int], threshold: int) -> ActVerdict:
+    looked_at, wrong = homes
+    always, mine = sum(p.always_writes for p in posts), sum(p.writes for p in posts)
+    pulled = [post for post in posts if post.mode == PULLED]
+    return ActVerdict(
+        f"{len(posts)} posts took {mine:,} home writes with the threshold against {always:,} "
+        f"always pushed; the last one {posts[-1].writes:,} against {posts[-1].always_writes:,}.",
+        not wrong,
+        [
+            ActFinding(
+                not wrong,
+                f"The homes of {looked_at} fans, drawn by lot, were read: {looked_at - wrong} show "
+                "every post of both authors, each once, pushed or pulled.",
+            ),
+            ActFinding(
+                not any(post.writes for post in pulled) if pulled else None,
+                f"From {threshold:,} followers on she was pulled: {len(pulled)} posts, "
+                f"{sum(post.writes for post in pulled):,} home writes.",
+            ),
+            ActFinding(
+                None,
+                f"Always pushed, a post was multiplied by {always / len(posts):,.0f} on "
+                f"average and by {max(post.always_writes for post in posts):,} at the most; with "
+                f"the threshold by {mine / len(posts):,.0f} on average.",
+            ),
+        ],
+    )

@@ -1,0 +1,178 @@
+"""Act 2: everybody likes one video. One number in one place, against a number in many."""
+
+from __future__ import annotations
+
+from heatsink.client.heatsink import Heatsink
+from heatsink.lab.demo.act import (
+    About,
+    ActFinding,
+    ActSnapshot,
+    ActVerdict,
+    Cell,
+    Duel,
+    Watcher,
+    about,
+    duel_of,
+)
+from heatsink.lab.demo.lanes import LaneMeter, LaneNow, PlainClient, Spread, Totals, spread_of
+from heatsink.lab.demo.traffic import Leg, Traffic, TrafficPlan
+from heatsink.lab.demo.world import DemoWorld
+from heatsink.spread.store import CounterStore
+
+QUIET, PEAK = 1 / 16, 3 / 4  # of the plan's peak
+
+
+WORDS = """\
+The likes of a video are one number, one number is one row, and one row lives in one partition,
+which takes {limit:,} writes a second here.
+
+Past that, likes are refused; an app tries again a few times and gives up, and the number on the
+screen falls behind what people did.
+
+Heatsink keeps the number in several shards while it is hot and adds them up for readers: every
+acknowledged like counts once, however often it was sent.
+
+Look at the gap between what was liked and what is counted. Below, each bar is a shard of the
+same counter: with Heatsink all stay under the dashed limit.
+
+hs.counters.add() and .value(), beside the same kind of store used with one key. Both numbers
+are read from the stores twice a second while the likes come in."""
+
+
+class LikesNow(ActSnapshot, frozen=True, tag="snapshot"):
+    """`counted` is what a reader of each counter is told at this moment."""
+
+    plain: LaneNow
+    heatsink: LaneNow
+    counted_plain: int
+    counted_heatsink: int
+    says: str
+
+    def cells(self) -> dict[str, Cell]:
+        return {
+            "likes/s": self.heatsink.rates.offered_s,
+            "liked": self.heatsink.totals.offered,
+            "plain: counted": self.counted_plain,
+            "throttled/s": self.plain.rates.throttled_s,
+            "Heatsink: counted": self.counted_heatsink,
+            "throttled/s ": self.heatsink.rates.throttled_s,
+            "shards": self.heatsink.spread.buckets,
+        }
+
+
+class PlainCounter(PlainClient[CounterStore]):
+    """One key, one row, and the retries of an ordinary client."""
+
+    async def call(self, _: bytes) -> bytes:
+        token, time_ms = self._mint()
+        await self._try(lambda: self._store.add(self._key, token, time_ms, 1))
+        return token
+
+    async def value(self) -> int:
+        (total,) = await self._store.totals([self._key])
+        return total.value
+
+
+class SpreadCounter:
+    """Heatsink, as an application uses it."""
+
+    def __init__(self, heatsink: Heatsink, key: str, meter: LaneMeter) -> None:
+        self.meter = meter
+        self._heatsink = heatsink
+        self._key = key
+
+    async def call(self, _: bytes) -> bytes:
+        await self._heatsink.counters.add(self._key, 1)
+        return b""
+
+    async def spread(self) -> Spread:
+        return await spread_of(self._heatsink, self._key)
+
+    async def value(self) -> int:
+        return await self._heatsink.counters.value(self._key)
+
+
+def traffic_of(plan: TrafficPlan) -> Traffic:
+    quiet, peak = QUIET * plan.peak, PEAK * plan.peak
+    return Traffic(
+        (
+            Leg("a few likes", 3, quiet, quiet),
+            Leg("it is shared", 14, quiet, peak),
+            Leg("everybody likes it", 9, peak, peak),
+            Leg("the next video", 4, peak, quiet),
+        )
+    ).faster(plan.speed)
+
+
+class LikesAct:
+    name = "likes"
+
+    def about(self, plan: TrafficPlan) -> About:
+        return about(self.name, "A like counter", WORDS.format(limit=plan.limit))
+
+    def seconds(self, plan: TrafficPlan) -> float:
+        return traffic_of(plan).seconds
+
+    async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict:
+        key, clock = world.fresh("likes"), world.clock
+        meters = LaneMeter(clock), LaneMeter(clock)
+        with world.tap.on(key, meters[1]):
+            async with world.plain(key, meters[0]) as stores:
+                plain = PlainCounter(stores.counters, key, meters[0], clock, world.rng)
+                heatsink = SpreadCounter(world.hs, key, meters[1])
+                async with duel_of(plain, heatsink, traffic_of(plan), clock) as duel:
+
+                    async def look() -> LikesNow:
+                        return await _look(duel, plain, heatsink, plan.limit)
+
+                    await duel.fight(look, watcher)
+                counted = await plain.value(), await heatsink.value()
+                return judge(duel.plain.totals, duel.heatsink.totals, *counted)
+
+
+async def _look(duel: Duel, plain: PlainCounter, heatsink: SpreadCounter, limit: int) -> LikesNow:
+    second, leg = duel.second, duel.leg
+    values = await plain.value(), await heatsink.value()
+    lanes = await duel.now()
+    return LikesNow(second, leg, *lanes, *values, says=narrate(*lanes, limit))
+
+
+def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
+    likes_s, shards = heatsink.rates.offered_s, heatsink.spread.buckets
+    if not likes_s:
+        return "All likes are in. What was refused and is tried again comes a little later."
+    if plain.rates.throttled_s and likes_s > limit:
+        return (
+            f"{likes_s:,} likes a second. The one row takes {limit:,} and refuses the rest; "
+            f"Heatsink has the number in {shards} shards, about {likes_s // shards:,} likes each."
+        )
+    if shards > 1:
+        return f"{likes_s:,} likes a second, in {shards} shards of one counter."
+    return f"{likes_s:,} likes a second: one row is enough for both."
+
+
+def judge(plain: Totals, heatsink: Totals, plain_value: int, value: int) -> ActVerdict:
+    exact = value == heatsink.accepted == heatsink.offered
+    behind = plain.offered - plain_value
+    return ActVerdict(
+        f"Of {heatsink.offered:,} likes Heatsink counted {value:,}, the plain counter "
+        f"{plain_value:,}; throttled {heatsink.throttled:,} against {plain.throttled:,}.",
+        exact,
+        [
+            ActFinding(exact, _exactness(heatsink, value)),
+            ActFinding(
+                None,
+                f"The plain counter is {behind:,} behind ({behind / max(plain.offered, 1):.0%}): "
+                "likes given up after three tries each.",
+            ),
+        ],
+    )
+
+
+def _exactness(totals: Totals, value: int) -> str:
+    if value == totals.accepted == totals.offered:
+        return f"Heatsink acknowledged all {totals.offered:,} likes, and its number is exact."
+    return (
+        f"Heatsink acknowledged {totals.accepted:,} of {totals.offered:,} likes and counted "
+        f"{value:,}. It must count each once."
+    )

@@ -1,0 +1,93 @@
+"""`heatsink demo`."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from signal import SIGINT
+from typing import Any
+
+import click
+
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.commands.configuration import PORTS
+
+from .acts import ACTS, NAMES, find_act
+from .traffic import LIMIT, PEAK, SHAPES, TrafficPlan
+
+PORT = 8321
+ALL = "all"
+NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
+
+
+@click.command()
+@click.option("--headless", is_flag=True, help="Print a table instead of serving a page.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, without a page.")
+@click.option(
+    "--act",
+    "act_name",
+    default="1",
+    type=click.Choice([*NUMBERS, *NAMES, ALL]),
+    help="Which act to play; on the page, to begin with.",
+)
+@click.option("--brief", is_flag=True, help="Shorter acts with less in them.")
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    default="ramp",
+    help="How the first act's traffic grows: slowly, or all at once.",
+)
+@click.option(
+    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Calls a second at the top."
+)
+@click.option(
+    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes a second a partition takes."
+)
+@click.option(
+    "--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any that is free."
+)
+def demo(headless: bool, as_json: bool, act_name: str, port: int, **options: Any) -> None:
+    """Heatsink told in five acts with real traffic: plain and with Heatsink, side by side."""
+    plan = TrafficPlan(**options)
+    if headless or as_json:
+        _demo_in_terminal(plan, act_name, as_json)
+    else:
+        _demo_on_page(plan, act_name, port)
+
+
+def _demo_in_terminal(plan: TrafficPlan, act_name: str, as_json: bool) -> None:
+    from .headless import make_console, run_as_json, run_as_table
+
+    clock, rng = SystemClock(), Random()
+    acts = ACTS if act_name == ALL else (find_act(act_name),)
+    if as_json:
+        kept = asyncio.run(run_as_json(acts, plan, clock, rng, click.echo))
+    else:
+        kept = asyncio.run(run_as_table(acts, plan, clock, rng, make_console()))
+        if act_name != ALL:
+            click.echo("All five acts: --act all. On a live page: without --headless.")
+    if not kept:
+        click.get_current_context().exit(1)
+
+
+def _demo_on_page(plan: TrafficPlan, act_name: str, port: int) -> None:
+    from heatsink.server.shell import listen
+
+    from .page import HOST, PATH, serve
+    from .stage import Stage
+    from .world import open_world
+
+    opening = find_act("1" if act_name == ALL else act_name)
+    (listener,) = listen(HOST, port)
+    host, actual_port = listener.getsockname()
+
+    async def run() -> int | None:
+        async with open_world(plan, SystemClock(), Random()) as world:
+            await world.hs.bulk.open()  # starting its server would hold up an act under way
+            url = f"http://{host}:{actual_port}{PATH}"
+            click.echo(f"Open {url} to watch. The first act starts with the first look.")
+            click.echo("Ctrl-C stops the demo.")
+            return await serve(world, Stage(world, plan, opening), listener)
+
+    if asyncio.run(run()) == SIGINT:
+        raise KeyboardInterrupt

@@ -1,0 +1,194 @@
+"""The acts as tables in a terminal, or as lines of JSON for a machine.
+
+The chat as a table in a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heatsink.primitives.clock import Clock
+
+from .act import Act, ActSnapshot, ActVerdict, Watcher
+from .acts import ACTS
+from .acts.chat import ChatNow, ChatVerdict, ReadBack
+from .lanes import LaneNow, Spread
+from .traffic import TrafficPlan
+from .world import open_world
+
+COLUMNS = (("accepted", 9), ("throttled", 10), ("dropped", 8), ("p99 ms", 8))
+WIDE = 100  # what a terminal needs for all four columns; in a narrower one the last is left out
+
+
+class ChatRows:
+    """Prints a line per snapshot, and a word whenever Heatsink decides."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._columns = COLUMNS if console.width >= WIDE else COLUMNS[:-1]
+        self._leg = ""
+        self._target = 1
+
+    def head(self) -> None:
+        lane = "".join(f"{name:>{width}}" for name, width in self._columns)
+        plain, heatsink = "PLAIN STORE, per second", "HEATSINK, per second"
+        self._say(f"{'':>13} │{plain:^{len(lane)}} │{heatsink:^{len(lane)}} │ parti-")
+        self._say(f"{'sec':>4}{'offered':>9} │{lane} │{lane} │ tions")
+
+    def add(self, now: ActSnapshot) -> None:
+        assert isinstance(now, ChatNow)
+        if now.leg != self._leg:
+            self._leg = now.leg
+            self._say(f"── {now.leg}", style="bold")
+        line = Text(f"{now.second:4.0f}{now.heatsink.rates.offered_s:9,} │")
+        line.append_text(self._lane(now.plain)).append(" │")
+        line.append_text(self._lane(now.heatsink)).append(" │")
+        line.append(f"{now.heatsink.spread.buckets:4}")
+        self._console.print(line, soft_wrap=True)
+        self._add_decision(now.heatsink.spread)
+
+    def _lane(self, lane: LaneNow) -> Text:
+        rates = lane.rates
+        numbers = (
+            (rates.accepted_s, "green"),
+            (rates.throttled_s, "red" if rates.throttled_s else "dim"),
+            (rates.dropped_s, "bold red" if rates.dropped_s else "dim"),
+            (rates.p99_ms, ""),
+        )
+        text = Text()
+        for (_, width), (number, style) in zip(self._columns, numbers, strict=False):
+            text.append(f"{number:{width},}", style=style)
+        return text
+
+    def _add_decision(self, spread: Spread) -> None:
+        if spread.target != self._target:
+            change = f"from {self._target} to {spread.target}"
+            self._say(f"     Heatsink goes {change}: {spread.reason}", style="cyan")
+            self._target = spread.target
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+def ending(verdict: ChatVerdict) -> Table:
+    title = "Verdict, with everything read back from both stores"
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("offered", "accepted", "throttled", "dropped", "found", "lost", "duplicated"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, ended in (("plain store", verdict.plain), ("Heatsink", verdict.heatsink)):
+        table.add_row(name, *[f"{number:,}" for number in _numbers(ended)])
+    return table
+
+
+def _numbers(ended: ReadBack) -> tuple[int, ...]:
+    totals = ended.totals
+    counts = (totals.offered, totals.accepted, totals.throttled, totals.dropped)
+    return (*counts, ended.found, ended.lost, ended.duplicated)
+
+
+EVERY_S = 1.0
+PIPE_WIDTH = 120
+CELL_WIDTH_MIN = 9
+MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
+Write = Callable[[str], None]
+
+
+def make_console() -> Console:
+    """As wide as the terminal; what goes to a file or a pipe has room enough."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+async def perform(
+    act: Act, plan: TrafficPlan, clock: Clock, rng: Random, watcher: Watcher
+) -> ActVerdict:
+    """One run from beginning to end, in files that are gone afterwards."""
+    async with open_world(plan, clock, rng) as world:
+        return await act.run(world, plan, watcher)
+
+
+class ActRows:
+    """Prints a line per snapshot, under the names of its figures."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._leg = ""
+        self._has_head = False
+
+    def add(self, now: ActSnapshot) -> None:
+        cells = now.cells()
+        widths = [max(len(name), CELL_WIDTH_MIN) + 2 for name in cells]
+        if not self._has_head:
+            self._has_head = True
+            self._say(" sec" + "".join(map(str.rjust, map(str.rstrip, cells), widths)))
+        if now.leg != self._leg:
+            self._leg = now.leg
+            self._say(f"── {now.leg}", "bold")
+        shown = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells.values())
+        self._say(f"{now.second:4.0f}" + "".join(map(str.rjust, shown, widths)))
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _rows(act: Act, console: Console) -> Callable[[ActSnapshot], None]:
+    """The first act has two lanes and decisions to tell."""
+    if act is not ACTS[0]:
+        return ActRows(console).add
+    rows = ChatRows(console)
+    rows.head()
+    return rows.add
+
+
+def _end(console: Console, verdict: ActVerdict) -> None:
+    console.print()
+    if isinstance(verdict, ChatVerdict):
+        console.print(ending(verdict))
+    for finding in verdict.findings:
+        sign, style = MARKS[finding.good]
+        console.print(Text(f"{sign} ", style=style) + Text(finding.text), soft_wrap=True)
+    console.print(Text(verdict.line, style="bold"), soft_wrap=True)
+
+
+async def run_as_table(
+    acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, console: Console
+) -> bool:
+    """Whether everything was kept."""
+    kept = True
+    for act in acts:
+        about = act.about(plan)
+        title = f"Act {ACTS.index(act) + 1} of {len(ACTS)}: {about.title}"
+        console.print(Text(title, style="bold"))
+        console.print("\n".join(about.sentences), highlight=False)
+        console.print()
+        verdict = await perform(act, plan, clock, rng, Watcher(_rows(act, console), EVERY_S))
+        _end(console, verdict)
+        console.print()
+        kept = kept and verdict.kept_everything
+    return kept
+
+
+async def run_as_json(
+    acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, write: Write
+) -> bool:
+    """One object per line: snapshots, then the verdict, act by act."""
+
+    def tell(event: ActSnapshot | ActVerdict) -> None:
+        write(msgspec.json.encode(event).decode())
+
+    kept = True
+    for act in acts:
+        verdict = await perform(act, plan, clock, rng, Watcher(tell, EVERY_S))
+        tell(verdict)
+        kept = kept and verdict.kept_everything
+    return kept

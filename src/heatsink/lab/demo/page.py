@@ -1,0 +1,104 @@
+"""The demo as a live page on this machine, with the dashboard of its Heatsink beside it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.connections import ConnectionLimits
+from heatsink.server.api.app import App
+from heatsink.server.dashboard import SafeHeaders, make_pages
+from heatsink.server.process import ServeSettings, running_app
+from heatsink.server.shell import Server, configured
+
+from .acts import find_act
+from .stage import Stage
+from .traffic import SHAPES
+from .world import DemoWorld
+
+HOST = "127.0.0.1"
+PATH = "/demo"
+STATIC = Path(__file__).parent / "static"
+SHUTDOWN_S = 2
+
+
+def make_site(stage: Stage) -> dict[str, ASGIApp]:
+    """Everything that is served besides the API, by the first part of its path."""
+
+    async def index(_: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def events(_: Request) -> Response:
+        return StreamingResponse(_as_sse(stage.follow()), media_type="text/event-stream")
+
+    routes = [
+        Route(PATH, index),
+        Route(f"{PATH}/events", events),
+        Route(f"{PATH}/run", _run(stage), methods=["POST"]),
+        Mount(f"{PATH}/static", StaticFiles(directory=STATIC)),
+    ]
+    site = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])
+    return {**make_pages({PATH: "Demo"}), PATH: site}
+
+
+def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
+    async def run(request: Request) -> Response:
+        """Only our own page may start a run: any other site the visitor has open may not."""
+        if request.headers.get("origin") != f"http://{request.headers['host']}":
+            return PlainTextResponse("only the demo's own page may do that", status_code=403)
+        shape = request.query_params.get("shape") or None
+        if shape is not None and shape not in SHAPES:
+            return PlainTextResponse(f"shape must be {' or '.join(SHAPES)}", status_code=400)
+        try:
+            act = find_act(request.query_params.get("act", "1"))
+        except InvalidSetting as error:
+            return PlainTextResponse(str(error), status_code=400)
+        if not stage.start(act.name, shape):
+            return PlainTextResponse("a run is under way", status_code=409)
+        return Response(status_code=204)
+
+    return run
+
+
+async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for event in events:
+        yield b"data: " + event + b"\n\n"
+
+
+class DemoServer(Server):
+    """Ends the viewers' streams before it waits for their connections to close."""
+
+    def __init__(self, app: App, stage: Stage, limits: ConnectionLimits) -> None:
+        super().__init__(configured(app, limits, SHUTDOWN_S))
+        self.ended_by: int | None = None
+        self._app = app
+        self._stage = stage
+
+    def end(self, number: int | None = None) -> None:
+        super().end(number)
+        self.ended_by = number
+        self._stage.end()
+        self._app.end_streams()
+
+
+async def serve(world: DemoWorld, stage: Stage, listener: socket.socket) -> int | None:
+    """Until a signal says stop; which one."""
+    settings = ServeSettings(data=Path())
+    async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
+        server = DemoServer(app, stage, settings.limits)
+        server.end_on_signals()
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await stage.close()
+        return server.ended_by

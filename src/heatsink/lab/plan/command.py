@@ -1,0 +1,259 @@
+"""`heatsink plan`: what a table would do under a day's traffic, with and without each remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import click
+import msgspec
+
+from heatsink.emulator.capacity.limits import TableCapacity
+from heatsink.errors import InvalidSetting
+from heatsink.lab.commands import check_page, show
+from heatsink.server.commands.configuration import Number, config_option
+
+from .findings import advice, report_of, warnings
+from .lane import REMEDIES
+from .replay import Replay, ReplayOutcome, replay
+from .settings import PlanSettings, Prices
+from .traces import SHAPES, WEIGHT_MAX, CsvTrace, SyntheticLoad, SyntheticTrace, Trace
+
+UNITS = Number(0.001, 1e9)
+DOLLARS = Number(0, 1e6)
+LOAD = SyntheticLoad()
+PRICES = Prices()
+OF_A_LOAD = ("shape", "keys", "skew", "peak", "trough", "read_share", "item_bytes", "hours")
+OF_A_SHAPE = ("keys", "skew", "peak", "trough", "read_share", "item_bytes")
+
+
+def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option(
+            "--sampled",
+            type=click.IntRange(1, WEIGHT_MAX),
+            default=1,
+            help="TRACE holds one in so many requests.",
+        ),
+        click.option("--shape", type=click.Choice(list(SHAPES)), help="A published load."),
+        click.option("--keys", type=click.IntRange(1, 10**12), default=LOAD.keys),
+        click.option("--skew", type=Number(0, 10), default=LOAD.skew, help="Of Zipf's law."),
+        click.option(
+            "--peak", type=Number(0.001, 1e9), default=LOAD.peak, help="Requests/s at noon."
+        ),
+        click.option(
+            "--trough", type=Number(0.001, 1), default=LOAD.trough, help="Of that, at midnight."
+        ),
+        click.option("--read-share", type=Number(0, 1), default=LOAD.read_share),
+        click.option("--item-bytes", type=click.IntRange(0, 400 * 1024), default=LOAD.item_bytes),
+        click.option("--hours", type=Number(0.001, 744), default=LOAD.hours, help="How long."),
+        click.option(
+            "--requests",
+            type=click.IntRange(1_000, 10**9),
+            default=10**6,
+            help="At most so many are replayed, each for several if there are more.",
+        ),
+        click.option("--seed", default=1, help="Gives the same run again."),
+    )
+    return _all(options, command)
+
+
+def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--write-capacity", type=UNITS, help="Units/s provisioned; else on demand."),
+        click.option("--read-capacity", type=UNITS, help="Units/s provisioned; else on demand."),
+        click.option(
+            "--partitions",
+            type=click.IntRange(0, 10_000),
+            default=0,
+            show_default="what the traffic needs",
+            help="At the beginning.",
+        ),
+        click.option("--consistent", is_flag=True, help="Reads are strongly consistent."),
+        click.option("--by-id", is_flag=True, help="A read of a spread key asks one bucket."),
+        click.option("--servers", type=click.IntRange(1, 10_000), default=10, help="App servers."),
+        click.option("--fresh-for", type=Number(0, 3_600), default=0.5, help="Kept near, s."),
+        click.option("--stale-for", type=Number(0, 3_600), default=5.0, help="At most, s."),
+    )
+    return _all(options, command)
+
+
+def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--prices", default=PRICES.whose, help="Whose these are, for the page."),
+        click.option(
+            "--write-price",
+            type=DOLLARS,
+            default=PRICES.million_writes,
+            help="$ per million units on demand.",
+        ),
+        click.option(
+            "--read-price",
+            type=DOLLARS,
+            default=PRICES.million_reads,
+            help="$ per million units on demand.",
+        ),
+        click.option(
+            "--write-hour-price",
+            type=DOLLARS,
+            default=PRICES.write_unit_hour,
+            help="$ of a provisioned unit.",
+        ),
+        click.option(
+            "--read-hour-price",
+            type=DOLLARS,
+            default=PRICES.read_unit_hour,
+            help="$ of a provisioned unit.",
+        ),
+    )
+    return _all(options, command)
+
+
+def _all(
+    options: tuple[Callable[..., Any], ...], command: Callable[..., Any]
+) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@config_option
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@_trace_options
+@_table_options
+@_price_options
+@click.option(
+    "--remedy",
+    "remedies",
+    multiple=True,
+    type=click.Choice([remedy.name for remedy in REMEDIES]),
+    show_default="all of them",
+    help="Only this; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and write no page.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=Path("plan.html"),
+    help="The page to write.",
+)
+@click.pass_context
+def plan(
+    ctx: click.Context,
+    /,
+    trace: Path | None,
+    remedies: tuple[str, ...],
+    as_json: bool,
+    out: Path,
+    **options: Any,
+) -> None:
+    """Replay traffic on virtual time: throttles, buckets, partitions and cost of each remedy.
+
+    TRACE is a CSV file, plain or gzipped, with the columns time, key, operation and bytes. Without
+    it a load is made up by its parameters, or by those of a published --shape.
+    """
+    chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
+    source, settings = _trace(ctx, trace, options), _settings(options)
+    if not as_json:
+        check_page(out)
+    with _progress(is_shown=not as_json) as progress:
+        found = replay(source, settings, options["seed"], chosen, progress)
+    if as_json:
+        click.echo(_as_json(found))
+        return
+    show(report_of(found), out, _command(ctx))
+    for text in [*warnings(found), *advice(found)]:
+        click.echo(f"\n{text}")
+
+
+def _given(ctx: click.Context, names: tuple[str, ...]) -> list[str]:
+    """Which of these options were not left to their defaults."""
+    default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+    return [name for name in names if ctx.get_parameter_source(name) not in default]
+
+
+def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Trace:
+    if path is not None:
+        _refuse(_given(ctx, (*OF_A_LOAD, "requests")), f"TRACE {str(path)!r} says what is replayed")
+        return CsvTrace(path, options["sampled"])
+    _refuse(_given(ctx, ("sampled",)), "a load without a TRACE is sampled by --requests")
+    if options["shape"] is not None:
+        _refuse(_given(ctx, OF_A_SHAPE), f"--shape {options['shape']} has its own")
+        load = SHAPES[options["shape"]].load(options["hours"])
+        return SyntheticTrace(load, options["requests"], options["seed"], options["shape"])
+    load = SyntheticLoad(**{name: options[name] for name in OF_A_LOAD if name != "shape"})
+    return SyntheticTrace(load, options["requests"], options["seed"])
+
+
+def _refuse(names: list[str], why: str) -> None:
+    if names:
+        flag = f"--{names[0].replace('_', '-')}"
+        raise InvalidSetting(f"{flag} has no place here: {why}")
+
+
+def _settings(options: dict[str, Any]) -> PlanSettings:
+    if (options["write_capacity"] is None) != (options["read_capacity"] is None):
+        raise InvalidSetting("--write-capacity and --read-capacity go together: name both or none")
+    if options["stale_for"] < options["fresh_for"]:
+        raise InvalidSetting("--stale-for must be at least --fresh-for")
+    return PlanSettings(
+        capacity=TableCapacity(options["write_capacity"], options["read_capacity"]),
+        partitions=options["partitions"],
+        servers=options["servers"],
+        fresh_for=options["fresh_for"],
+        stale_for=options["stale_for"],
+        consistent_reads=options["consistent"],
+        all_buckets=not options["by_id"],
+        prices=Prices(
+            whose=options["prices"],
+            million_writes=options["write_price"],
+            million_reads=options["read_price"],
+            write_unit_hour=options["write_hour_price"],
+            read_unit_hour=options["read_hour_price"],
+        ),
+    )
+
+
+@contextmanager
+def _progress(is_shown: bool) -> Iterator[Callable[[float], object]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = not is_shown or not console.is_terminal
+    with Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("Replaying", total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _as_json(found: Replay) -> str:
+    """All figures but the minutes', of which there are many."""
+    said = {"warnings": warnings(found), "advice": advice(found)}
+    outcomes = [_figures(each) for each in found.outcomes]
+    whole = {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
+    return msgspec.json.encode(whole).decode()
+
+
+def _figures(outcome: ReplayOutcome) -> dict[str, Any]:
+    figures: dict[str, Any] = msgspec.to_builtins(outcome)
+    del figures["minutes"]
+    computed = {"throttled_share": outcome.throttled_share, "cost_factor": outcome.cost_factor}
+    return {**figures, **computed}
+
+
+def _command(ctx: click.Context) -> str:
+    """The command that does the same again."""
+    words = ["heatsink", "plan"]
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        default = ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+        if name in ctx.params and name != "out" and not default:
+            value = ctx.params[name]
+            flag = [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+            for each in value if isinstance(value, tuple) else [value]:
+                words += flag if each is True else [*flag, quote(str(each))]
+    return " ".join(words)

@@ -1,0 +1,319 @@
+"""What is replayed: a CSV file, a load by its parameters, or one that was published.
+
+What is replayed: requests in the order of time.
+
+A trace from a CSV file: `time,key,operation,bytes`, plain or gzipped, read as it is replayed.
+
+A trace by its parameters: keys by Zipf's law, a rate that rises and falls with the day.
+
+Loads of real systems, by the parameters that were published of them.
+
+Twitter's cache clusters, March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A large scale analysis of
+hundreds of in-memory cache clusters at Twitter", OSDI 2020. The figures are those of the table
+`stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the mean rate of a week,
+so the rate is level here, and requests per key, from which the number of keys follows.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from io import BufferedReader
+from math import ceil, cos, inf, pi, sin, sqrt
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from heatsink.errors import InvalidInput, InvalidSetting
+from heatsink.primitives.checks import check_number, check_whole, shown
+from heatsink.primitives.keys import check_key
+from heatsink.testing.traffic import Zipf
+
+
+class TraceRequest(NamedTuple):
+    time_s: float
+    key: str
+    is_write: bool
+    size: int
+
+
+class Trace(Protocol):
+    """Requests, oldest first. Each stands for `weight` of them: traces may be samples."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> int: ...
+
+    def requests(self) -> Iterator[TraceRequest]: ...
+
+    def done(self) -> float:
+        """Which share of the trace has been read, for a progress bar."""
+
+
+COLUMNS = ("time", "key", "operation", "bytes")
+READS = ("read", "get", "gets", "query", "scan")
+WRITES = ("write", "put", "set", "add", "update", "delete", "incr", "cas")
+OPERATIONS = {**dict.fromkeys(READS, False), **dict.fromkeys(WRITES, True)}
+BYTES_MAX = 1 << 20  # a page of a query has 1 MB at most, and an item less
+MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
+TIME_MAX = 1e14
+LATE_S_MAX = 60.0
+WEIGHT_MAX = 10**6
+ACCEPTED = {
+    "time": "seconds or milliseconds since 1970, or ISO 8601",
+    "operation": f"one of {', '.join(OPERATIONS)}",
+    "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
+}
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class CsvTrace:
+    """The first line names the columns, in any order; others are not looked at.
+
+    `time` is in seconds or milliseconds since 1970, or ISO 8601 (UTC if it does not say). Lines are
+    in the order of time; one that is a little late counts as of the line before it.
+    """
+
+    def __init__(self, path: Path, weight: int = 1) -> None:
+        self.name = path.name
+        self.weight = check_whole("sampled", weight, 1, WEIGHT_MAX)
+        self._path = path
+        self._file: BufferedReader | None = None
+        self._size = 1
+
+    def done(self) -> float:
+        if self._file is None:
+            return 0.0
+        return 1.0 if self._file.closed else min(self._file.tell() / self._size, 1.0)
+
+    def requests(self) -> Iterator[TraceRequest]:
+        try:
+            with self._path.open("rb") as self._file:
+                self._size = max(os.fstat(self._file.fileno()).st_size, 1)
+                yield from self._parsed(_lines(self._file))
+        except (EOFError, zlib.error):
+            raise self._unreadable("its gzip data is cut off or damaged") from None
+        except OSError as error:
+            raise self._unreadable(error.strerror or str(error)) from None
+        except UnicodeDecodeError:
+            raise self._unreadable("it is not UTF-8") from None
+        except csv.Error as error:
+            raise self._unreadable(f"it is not CSV ({error})") from None
+
+    def _unreadable(self, why: str) -> InvalidSetting:
+        return InvalidSetting(f"trace {str(self._path)!r} cannot be read: {why}")
+
+    def _parsed(self, lines: Iterable[str]) -> Iterator[TraceRequest]:
+        rows, last_s = csv.reader(lines, strict=True), -inf
+        places = self._places(next(rows, []))
+        time_at, key_at, operation_at, bytes_at = places
+        for row in rows:
+            if not row:
+                continue
+            try:
+                last_s = _seconds(row[time_at], last_s)
+                key = check_key(row[key_at])
+                is_write, size = _is_write(row[operation_at]), _size(row[bytes_at])
+            except IndexError:
+                at = next(number for number, place in enumerate(places) if place >= len(row))
+                raise self._wrong(rows.line_num, f"{COLUMNS[at]} is missing") from None
+            except InvalidInput as error:
+                raise self._wrong(rows.line_num, str(error)) from None
+            yield TraceRequest(last_s, key, is_write, size)
+
+    def _wrong(self, line: int, why: str) -> InvalidSetting:
+        return InvalidSetting(f"{self.name} line {line}: {why}")
+
+    def _places(self, header: list[str]) -> list[int]:
+        names = [name.strip().lower().lstrip("\ufeff") for name in header]
+        missing = [name for name in COLUMNS if name not in names]
+        if missing:
+            columns = f"it must name the columns {', '.join(COLUMNS)}"
+            raise self._wrong(1, f"{columns}; {', '.join(missing)} not found")
+        return [names.index(name) for name in COLUMNS]
+
+
+def _lines(file: BufferedReader) -> Iterator[str]:
+    if file.peek(2)[:2] == GZIP_MAGIC:
+        with gzip.open(file) as unzipped:
+            yield from map(bytes.decode, unzipped)
+    else:
+        yield from map(bytes.decode, file)
+
+
+def _seconds(text: str, last_s: float) -> float:
+    """Not before the line before, from which it may be a little late."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = _iso_seconds(text)
+    if not 0 <= number < TIME_MAX:
+        raise _refusal("time", text)
+    time_s = number if number < MILLISECONDS_FROM else number / 1000
+    if last_s - time_s > LATE_S_MAX:
+        back_s = last_s - time_s
+        raise InvalidSetting(f"time goes back by {back_s:,.0f} s: sort the trace by time")
+    return max(time_s, last_s)
+
+
+def _iso_seconds(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise _refusal("time", text) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _is_write(text: str) -> bool:
+    is_write = OPERATIONS.get(text.strip().lower())
+    if is_write is None:
+        raise _refusal("operation", text)
+    return is_write
+
+
+def _size(text: str) -> int:
+    try:
+        size = int(text)
+    except ValueError:
+        raise _refusal("bytes", text) from None
+    if not 0 <= size <= BYTES_MAX:
+        raise _refusal("bytes", text)
+    return size
+
+
+def _refusal(name: str, text: str) -> InvalidSetting:
+    return InvalidSetting(f"{name} must be {ACCEPTED[name]}, not {shown(text)}")
+
+
+DAY_S = 86_400.0
+MIDNIGHT_S = 20_833 * DAY_S  # of a day in 2027: windows and epochs need a time that is not zero
+GOLDEN, SILVER = (sqrt(5) - 1) / 2, sqrt(2) - 1
+
+
+class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """`peak` requests a second at noon, `trough` of that at midnight; the two are as of one curve.
+
+    A request reads with the chance `read_share`, else it writes; items have `item_bytes`.
+    """
+
+    keys: int = 100_000
+    skew: float = 0.99
+    peak: float = 20_000.0
+    trough: float = 0.3
+    read_share: float = 0.5
+    item_bytes: int = 500
+    hours: float = 24.0
+
+    def __post_init__(self) -> None:
+        check_whole("keys", self.keys, 1, 10**12)
+        check_number("skew", self.skew, 0, 10)
+        check_number("peak", self.peak, 0.001, 10**9)
+        check_number("trough", self.trough, 0.001, 1)
+        check_number("read_share", self.read_share, 0, 1)
+        check_whole("item_bytes", self.item_bytes, 0, 400 * 1_024)
+        check_number("hours", self.hours, 0.001, 24 * 31)
+
+    def rate(self, second: float) -> float:
+        return self.peak * (
+            self.trough + (1 - self.trough) * (1 - cos(2 * pi * second / DAY_S)) / 2
+        )
+
+    @property
+    def total(self) -> float:
+        """The integral of the rate."""
+        seconds, swing = self.hours * 3_600, (1 - self.trough) / 2
+        waves = seconds - DAY_S / (2 * pi) * sin(2 * pi * seconds / DAY_S)
+        return self.peak * (self.trough * seconds + swing * waves)
+
+
+class SyntheticTrace:
+    """At most about `requests_max` of them: if the load has more, each stands for several.
+
+    What stands for one comes by chance. What stands for many comes evenly, in time and over the
+    keys, since the many whom it stands for would: chance would be overdone by a small sample.
+    """
+
+    def __init__(
+        self, load: SyntheticLoad, requests_max: int, seed: int, name: str = "synthetic"
+    ) -> None:
+        self.name = name
+        self.weight = ceil(load.total / check_whole("requests", requests_max, 1_000, 10**9))
+        self._load = load
+        self._seed = seed
+        self._done = 0.0
+
+    def done(self) -> float:
+        return self._done
+
+    def requests(self) -> Iterator[TraceRequest]:
+        load, end_s = self._load, self._load.hours * 3_600
+        keys, second = Zipf(load.keys, load.skew), 0.0
+        rate, weight, read_share, size = load.rate, self.weight, load.read_share, load.item_bytes
+        for gap, place, chance in self._draws():
+            second += gap * weight / rate(second)
+            if second >= end_s:
+                return
+            self._done = second / end_s
+            key = f"key-{keys.at(place)}"
+            yield TraceRequest(MIDNIGHT_S + second, key, chance >= read_share, size)
+
+    def _draws(self) -> Iterator[tuple[float, float, float]]:
+        """For each request the gap before it (1 on average), and two numbers from 0 up to 1."""
+        rng = Random(self._seed)
+        if self.weight == 1:
+            while True:
+                yield rng.expovariate(1.0), rng.random(), rng.random()
+        place, chance = rng.random(), rng.random()
+        while True:
+            place, chance = (place + GOLDEN) % 1, (chance + SILVER) % 1
+            yield 1.0, place, chance
+
+
+WEEK_S = 7 * 86_400
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """A row of the table. What is not a `get` or a `gets` counts as a write."""
+
+    number: int
+    key_bytes: int
+    value_bytes: int
+    kilo_requests_s: float
+    requests_per_key: float
+    read_share: float
+    zipf_alpha: float
+
+    @property
+    def keys(self) -> int:
+        return round(self.kilo_requests_s * 1_000 * WEEK_S / self.requests_per_key)
+
+    def load(self, hours: float) -> SyntheticLoad:
+        return SyntheticLoad(
+            keys=self.keys,
+            skew=self.zipf_alpha,
+            peak=self.kilo_requests_s * 1_000,
+            trough=1.0,
+            read_share=self.read_share,
+            item_bytes=self.key_bytes + self.value_bytes,
+            hours=hours,
+        )
+
+
+CLUSTERS = (
+    Cluster(8, 23, 9_497, 2.11, 1_532.6, 0.50, 1.7366),
+    Cluster(14, 96, 414, 5.81, 35.4, 0.65, 1.2959),
+    Cluster(29, 36, 799, 10.73, 22.5, 0.86, 1.2323),
+    Cluster(40, 44, 155, 6.26, 11.8, 0.50, 0.8551),
+    Cluster(49, 44, 10_658, 1.25, 154.2, 0.57, 1.5095),
+    Cluster(51, 44, 221, 10.40, 814.8, 0.90, 1.9745),
+    Cluster(52, 20, 273, 24.25, 32.6, 0.93, 1.2117),
+)
+SHAPES = {f"twitter-{cluster.number}": cluster for cluster in CLUSTERS}

@@ -1,1 +1,0 @@
-"""What is replayed: a CSV file, a load by its parameters, or one that was published."""

@@ -1,0 +1,1 @@
+"""What every room builds on: time and chance, ids, keys, checks, ownership, connections."""

@@ -1,0 +1,8 @@
+"""Hot reads: coalesced, kept near, forgotten in time. Usable alone: `reads = Reads()`."""
+
+from .blocking import BlockingReads
+from .near_cache import ReadSettings, ReadStats
+from .policy import NearRules
+from .reads import Reads
+
+__all__ = ["BlockingReads", "NearRules", "ReadSettings", "ReadStats", "Reads"]

@@ -1,0 +1,221 @@
+"""The same for code without asyncio, from any number of threads.
+
+A load runs in the thread of the reader that needs it; the others wait for it, or are served the
+stale value meanwhile. A fresh hit takes no lock: entries are never changed, only replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from math import inf
+from random import Random
+from threading import Event, RLock
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from msgspec import structs
+
+from heatsink.errors import Unavailable
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.keys import check_key
+from heatsink.primitives.owner import Owner
+
+from .near_cache import (
+    BATCH,
+    FRESH_S,
+    LAST_OF_BATCH,
+    STALE_S,
+    Landing,
+    ReadHeat,
+    ReadSettings,
+    ReadStats,
+    Shelf,
+    Times,
+)
+from .templates import key_maker
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+Load = Callable[[], Any]
+
+
+class BlockingCached(Protocol[P, T_co]):
+    """A function whose results are kept. `key` tells what to `forget`."""
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> T_co: ...
+
+    def key(self, *arguments: P.args, **named: P.kwargs) -> str: ...
+
+
+class _Flight(Landing):
+    """A load on its way in some thread."""
+
+    __slots__ = ("landed",)
+
+    def __init__(self, began_s: float) -> None:
+        super().__init__(began_s)
+        self.landed = Event()
+
+
+class BlockingReads:
+    """`Reads` for threads. Values are shared: treat them as read-only."""
+
+    def __init__(
+        self,
+        settings: ReadSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        heat: ReadHeat | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        self._now = (clock or SystemClock()).monotonic_s
+        self._shelf = Shelf(settings, self._now, rng, heat)
+        self._note = self._shelf.heat.note
+        self._find = self._shelf.cache.entries.get
+        self._flights: dict[str, _Flight] = {}
+        self._lock = RLock()  # a user's `weigh` may read, too
+        self._owner = owner
+        if owner is not None:  # nobody tells the child what others forget
+            owner.on_fork.append(self._shelf.cache.entries.clear)
+        self.is_linked = True
+        self.on_forget: Callable[[str], object] = lambda _key: None
+        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
+
+    def get(
+        self,
+        key: str,
+        load: Callable[[], T],
+        *,
+        fresh_for: float = FRESH_S,
+        stale_for: float = STALE_S,
+        errors_for: float = 0.0,
+    ) -> T:
+        """The key's value: kept, or of a load under way, or loaded by `load()`.
+
+        For `fresh_for` it is served as it is. Then, up to `stale_for`, one reader loads it anew and
+        the others are served what there is. With `errors_for` a load's error is kept so long, too.
+        """
+        entry = self._find(key)
+        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+            entry.hits = hits = entry.hits + 1
+            if not hits & LAST_OF_BATCH:
+                self._note(key, BATCH)
+            value: T = entry.value
+            return value
+        times = Times(fresh_for, stale_for, errors_for)
+        other: T = self._get_otherwise(key, load, times)
+        return other
+
+    def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
+        """What is not fresh: stale, being loaded, or to be loaded."""
+        key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_process()
+        self._note(key, 1)
+        now_s, shelf = self._now(), self._shelf
+        limit_s = times.stale_for if self.is_linked else times.fresh_for
+        with self._lock:
+            flight = self._flying(key, now_s - limit_s)
+            entry = self._find(key)
+            age_s = inf if entry is None else now_s - entry.aged_from_s
+            stale = entry if age_s < limit_s else None
+            if stale and (flight is not None or not shelf.is_due(key, stale, age_s, now_s)):
+                shelf.stale_hits += 1
+                stale.hits += 1
+                return stale.value
+            if entry is not None and stale is None:
+                shelf.raise_kept_error(entry.value, now_s)
+            joined = flight is not None
+            flight = flight or self._start(key, now_s)
+            flight.readers += 1
+            shelf.coalesced += joined
+        if joined:
+            return self._wait(key, flight)
+        self._load(key, flight, load, times, is_refresh=stale is not None)
+        return stale.value if stale and flight.error else flight.outcome()
+
+    def _flying(self, key: str, since_s: float) -> _Flight | None:
+        flight = self._flights.get(key)
+        return None if flight is None or flight.began_s < since_s else flight
+
+    def _start(self, key: str, now_s: float) -> _Flight:
+        self._shelf.loads += 1
+        flight = self._flights[key] = _Flight(now_s)
+        return flight
+
+    def _wait(self, key: str, flight: _Flight) -> Any:
+        patience_s = self._shelf.settings.patience_s
+        if not flight.landed.wait(patience_s):
+            raise Unavailable(f"the load of {key!r} took longer than {patience_s:g} s: retry later")
+        return flight.outcome()
+
+    def _load(self, key: str, flight: _Flight, load: Load, times: Times, is_refresh: bool) -> None:
+        try:
+            flight.value = self.around_load(key, load)()
+        except Exception as error:
+            flight.fail(key, error)
+        except BaseException as error:
+            flight.fail(key, error)
+            raise
+        finally:
+            self._land(key, flight, times, is_refresh)
+
+    def _land(self, key: str, flight: _Flight, times: Times, is_refresh: bool) -> None:
+        try:
+            with self._lock:
+                if self._flights.get(key) is flight:
+                    del self._flights[key]
+                    self._shelf.keep(key, flight, times, is_refresh)
+        finally:  # whatever a user's `weigh` does, those who wait must hear of the landing
+            flight.landed.set()
+
+    def forget(self, key: str) -> None:
+        """After a write: no `get` from now on returns what was loaded before. Tells the others."""
+        key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_process()
+        self.drop(key)
+        self.on_forget(key)
+
+    def drop(self, key: str) -> None:
+        """Forget here, and tell nobody."""
+        with self._lock:
+            self._flights.pop(key, None)
+            self._shelf.cache.forget(key)
+
+    def drop_all(self) -> None:
+        """Forget everything here, and tell nobody."""
+        with self._lock:
+            self._flights.clear()
+            self._shelf.cache.clear()
+
+    def cached(
+        self,
+        key: str,
+        *,
+        fresh_for: float = FRESH_S,
+        stale_for: float = STALE_S,
+        errors_for: float = 0.0,
+    ) -> Callable[[Callable[P, T]], BlockingCached[P, T]]:
+        """`get` as a decorator. `key` names parameters, as in `"product:{id}"`."""
+        times = structs.asdict(Times(fresh_for, stale_for, errors_for))
+
+        def decorate(function: Callable[P, T]) -> BlockingCached[P, T]:
+            key_of, get = key_maker(key, function), self.get
+
+            @wraps(function)
+            def call(*arguments: P.args, **named: P.kwargs) -> T:
+                load = partial(function, *arguments, **named)
+                return get(key_of(*arguments, **named), load, **times)
+
+            call.key = key_of  # type: ignore[attr-defined]
+            return cast("BlockingCached[P, T]", call)
+
+        return decorate
+
+    def stats(self) -> ReadStats:
+        """What became of all reads so far."""
+        with self._lock:
+            return self._shelf.stats()

@@ -1,0 +1,149 @@
+"""What one process forgets, the others forget: as soon as they hear of it, or when it is too old.
+
+The wire may lose messages only by breaking. So a process that has just been linked forgets all it
+knows, since it may have missed something; and while it is not linked, it serves nothing beyond
+`fresh_for`. In no case is anything served beyond `stale_for`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+from random import Random
+from typing import Protocol
+
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
+
+TOGETHER_MAX = 500
+OUTBOX_MAX = 10_000
+AGAIN_S = 1.0
+END_S = 1.0
+EVERYTHING: Sequence[str] = ()
+Tell = Callable[[str], object]
+
+
+class Forgetful(Protocol):
+    """What `Reads` and `BlockingReads` are, seen from here."""
+
+    is_linked: bool
+    on_forget: Tell
+
+    def drop(self, key: str) -> None: ...
+
+    def drop_all(self) -> None: ...
+
+
+class Ear(Protocol):
+    """What a wire tells."""
+
+    def linked(self) -> None:
+        """From now on everything that anybody sends is heard, until `Wire.listen` ends."""
+
+    def heard(self, keys: Sequence[str]) -> None:
+        """Keys that another process forgot; `EVERYTHING` if there were too many to name."""
+
+
+class Wire(Protocol):
+    """Carries forgotten keys to all other processes."""
+
+    async def send(self, keys: Sequence[str]) -> None: ...
+
+    async def listen(self, ear: Ear) -> None:
+        """Until the link breaks, in one of the errors of this library or without."""
+
+
+class Invalidation:
+    """Keep `run` running. Ties caches of one process to those of all others."""
+
+    def __init__(self, wire: Wire, clock: Clock, rng: Random) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._rng = rng
+        self._caches: list[Forgetful] = []
+        self._outbox: dict[str, None] = {}
+        self._owes_everything = False
+        self._has_mail = asyncio.Event()
+        self._is_running = self._is_linked = False
+
+    def tie(self, cache: Forgetful, on_forget: Tell | None = None) -> None:
+        cache.is_linked = self._is_linked
+        cache.on_forget = on_forget or self.post
+        self._caches.append(cache)
+
+    def post(self, key: str) -> None:
+        """Queue a key for the others. Beyond `OUTBOX_MAX` keys, tell them to forget everything."""
+        if len(self._outbox) >= OUTBOX_MAX and key not in self._outbox:
+            self._owes_everything = True
+            self._outbox.clear()
+        if not self._owes_everything:
+            self._outbox[key] = None
+        self._has_mail.set()
+
+    async def run(self) -> None:
+        """In tasks that are not waited for long: a driver may swallow their cancellation."""
+        tasks = {asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())}
+        self._is_running = True
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            self._is_running = False
+            for task in tasks:
+                task.cancel()
+            ended, _ = await asyncio.wait(tasks, timeout=END_S)
+            self._set_linked(False)
+        for task in ended:
+            if not task.cancelled():
+                task.result()
+
+    async def _tell(self) -> None:
+        while self._is_running:
+            await self._has_mail.wait()
+            await self._tell_once()
+
+    async def _tell_once(self) -> None:
+        keys = EVERYTHING if self._owes_everything else list(islice(self._outbox, TOGETHER_MAX))
+        for key in keys:
+            del self._outbox[key]
+        self._owes_everything = False
+        if not self._outbox:
+            self._has_mail.clear()
+        try:
+            await self._wire.send(keys)
+        except HeatsinkError:
+            self._owes_everything = self._owes_everything or not keys
+            for key in keys:
+                self.post(key)
+            self._has_mail.set()
+            await self._pause()
+
+    async def _listen(self) -> None:
+        while self._is_running:
+            try:
+                await self._wire.listen(self)
+            except HeatsinkError:
+                pass
+            finally:
+                self._set_linked(False)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await self._clock.sleep(AGAIN_S * self._rng.uniform(0.5, 1.0))
+
+    def linked(self) -> None:
+        for cache in self._caches:
+            cache.drop_all()
+        self._set_linked(True)
+
+    def heard(self, keys: Sequence[str]) -> None:
+        for cache in self._caches:
+            for key in keys:
+                cache.drop(key)
+            if not keys:
+                cache.drop_all()
+
+    def _set_linked(self, is_linked: bool) -> None:
+        self._is_linked = is_linked
+        for cache in self._caches:
+            cache.is_linked = is_linked

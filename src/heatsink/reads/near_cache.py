@@ -1,0 +1,371 @@
+"""What is kept of what was read: bounded, and the hot stay while the cold pass through.
+
+S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023). A new key takes a seat in a small queue; if it is read
+again before it reaches the end it moves to the main queue, else it goes and only its name is
+remembered for a while. A key whose name is still remembered when it comes back was no passer-by: it
+goes to the main queue at once. So a scan flows through the small queue and evicts nothing else. A
+hit only counts; all the work is done when something has to go.
+
+What a cache of reads may be told, what it counts, and what it is told by others.
+
+What becomes of a load when it lands: the part that asyncio and threads have in common.
+
+Which keys the fleet keeps near, as far as this process has heard.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from math import inf
+from random import Random
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+
+from heatsink.errors import InvalidSetting, Unavailable
+from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import Decision, SoftDecision, Targets
+
+from .policy import NEAR
+
+CAPACITY = 10_000
+SMALL_SHARE = 0.1
+CREDIT_MAX = 3  # hits that count: what was hot yesterday must not stay for ever
+Weigh = Callable[[Any], int]
+
+
+class CacheEntry:
+    """What a key has now. A new value is a new entry, which threads rely on.
+
+    `aged_from_s` is when its load began, made a little older by chance, so that entries that were
+    loaded together do not expire together. An entry without a value is infinitely old. Until
+    `rests_until_s` nobody tries to load it anew, since the last one who tried failed.
+    """
+
+    __slots__ = ("aged_from_s", "hits", "is_main", "rests_until_s", "spent", "value", "weight")
+
+    def __init__(self, value: Any, aged_from_s: float, weight: int, is_main: bool) -> None:
+        self.value = value
+        self.aged_from_s = aged_from_s
+        self.weight = weight
+        self.is_main = is_main
+        self.rests_until_s = -inf
+        self.hits = 0
+        self.spent = 0
+
+    def credit(self) -> int:
+        return min(self.hits - self.spent, CREDIT_MAX)
+
+    def spend(self, left: int) -> None:
+        self.spent = self.hits - left
+
+
+class NearCache:
+    """`entries` is read directly on the hot path. Nothing here is safe from threads but that."""
+
+    def __init__(self, capacity: int = CAPACITY, weigh: Weigh | None = None) -> None:
+        self.entries: dict[str, CacheEntry] = {}
+        self.evictions = 0
+        self.retired_hits = 0
+        self._capacity = capacity
+        self._weigh = weigh
+        self._small: deque[str] = deque()
+        self._main: deque[str] = deque()
+        self._ghosts: OrderedDict[str, None] = OrderedDict()
+        self._small_capacity = max(1, int(capacity * SMALL_SHARE))
+        self._small_weight = 0
+        self._weight = 0
+
+    def put(self, key: str, value: Any, aged_from_s: float, is_hot: bool = False) -> None:
+        """Keep a value, in the key's seat if it has one. What is known to be hot need not wait."""
+        weight = 1 if self._weigh is None else max(int(self._weigh(value)), 1)
+        if weight > self._capacity:
+            self.forget(key)
+            return
+        seated = self.entries.get(key)
+        if seated is None:
+            self._seat(key, value, aged_from_s, weight, is_hot)
+        else:
+            seated.spent -= 1  # whoever had it loaded anew read it, too
+            self._replace(key, seated, CacheEntry(value, aged_from_s, weight, seated.is_main))
+        while self._weight > self._capacity:
+            self._make_room()
+
+    def _seat(self, key: str, value: Any, aged_from_s: float, weight: int, is_hot: bool) -> None:
+        came_back = self._ghosts.pop(key, self) is None
+        entry = CacheEntry(value, aged_from_s, weight, came_back or is_hot)
+        (self._main if entry.is_main else self._small).append(key)
+        self._weigh_in(entry, weight)
+        self.entries[key] = entry
+
+    def _replace(self, key: str, seated: CacheEntry, entry: CacheEntry) -> None:
+        entry.hits, entry.spent = seated.hits, seated.spent
+        self._weigh_in(seated, entry.weight - seated.weight)
+        self.entries[key] = entry
+
+    def _weigh_in(self, entry: CacheEntry, change: int) -> None:
+        self._weight += change
+        if not entry.is_main:
+            self._small_weight += change
+
+    def _make_room(self) -> None:
+        if self._small and (self._small_weight > self._small_capacity or not self._main):
+            self._leave_small(self._small.popleft())
+        else:
+            self._leave_main(self._main.popleft())
+
+    def _leave_small(self, key: str) -> None:
+        entry = self.entries[key]
+        if entry.credit():
+            self._small_weight -= entry.weight
+            entry.is_main = True
+            entry.spend(0)
+            self._main.append(key)
+            return
+        self._evict(key, entry)
+        self._ghosts[key] = None
+        while len(self._ghosts) > max(len(self.entries), 1):
+            self._ghosts.popitem(last=False)
+
+    def _leave_main(self, key: str) -> None:
+        entry = self.entries[key]
+        credit = entry.credit()
+        if credit:
+            entry.spend(credit - 1)
+            self._main.append(key)
+        else:
+            self._evict(key, entry)
+
+    def _evict(self, key: str, entry: CacheEntry) -> None:
+        del self.entries[key]
+        self._weigh_in(entry, -entry.weight)
+        self.evictions += 1
+        self.retired_hits += entry.hits
+
+    def credit(self, key: str, reads: int) -> None:
+        """Reads that were no hits: of those who waited for the load."""
+        entry = self.entries.get(key)
+        if entry is not None:
+            entry.spent -= reads
+
+    def forget(self, key: str) -> None:
+        """Drop the value. The seat stays: who was hot before a write is hot after it."""
+        seated = self.entries.get(key)
+        if seated is not None:
+            self._replace(key, seated, CacheEntry(None, -inf, 1, seated.is_main))
+
+    def clear(self) -> None:
+        for key in list(self.entries):
+            self.forget(key)
+
+    @property
+    def hits(self) -> int:
+        return self.retired_hits + sum(entry.hits for entry in list(self.entries.values()))
+
+
+class ReadSettings(msgspec.Struct, frozen=True):
+    """The cache of one process: how much it keeps, and how long it waits for a load."""
+
+    capacity: int = CAPACITY
+    """In entries, or in whatever `weigh` counts."""
+    weigh: Weigh | None = None
+    """A function of a value: its bytes, its rows. None counts entries."""
+    patience_s: float = 30.0
+    """How long a load may take before its readers are told to retry."""
+    jitter: float = 0.1
+    """Entries count as older than they are, by up to `jitter` × `fresh_for`."""
+
+    def __post_init__(self) -> None:
+        check_whole("capacity", self.capacity, 1, 10**12)
+        if self.weigh is not None and not callable(self.weigh):
+            raise InvalidSetting("weigh must be a function of a value that returns an int")
+        check_number("patience_s", self.patience_s, 0.001, 86_400)
+        check_number("jitter", self.jitter, 0, 1)
+
+
+class ReadStats(msgspec.Struct, frozen=True):
+    """Since the beginning. `coalesced` readers waited for somebody else's load."""
+
+    hits: int
+    stale_hits: int
+    loads: int
+    coalesced: int
+    failures: int
+    evictions: int
+    entries: int
+
+
+class ReadHeat(Protocol):
+    """Where reads are counted, and what became of the counts."""
+
+    def note(self, key: str, reads: int) -> None: ...
+
+    def near_s(self, key: str) -> float:
+        """How long the fleet shall keep the key; 0 if it is not read-hot."""
+
+
+class NoHeat:
+    """Nobody counts, nobody decides."""
+
+    def note(self, key: str, reads: int) -> None:
+        pass
+
+    def near_s(self, _key: str) -> float:
+        return 0.0
+
+
+FRESH_S = 0.5
+STALE_S = 5.0
+BATCH = 64  # hits of an entry that are reported as one; a power of two
+LAST_OF_BATCH = BATCH - 1
+REST_S_MAX = 1.0
+
+
+class Times(msgspec.Struct, frozen=True):
+    """How old a reader accepts what it gets."""
+
+    fresh_for: float = FRESH_S
+    stale_for: float = STALE_S
+    errors_for: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("fresh_for", self.fresh_for, 0)
+        check_number("stale_for", self.stale_for, 0)
+        check_number("errors_for", self.errors_for, 0)
+        if self.fresh_for > self.stale_for:
+            least = f"at least fresh_for ({self.fresh_for:g} s)"
+            raise InvalidSetting(f"stale_for must be {least}, not {self.stale_for:g} s")
+
+
+class Landing:
+    """A load, and what it brought once it has landed: no older than `began_s`."""
+
+    __slots__ = ("_trace", "began_s", "error", "readers", "value")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self.readers = 0
+        self.value: Any = None
+        self.error: Exception | None = None
+        self._trace: TracebackType | None = None
+
+    def fail(self, key: str, error: BaseException) -> None:
+        """What ends a thread, a task or the process is not the error of those who waited."""
+        if not isinstance(error, Exception):
+            ended = Unavailable(f"the load of {key!r} was ended by {type(error).__name__}: retry")
+            ended.__cause__ = error
+            error = ended
+        self.error, self._trace = error, error.__traceback__
+
+    def outcome(self) -> Any:
+        """For each reader. A shared error must not collect the traces of all who raised it."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._trace)
+        return self.value
+
+
+class _Failure:
+    """An error that is kept instead of a value."""
+
+    __slots__ = ("error", "until_s")
+
+    def __init__(self, error: Exception, until_s: float) -> None:
+        self.error = error
+        self.until_s = until_s
+
+
+class Shelf:
+    def __init__(
+        self,
+        settings: ReadSettings | None,
+        now: Callable[[], float],
+        rng: Random | None,
+        heat: ReadHeat | None,
+    ) -> None:
+        self.settings = settings or ReadSettings()
+        self.heat = heat or NoHeat()
+        self.cache = NearCache(self.settings.capacity, self.settings.weigh)
+        self.stale_hits = self.loads = self.coalesced = self.failures = 0
+        self._now = now
+        self._rng = rng or Random()
+
+    def keep(self, key: str, landed: Landing, times: Times, is_refresh: bool = False) -> None:
+        """A load landed and nothing was forgotten meanwhile. The time it took counts as age.
+
+        A refresh that fails leaves the stale value where it is, and the source in peace.
+        """
+        if landed.error is None:
+            aged_s = self.settings.jitter * times.fresh_for * self._rng.random()
+            is_hot = self.heat.near_s(key) > 0
+            self.cache.put(key, landed.value, landed.began_s - aged_s, is_hot)
+            self.cache.credit(key, landed.readers - 1)
+            return
+        self.failures += 1
+        seated = self.cache.entries.get(key)
+        if is_refresh and seated is not None:
+            rest_s = max(times.errors_for, min(times.fresh_for, REST_S_MAX))
+            seated.rests_until_s = self._now() + rest_s
+        elif times.errors_for and not is_refresh:
+            self.cache.put(key, _Failure(landed.error, self._now() + times.errors_for), -inf)
+
+    def is_due(self, key: str, entry: CacheEntry, age_s: float, now_s: float) -> bool:
+        """Whether somebody should load a stale value anew."""
+        return now_s >= entry.rests_until_s and age_s >= self.heat.near_s(key)
+
+    def raise_kept_error(self, value: Any, now_s: float) -> None:
+        if isinstance(value, _Failure) and now_s < value.until_s:
+            raise value.error.with_traceback(None)
+
+    def stats(self) -> ReadStats:
+        return ReadStats(
+            hits=self.cache.hits - self.stale_hits,
+            stale_hits=self.stale_hits,
+            loads=self.loads,
+            coalesced=self.coalesced,
+            failures=self.failures,
+            evictions=self.cache.evictions,
+            entries=len(self.cache.entries),
+        )
+
+
+REPEAT_S = 30.0
+FORGET_S = 4 * REPEAT_S
+
+
+class NearKeys:
+    """Leaders repeat what holds: what was not heard for long was taken back, and that was lost."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic_s
+        self._targets = Targets()
+        self._heard_s: dict[str, float] = {}
+
+    def apply(self, news: Iterable[SoftDecision]) -> None:
+        news = [soft for soft in news if soft.decision.setting == NEAR]
+        self._targets.apply(news)
+        now_s = self._now()
+        for soft in news:
+            if self.decision(soft.decision.key) == soft.decision:
+                self._heard_s[soft.decision.key] = now_s
+        for key, heard_s in list(self._heard_s.items()) if news else ():
+            if now_s - heard_s > FORGET_S or self.decision(key) is None:
+                del self._heard_s[key]
+                self._targets.forget(f"key:{key}", NEAR)
+
+    def decision(self, key: str) -> Decision | None:
+        return self._targets.get(f"key:{key}", NEAR)
+
+    def in_force(self) -> dict[str, Decision]:
+        now_s = self._now()
+        held = {k: self.decision(k) for k, s in self._heard_s.items() if now_s - s <= FORGET_S}
+        return {key: decision for key, decision in held.items() if decision is not None}
+
+    def near_s(self, key: str) -> float:
+        heard_s = self._heard_s.get(key)
+        if heard_s is None or self._now() - heard_s > FORGET_S:
+            return 0.0
+        decision = self.decision(key)
+        return 0.0 if decision is None or decision.value is None else decision.value / 1_000

@@ -1,0 +1,87 @@
+"""Which keys are read so much that every process shall keep them near, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from heatsink.heat.heat import WindowHeat
+from heatsink.primitives.checks import check_number, check_whole
+from heatsink.registry.decisions import Decision, for_key
+
+NEAR = "near"
+STEPS_MS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
+COOL_SHARE = 0.5  # a key is hot until it is read less than this share of what makes it hot
+
+
+class NearRules(msgspec.Struct, frozen=True):
+    """Which keys are read-hot, and how often the fleet loads them.
+
+    Each process keeps one for (number of processes ÷ `loads_s`) seconds, as far as its readers'
+    `stale_for` allows.
+    """
+
+    hot_reads_s: float = 1_000.0
+    """Reads a second, of all processes, that make a key read-hot."""
+    loads_s: float = 100.0
+    """All processes together load such a key so often a second at most."""
+    cool_down_s: float = 30.0
+    """A key is let go after it was read half as much for so long."""
+    keys_max: int = 1_000
+    """How many keys may be kept near at a time."""
+
+    def __post_init__(self) -> None:
+        check_number("hot_reads_s", self.hot_reads_s, 1, 10**12)
+        check_number("loads_s", self.loads_s, 0.001, 10**9)
+        check_number("cool_down_s", self.cool_down_s, 0, 10**9)
+        check_whole("keys_max", self.keys_max, 0, 10**6)
+
+    def near_ms(self, servers: int) -> int:
+        """In steps, so that a server more or less changes nothing."""
+        least_ms = 1_000 * servers / self.loads_s
+        return next((step for step in STEPS_MS if step >= least_ms), STEPS_MS[-1])
+
+
+class ReadObservation(msgspec.Struct, frozen=True):
+    """The last complete window of heat, how many servers reported in it, and what is in force."""
+
+    window: WindowHeat
+    servers: int
+    near: Mapping[str, Decision]
+
+
+class NearPolicy:
+    """Kept at once, let go after a calm cool-down, which starts anew with a new leader."""
+
+    def __init__(self, rules: NearRules) -> None:
+        self._rules = rules
+        self._hot_at_s: dict[str, float] = {}
+
+    def decide(self, observation: ReadObservation) -> list[Decision]:
+        window, near = observation.window, observation.near
+        near_ms = self._rules.near_ms(observation.servers)
+        self._hot_at_s = {key: self._hot_at_s.get(key, window.start_s) for key in near}
+        decisions, room = [], self._rules.keys_max - len(near)
+        for key, reads_s in self._warm(window):
+            if key in near:
+                self._hot_at_s[key] = window.start_s
+                changed = near[key].value != near_ms
+            else:
+                changed = reads_s >= self._rules.hot_reads_s and room > 0
+                room -= changed
+            if changed:
+                decisions.append(for_key(key, NEAR, near_ms, f"{reads_s:,.0f} reads/s"))
+        return [*decisions, *self._let_go(window.start_s)]
+
+    def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
+        """Keys that are hot, or were and are not cool yet; the hottest first."""
+        least = self._rules.hot_reads_s * COOL_SHARE
+        warm = [(key, heat.reads_s) for key, heat in window.keys.items() if heat.reads_s >= least]
+        return sorted(warm, key=lambda item: (-item[1], item[0]))
+
+    def _let_go(self, start_s: float) -> list[Decision]:
+        calm_s, limit = self._rules.cool_down_s, self._rules.hot_reads_s * COOL_SHARE
+        reason = f"less than {limit:,.0f} reads/s for {calm_s:,.0f} s"
+        cool = [key for key, at_s in self._hot_at_s.items() if start_s - at_s >= calm_s]
+        return [for_key(key, NEAR, None, reason) for key in cool]

@@ -1,0 +1,396 @@
+"""Hot reads: one load for all who ask at the same time, and its value for those who come soon.
+
+Ages are counted from the beginning of the load, on the monotonic clock. What `get` returns was
+loaded no earlier than `stale_for` before the call, and after the last `forget` of its key here.
+
+One load in flight per key, however many readers wait for it.
+
+A load is a task of its own, so no reader's end is the load's end: one that is cancelled leaves, and
+only when the last one has left is the load cancelled. Readers never wait for the task itself but
+for its landing, which comes whatever happens to the task: it returns, raises, is cancelled before
+its first step, or takes longer than the patience allows.
+
+A key's newest flight is the one that may be joined and whose value may be kept. `forget` takes that
+away from it: its own readers still get what it brings, nobody else does.
+
+Pages of hot keys, kept for a moment: never beyond a write of this process to the same key.
+
+Writes come far too often to look for the pages they outdate. Instead, each key counts its writes,
+and a page is dropped when it is next asked for after the count has changed. Keys share a fixed
+number of counters: where two keys share one, a page is loaded once too often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial, wraps
+from hashlib import blake2b
+from inspect import isawaitable
+from random import Random
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.keys import check_key
+from heatsink.primitives.owner import Owner
+
+from .near_cache import (
+    BATCH,
+    FRESH_S,
+    LAST_OF_BATCH,
+    STALE_S,
+    Landing,
+    ReadHeat,
+    ReadSettings,
+    ReadStats,
+    Shelf,
+    Times,
+)
+from .templates import key_maker
+
+Load = Callable[[], Awaitable[Any]]
+Landed = Callable[["Flight"], None]
+
+
+class Flight(Landing):
+    """A load on its way. `is_wanted` keeps it going without readers: a refresh."""
+
+    __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
+
+    def __init__(self, began_s: float, on_landing: Landed, is_wanted: bool) -> None:
+        super().__init__(began_s)
+        self.on_landing = on_landing
+        self.is_wanted = is_wanted
+        self.has_landed = False
+        self.loop = asyncio.get_running_loop()
+        self.task: asyncio.Task[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.waiting: dict[asyncio.Future[None], None] = {}  # woken in order
+
+    def land(self) -> None:
+        self.has_landed = True
+        if self.timer is not None:
+            self.timer.cancel()
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Coalescer:
+    """Takes no part in what becomes of a value: see `start`."""
+
+    def __init__(self, clock: Clock, patience_s: float) -> None:
+        self._now = clock.monotonic_s
+        self._patience_s = patience_s
+        self._flights: dict[str, Flight] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def flying(self, key: str, since_s: float) -> Flight | None:
+        """The key's flight, if it began at `since_s` or later and in this event loop."""
+        flight = self._flights.get(key)
+        if flight is None or flight.began_s < since_s:
+            return None
+        return flight if flight.loop is asyncio.get_running_loop() else None
+
+    def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
+        """Begin a load. `on_landing` is told if the key has no newer one when it lands."""
+        flight = Flight(self._now(), on_landing, is_wanted)
+        flight.task = flight.loop.create_task(_called(load))
+        flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
+        self._flights[key] = flight
+        self._tasks[flight.task] = None
+        flight.task.add_done_callback(lambda task: self._ended(key, flight, task))
+        return flight
+
+    async def wait(self, key: str, flight: Flight) -> Any:
+        flight.readers += 1
+        waiter = flight.loop.create_future()
+        flight.waiting[waiter] = None
+        try:
+            await waiter
+        finally:
+            del flight.waiting[waiter]
+            if not (flight.has_landed or flight.waiting or flight.is_wanted):
+                self._abandon(key, flight)
+        return flight.outcome()
+
+    def _abandon(self, key: str, flight: Flight) -> None:
+        """Nobody waits any more. At once, so that the next reader does not join a dying load."""
+        self._retire(key, flight)
+        if flight.task is not None and not flight.loop.is_closed():
+            flight.task.cancel()
+
+    def _give_up(self, key: str, flight: Flight) -> None:
+        text = f"the load of {key!r} took longer than {self._patience_s:g} s: retry later"
+        self._land(key, flight, Unavailable(text))
+        assert flight.task is not None
+        flight.task.cancel()
+
+    def _ended(self, key: str, flight: Flight, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            error: BaseException | None = Unavailable(f"the load of {key!r} was cancelled: retry")
+        else:
+            error = task.exception()
+        if flight.has_landed:
+            return
+        if error is None:
+            flight.value = task.result()
+        self._land(key, flight, error)
+
+    def _land(self, key: str, flight: Flight, error: BaseException | None) -> None:
+        if error is not None:
+            flight.fail(key, error)
+        try:
+            if self._retire(key, flight):
+                flight.on_landing(flight)
+        finally:  # whatever a user's `weigh` does, those who wait must hear of the landing
+            flight.land()
+
+    def _retire(self, key: str, flight: Flight) -> bool:
+        """Whether the flight was its key's newest."""
+        if self._flights.get(key) is not flight:
+            return False
+        del self._flights[key]
+        return True
+
+    def forget(self, key: str) -> None:
+        """Whoever comes from now on must not be served by a load that began before."""
+        self._flights.pop(key, None)
+
+    def forget_all(self) -> None:
+        self._flights.clear()
+
+    def close(self) -> None:
+        """End all loads; their readers get `Closed`."""
+        for key, flight in list(self._flights.items()):
+            flight.fail(key, Closed(f"closed during the load of {key!r}"))
+            flight.land()
+        self._flights.clear()
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _called(load: Load) -> Any:
+    loading = load()
+    if not isawaitable(loading):
+        raise InvalidSetting("load must be an async function without parameters")
+    return await loading
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+
+
+class Cached(Protocol[P, T_co]):
+    """A function whose results are kept. `key` tells what to `forget`."""
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
+
+    def key(self, *arguments: P.args, **named: P.kwargs) -> str: ...
+
+
+class Reads:
+    """For one event loop at a time. Values are shared: treat them as read-only.
+
+    `is_linked` says whether this process hears what others forget. While it does not, nothing is
+    served beyond `fresh_for`.
+    """
+
+    def __init__(
+        self,
+        settings: ReadSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        heat: ReadHeat | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._now = clock.monotonic_s
+        self._shelf = Shelf(settings, self._now, rng, heat)
+        self._note = self._shelf.heat.note
+        self._find = self._shelf.cache.entries.get
+        self._loading = Coalescer(clock, self._shelf.settings.patience_s)
+        self._is_closed = False
+        self._owner = owner
+        if owner is not None:  # nobody tells the child what others forget
+            owner.on_fork.append(self._shelf.cache.entries.clear)
+        self.is_linked = True
+        self.on_forget: Callable[[str], object] = lambda _key: None
+        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
+
+    async def get(
+        self,
+        key: str,
+        load: Callable[[], Awaitable[T]],
+        *,
+        fresh_for: float = FRESH_S,
+        stale_for: float = STALE_S,
+        errors_for: float = 0.0,
+    ) -> T:
+        """The key's value: kept, or of a load under way, or loaded by `await load()`.
+
+        For `fresh_for` it is served as it is; then, up to `stale_for`, it is served while it is
+        loaded anew in the background. With `errors_for` a load's error is kept for so long, too.
+        """
+        entry = self._find(key)
+        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+            entry.hits = hits = entry.hits + 1
+            if not hits & LAST_OF_BATCH:
+                self._note(key, BATCH)
+            value: T = entry.value
+            return value
+        times = Times(fresh_for, stale_for, errors_for)
+        other: T = await self._get_otherwise(key, load, times)
+        return other
+
+    async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
+        """What is not fresh: stale, being loaded, or to be loaded."""
+        key = check_key(key)
+        self._check_open()
+        if self._owner is not None:
+            self._owner.check()
+        self._note(key, 1)
+        now_s, shelf = self._now(), self._shelf
+        limit_s = times.stale_for if self.is_linked else times.fresh_for
+        flight = self._loading.flying(key, now_s - limit_s)
+        entry = self._find(key)
+        if entry is not None:
+            age_s = now_s - entry.aged_from_s
+            if age_s < limit_s:
+                shelf.stale_hits += 1
+                entry.hits += 1
+                if flight is None and shelf.is_due(key, entry, age_s, now_s):
+                    self._start(key, load, times, is_refresh=True)
+                return entry.value
+            shelf.raise_kept_error(entry.value, now_s)
+        if flight is None:
+            flight = self._start(key, load, times, is_refresh=False)
+        else:
+            shelf.coalesced += 1
+        return await self._loading.wait(key, flight)
+
+    def _start(self, key: str, load: Load, times: Times, is_refresh: bool) -> Flight:
+        self._shelf.loads += 1
+
+        def keep(flight: Flight) -> None:
+            self._shelf.keep(key, flight, times, is_refresh)
+
+        around = self.around_load(key, load)
+        return self._loading.start(key, around, keep, is_wanted=is_refresh)
+
+    def forget(self, key: str) -> None:
+        """After a write: no `get` from now on returns what was loaded before. Tells the others."""
+        key = check_key(key)
+        if self._owner is not None:
+            self._owner.check_thread()
+        self.drop(key)
+        self.on_forget(key)
+
+    def drop(self, key: str) -> None:
+        """Forget here, and tell nobody."""
+        self._loading.forget(key)
+        self._shelf.cache.forget(key)
+
+    def drop_all(self) -> None:
+        """Forget everything here, and tell nobody."""
+        self._loading.forget_all()
+        self._shelf.cache.clear()
+
+    def cached(
+        self,
+        key: str,
+        *,
+        fresh_for: float = FRESH_S,
+        stale_for: float = STALE_S,
+        errors_for: float = 0.0,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Cached[P, T]]:
+        """`get` as a decorator. `key` names parameters, as in `"product:{id}"`."""
+        times = Times(fresh_for, stale_for, errors_for)
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Cached[P, T]:
+            key_of, find, now, note = key_maker(key, function), self._find, self._now, self._note
+
+            @wraps(function)
+            async def call(*arguments: P.args, **named: P.kwargs) -> T:
+                name = key_of(*arguments, **named)
+                entry = find(name)  # `get`, written out: a second coroutine costs as much again
+                if entry is not None and now() - entry.aged_from_s < fresh_for:
+                    entry.hits = hits = entry.hits + 1
+                    if not hits & LAST_OF_BATCH:
+                        note(name, BATCH)
+                    value: T = entry.value
+                    return value
+                load = partial(function, *arguments, **named)
+                other: T = await self._get_otherwise(name, load, times)
+                return other
+
+            call.key = key_of  # type: ignore[attr-defined]
+            return cast("Cached[P, T]", call)
+
+        return decorate
+
+    def stats(self) -> ReadStats:
+        """What became of all reads so far."""
+        return self._shelf.stats()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("these reads are closed: their client was closed")
+
+    def close(self) -> None:
+        """End what is being loaded; those who wait for it get `Closed`."""
+        self._is_closed = True
+        self._shelf.cache.clear()
+        self._loading.close()
+
+
+COUNTERS = 4_096
+REMEMBERED_MAX = 8_192
+
+
+class NearPages:
+    """`remembered_max` pages at most have their count of writes remembered."""
+
+    def __init__(self, reads: Reads, heat: ReadHeat, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._reads = reads
+        self._heat = heat
+        self._writes = [0] * COUNTERS
+        self._asked: OrderedDict[str, int] = OrderedDict()  # pages, and the writes they have seen
+        self._remembered_max = min(remembered_max, REMEMBERED_MAX)
+        self.is_used = False
+
+    async def get(
+        self,
+        key: str,
+        page: tuple[object, ...],
+        load: Callable[[], Awaitable[Any]],
+        fresh_for: float,
+        stale_for: float,
+    ) -> Any:
+        """`page` is all that tells one page of the key from another."""
+        Times(fresh_for, stale_for)
+        self.is_used = True
+        self._heat.note(key, 1)
+        fresh_for = min(max(fresh_for, self._heat.near_s(key)), stale_for)
+        name = blake2b(repr((key, *page)).encode("utf-8", "surrogatepass"), digest_size=16)
+        self._drop_outdated(name.hexdigest(), self._writes[hash(key) % COUNTERS])
+        return await self._reads.get(
+            name.hexdigest(), load, fresh_for=fresh_for, stale_for=stale_for
+        )
+
+    def _drop_outdated(self, name: str, writes: int) -> None:
+        """A page whose count was forgotten to bound memory counts as outdated."""
+        if self._asked.get(name) == writes:
+            return
+        self._reads.drop(name)
+        self._asked[name] = writes
+        if len(self._asked) > self._remembered_max:
+            self._asked.popitem(last=False)
+
+    def wrote(self, key: str) -> None:
+        self._writes[hash(key) % COUNTERS] += 1

@@ -1,0 +1,212 @@
+"""Decisions, and the log of them that is the registry.
+
+Soft decisions: targets that cost time when they are lost, never data (worker counts, modes).
+
+They need no transaction with the registry, only an order: of two decisions about one thing the one
+of the later term holds, and within a term the later one. So a deposed leader changes nothing.
+
+What the registry needs from a data store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from .layouts import Layout
+
+BUCKETS = "buckets"
+PIN = "pin"
+SETTING = "~setting/"  # a pin of such a key is a number for the whole deployment, nobody's buckets
+FORMAT = 1
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What shall be, and why: always a target, never a step. A value of None takes it back."""
+
+    subject: str
+    setting: str
+    value: int | None
+    reason: str
+
+    @property
+    def key(self) -> str:
+        return self.subject.removeprefix("key:")
+
+
+def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
+    return Decision(f"key:{key}", setting, value, reason)
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One version of the registry. Its bucket decisions take effect for ids from `start_ms` on."""
+
+    version: int
+    decided_ms: int
+    start_ms: int
+    decisions: tuple[Decision, ...]
+
+    @property
+    def bucket_decisions(self) -> list[Decision]:
+        return [decision for decision in self.decisions if decision.setting == BUCKETS]
+
+    @property
+    def pin_decisions(self) -> list[Decision]:
+        return [decision for decision in self.decisions if decision.setting == PIN]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """When the clock of the boot `boot` was at `boot_ms`, it was `time_ms`."""
+
+    boot: str
+    boot_ms: int
+    time_ms: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What time it is by the evidence in META.
+
+    `testimony` is evidence that this process may put in its place; `is_due` if it should do so now.
+    `doubt` says why the clock of this process does not count; empty if it does.
+    """
+
+    time_ms: int
+    testimony: Evidence | None = None
+    is_due: bool = False
+    doubt: str = ""
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The one record that orders everything: see `rules`.
+
+    `servers` is how many report heat, as the leader counts them: their floors depend on it.
+    `secret` signs the news (see `news`): whoever reads the store knows it, nobody else may. So it
+    is left out wherever META is shown.
+    `evidence` is of the time, in a store that has no clock of its own: see `timekeeper`.
+    `lease_ms` is until when the leader leads, by the store's clock as the leader knows it: for
+    people. Whoever wants to lead watches `beat` instead, and compares no clocks.
+    """
+
+    closed_ms: int
+    version: int
+    term: int
+    beat: int
+    leader: str
+    incarnation: str
+    seed: bytes
+    id_scheme: str
+    servers: int = 1
+    lease_ms: int = 0
+    format: int = FORMAT
+    min_reader: int = FORMAT
+    secret: bytes = b""
+    evidence: Evidence | None = None
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = (name for name in self.__struct_fields__ if name != "secret")
+        return [(name, getattr(self, name)) for name in shown]
+
+    def __repr__(self) -> str:
+        return f"Meta({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """META as the store had it, and the store's own time then, to tell how wrong our clock is.
+
+    `verdict` is where that time comes from in a store without a clock of its own.
+    """
+
+    meta: Meta
+    store_ms: int
+    verdict: Verdict | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that the log up to `version` adds up to."""
+
+    version: int
+    layouts: dict[str, Layout]
+    pins: dict[str, Decision]
+    reasons: dict[str, Decision]
+
+
+class SoftDecision(msgspec.Struct, frozen=True):
+    term: int
+    decision: Decision
+
+
+class SoftStore(Protocol):
+    """A log that may forget old entries, or all: leaders say everything again now and then."""
+
+    async def publish(self, decisions: Sequence[Decision], term: int) -> None: ...
+
+    async def read(self) -> list[SoftDecision]:
+        """All that came since this reader last asked, in order."""
+
+
+class Targets:
+    """What soft decisions add up to. Terms only grow: what a lower one says is refused."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self._targets: dict[tuple[str, str], Decision] = {}
+
+    def apply(self, news: Iterable[SoftDecision]) -> None:
+        for soft in news:
+            if soft.term >= self.term:
+                self.term = soft.term
+                self._take(soft.decision)
+
+    def _take(self, decision: Decision) -> None:
+        what = (decision.subject, decision.setting)
+        if decision.value is None:
+            self._targets.pop(what, None)
+        else:
+            self._targets[what] = decision
+
+    def forget(self, subject: str, setting: str) -> None:
+        """Drop a target that nobody repeats any more, so that memory stays bounded."""
+        self._targets.pop((subject, setting), None)
+
+    def get(self, subject: str, setting: str) -> Decision | None:
+        return self._targets.get((subject, setting))
+
+
+class RegistryStore(Protocol):
+    """The truth. Every read is strongly consistent and every change one transaction."""
+
+    async def found(self, meta: Meta) -> Reading:
+        """Write META unless there is one; either way, what is there."""
+
+    async def meta(self) -> Reading: ...
+
+    async def advance(self, closed_ms: int) -> Reading:
+        """Raise the closed time, if it is lower. Returns META after that."""
+
+    async def append(self, entry: LogEntry, term: int | None) -> None:
+        """Commit one version under `rules.check_append`, or raise what that raises."""
+
+    async def log(self, after: int, upto: int) -> list[LogEntry]:
+        """The versions from `after + 1` to `upto`, without those already trimmed away."""
+
+    async def layout(self, key: str) -> Layout: ...
+
+    async def snapshot(self) -> Snapshot: ...
+
+    async def trim(self, below: int) -> None:
+        """Forget log entries below a version; snapshots still hold what they said."""
+
+
+class LeaseStore(Protocol):
+    async def meta(self) -> Reading: ...
+
+    async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
+        """Begin the next term if META's term and beat are still those seen, else `Outdated`."""
+
+    async def beat(self, term: int, servers: int, lease_ms: int) -> None:
+        """Raise the beat, note the size of the fleet and the end of the lease, if the term is ours.
+
+        Else `Deposed`.
+        """

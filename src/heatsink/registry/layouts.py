@@ -1,0 +1,104 @@
+"""Where the rows of a key are: a pure function of the key's epochs and an id's time and hash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.keys import partition_of
+
+EPOCHS_MAX = 256
+
+
+class Epoch(NamedTuple):
+    """A span of time, until the next epoch starts, in which a key has one number of buckets."""
+
+    start_ms: int
+    buckets: int
+
+    def bucket(self, id_hash: int) -> int | None:
+        """The bucket of an id; None means the bare key, which has no buckets."""
+        return None if self.buckets == 1 else id_hash % self.buckets
+
+    def uses(self, bucket: int | None) -> bool:
+        return bucket is None if self.buckets == 1 else bucket is not None and bucket < self.buckets
+
+    def partitions(self, key: str) -> Iterator[str]:
+        """Every partition in which a row of this epoch may be."""
+        if self.buckets == 1:
+            yield partition_of(key, None)
+        else:
+            for bucket in range(self.buckets):
+                yield partition_of(key, bucket)
+
+
+class Layout:
+    """A key's epochs, oldest first, append-only. The first is one bucket since the beginning."""
+
+    __slots__ = ("epochs",)
+
+    def __init__(self, later: Iterable[tuple[int, int]] = ()) -> None:
+        self.epochs: tuple[Epoch, ...] = (FIRST_EPOCH,)
+        for start_ms, buckets in later:
+            self.epochs = self.then(start_ms, buckets).epochs
+
+    def then(self, start_ms: int, buckets: int) -> Layout:
+        """This layout with one more epoch."""
+        last = self.epochs[-1]
+        if start_ms <= last.start_ms:
+            raise InvalidSetting(f"an epoch must start after {last.start_ms}, not at {start_ms}")
+        if buckets < 1:
+            raise InvalidSetting(f"an epoch needs at least one bucket, not {buckets}")
+        longer = object.__new__(Layout)
+        longer.epochs = (*self.epochs, Epoch(start_ms, buckets))
+        return longer
+
+    @property
+    def later(self) -> tuple[Epoch, ...]:
+        """The epochs that were decided: all but the first."""
+        return self.epochs[1:]
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets in the newest epoch."""
+        return self.epochs[-1].buckets
+
+    @property
+    def max_buckets(self) -> int:
+        return max(epoch.buckets for epoch in self.epochs)
+
+    @property
+    def full(self) -> bool:
+        return len(self.epochs) >= EPOCHS_MAX
+
+    def epoch_at(self, time_ms: int) -> Epoch:
+        return next((e for e in reversed(self.epochs) if e.start_ms <= time_ms), FIRST_EPOCH)
+
+    def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:
+        """The epochs with some of the time from `from_ms` to `to_ms`, both included."""
+        ends: list[float] = [epoch.start_ms for epoch in self.epochs[1:]]
+        return tuple(
+            epoch
+            for epoch, end_ms in zip(self.epochs, [*ends, float("inf")], strict=True)
+            if (to_ms is None or epoch.start_ms <= to_ms) and (from_ms is None or end_ms > from_ms)
+        )
+
+    def partitions(self, key: str) -> list[str]:
+        """Every partition in which a row of the key may be, the bare key first."""
+        names = [partition_of(key, None)]
+        widest = self.max_buckets
+        return names if widest == 1 else names + [partition_of(key, n) for n in range(widest)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.epochs == other.epochs
+
+    def __hash__(self) -> int:
+        return hash(self.epochs)
+
+    def __repr__(self) -> str:
+        return f"Layout({list(self.later)})"
+
+
+FIRST_EPOCH = Epoch(0, 1)
+COLD = Layout()

@@ -1,0 +1,279 @@
+"""The ASGI application: find the route, check the caller, decode, call, encode.
+
+Starlette's responses are used for what is streamed; the usual answer is sent as it is, since every
+layer between a request and its handler is paid for by every append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .bodies import CLOSE, Gone, check_length, read_body, read_json
+from .guard import Guard
+from .openapi import docs_page, document
+from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
+from .routing import Call, Reply, Route, RouteTable, Service
+from .shapes import NoQuery
+from .table import ROUTES
+
+audit = logging.getLogger("heatsink.audit")
+logger = logging.getLogger("heatsink.api")
+JSON = (b"content-type", b"application/json")
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+NO_CACHE = (b"cache-control", b"no-cache")
+NOBODY = "nobody"  # whose token was not taken
+ELSEWHERE = "elsewhere"  # what is on no route, as a label of metrics
+ROUTE = "heatsink.route"  # where in its scope a request says which route it took
+Headers = list[tuple[bytes, bytes]]
+_encode = msgspec.json.Encoder().encode
+
+
+class App:
+    """`pages` are other applications by the path's first part: a dashboard, say."""
+
+    def __init__(
+        self, service: Service, guard: Guard, pages: Mapping[str, ASGIApp] | None = None
+    ) -> None:
+        self._service = service
+        self._guard = guard
+        self._router = RouteTable(ROUTES)
+        self._lines = {route: _Line(route, service) for route in ROUTES}
+        described = document(ROUTES)
+        self._pages = {**static_pages(described), **(pages or {})}
+        visibility = b"private" if guard.needs_token else b"public"
+        cache = service.cache
+        kept = f"max-age={cache.fresh_for}, stale-while-revalidate={cache.stale_for}".encode()
+        self._absorbed = (b"cache-control", visibility + b", " + kept)
+        self._streams = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await _no_lifespan(receive, send)
+        if scope["type"] != "http":
+            return None
+        metrics, started_s = self._service.metrics, self._service.clock.monotonic_s()
+        sent = _Sent(send)
+        metrics.in_flight += 1
+        label = ELSEWHERE
+        try:
+            label = scope[ROUTE] = await self._answer(scope, receive, sent)
+        finally:
+            metrics.in_flight -= 1
+            metrics.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
+
+    def end_streams(self) -> None:
+        """Streams of events go on until they are told that the server ends."""
+        self._service.feed.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: _Sent) -> str:
+        """Sends something in any case. Returns the route's label."""
+        line, who = None, NOBODY
+        try:
+            asked = _Exchange(scope, dict(scope["headers"]), receive, send)
+            raw_path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+            if page := self._pages.get("/" + raw_path[1:].partition("/")[0]):
+                self._guard.check(asked.headers, None)
+                await page(scope, receive, send)
+                return ELSEWHERE
+            route, path = self._router.find(scope["method"], raw_path)
+            line = self._lines[route]
+            who = self._guard.check(asked.headers, route.scope)
+            self._check_room(route, scope["method"])
+            await self._call(line, path, asked)
+        except (Gone, ClientDisconnect):
+            pass
+        except Exception as error:
+            await self._refuse(error, line, send)
+        if line is None:
+            return ELSEWHERE
+        if line.route.audited:
+            _note(who, scope, send.status)
+        return line.label
+
+    def _check_room(self, route: Route, method: str) -> None:
+        limits = self._service.limits
+        crowded = self._service.metrics.in_flight - self._streams > limits.requests
+        if crowded and route.scope is not None:  # a busy process is still a healthy one
+            raise Refusal(503, "too many requests at once", headers=CLOSE)
+        if route.stream and method == "HEAD":
+            raise Refusal(405, "ask with GET", headers=((b"allow", b"GET"),))
+        if route.stream and self._streams >= limits.streams:
+            raise Refusal(503, "too many streams at once", headers=CLOSE)
+
+    async def _call(self, line: _Line, path: dict[str, str], asked: _Exchange) -> None:
+        if line.route.stream:
+            self._streams += 1
+            asked.send.patience_s = self._service.limits.idle_s
+            try:
+                call = line.decoded(path, b"", asked)
+                await self._reply(await line.route.call(call), line.route, asked)
+            finally:
+                self._streams -= 1
+            return
+        try:
+            async with asyncio.timeout(self._service.limits.request_s):
+                call = line.decoded(path, await line.body(asked), asked)
+                await self._reply(await line.route.call(call), line.route, asked)
+        except TimeoutError:
+            raise Refusal(
+                503, "it took too long: whether it happened is not known, repeat it with its id"
+            ) from None
+
+    async def _reply(self, reply: Reply | Response, route: Route, asked: _Exchange) -> None:
+        if isinstance(reply, Response):
+            reply.raw_headers.append(NOSNIFF)
+            await reply(asked.scope, asked.receive, asked.send)
+            return
+        body, status = _encode(reply.value), reply.status
+        headers = [JSON, NOSNIFF, *reply.headers]
+        if route.method == "GET":
+            tag = b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"'
+            headers += [(b"etag", tag), self._absorbed if route.absorbed else NO_CACHE]
+            if status == 200 and tag in asked.headers.get(b"if-none-match", b""):
+                body, status = b"", 304
+        await asked.send.whole(status, headers, body)
+
+    async def _refuse(self, error: Exception, line: _Line | None, send: _Sent) -> None:
+        if send.status and isinstance(error, TimeoutError | Refusal):
+            return  # a reader that takes nothing; the answer stays unfinished
+        problem = problem_of(error, line.fields if line else ())
+        if problem.status == 500:
+            logger.error("a request failed", exc_info=error)
+        if send.status:
+            return
+        with suppress(OSError):
+            headers = [NOSNIFF, *headers_of(problem, error)]
+            await send.whole(problem.status, headers, encoded(problem))
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A request as ASGI hands it over, and the way back."""
+
+    scope: Scope
+    headers: dict[bytes, bytes]
+    receive: Receive
+    send: _Sent
+
+
+class _Line:
+    """A route with all that can be made ready before a request comes."""
+
+    def __init__(self, route: Route, service: Service) -> None:
+        self.route = route
+        self.label = route.label
+        self.fields = route.fields
+        self._service = service
+        self._limit = service.limits.body_bytes
+        self._no_query = NoQuery() if route.query is NoQuery else None
+        self._decode = None if route.body is None else msgspec.json.Decoder(route.body).decode
+
+    async def body(self, asked: _Exchange) -> bytes:
+        if self._decode is None:
+            return b""
+        kind = asked.headers.get(b"content-type", b"application/json").partition(b";")[0]
+        if kind.strip().lower() != b"application/json":
+            raise Refusal(415, "send the body as application/json")
+        check_length(asked.headers, self._limit)
+        return await read_body(asked.receive, self._limit)
+
+    def decoded(self, path: dict[str, str], body: bytes, asked: _Exchange) -> Call[Any, Any]:
+        query, text = self._no_query, asked.scope["query_string"]
+        if query is None or text:
+            query = _query(text, self.route.query)
+        value = None if self._decode is None else read_json(self._decode, body)
+        return Call(self._service, path, query, value, asked.headers, asked.receive)
+
+
+def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"), keep_blank_values=True, max_num_fields=50, errors="strict"
+        )
+    except ValueError:
+        raise Refusal(400, "the query cannot be read") from None
+    return msgspec.convert(dict(pairs), kind, strict=False)
+
+
+class _Sent:
+    """Sends, and remembers how the answer began. A reader that takes nothing is given up on."""
+
+    __slots__ = ("_send", "patience_s", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.patience_s: float | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        if self.patience_s is None:
+            await self._send(message)
+            return
+        async with asyncio.timeout(self.patience_s):
+            await self._send(message)
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self.status = status
+        if status != 304:
+            headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _note(who: str, scope: Scope, status: int) -> None:
+    """Who did what, and when: the log's own time."""
+    client = scope.get("client")
+    what = f"{scope['method']} {scope['path']}"
+    extra = {"who": who, "from": client[0] if client else "", "what": what, "status": status}
+    audit.info("%s %s → %d", who, what, status, extra={"event": "audit", "fields": extra})
+
+
+def static_pages(described: dict[str, Any]) -> dict[str, ASGIApp]:
+    return {
+        path: _Static(path, body, media_type)
+        for path, body, media_type in (
+            ("/openapi.json", _encode(described), b"application/json"),
+            ("/docs", docs_page(described).encode(), b"text/html; charset=utf-8"),
+        )
+    }
+
+
+class _Static:
+    def __init__(self, path: str, body: bytes, media_type: bytes) -> None:
+        self._path = path
+        self._body = body
+        policy = b"default-src 'none'; style-src 'unsafe-inline'"
+        self._headers = [
+            (b"content-type", media_type),
+            (b"content-security-policy", policy),
+            NOSNIFF,
+            NO_CACHE,
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        if scope["path"] != self._path:
+            raise Refusal(404, NOTHING)
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Refusal(405, "this path takes GET", headers=((b"allow", b"GET"),))
+        await _Sent(send).whole(200, list(self._headers), self._body)
+
+
+async def _no_lifespan(receive: Receive, send: Send) -> None:
+    """What this application needs is opened before it and closed after it."""
+    while (message := await receive())["type"] != "lifespan.shutdown":
+        await send({"type": f"{message['type']}.complete"})
+    await send({"type": "lifespan.shutdown.complete"})

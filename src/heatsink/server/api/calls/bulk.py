@@ -1,0 +1,148 @@
+"""Bulk actions: submit as an array or as streamed lines, look, steer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from heatsink.bulk.actions import BUILT_IN
+from heatsink.bulk.batch import Batch
+from heatsink.bulk.bulk import Bulk
+from heatsink.errors import InvalidBody, InvalidSetting
+from heatsink.server.api.bodies import RequestLimits, read_body, read_json, stream_body
+from heatsink.server.api.problems import Refusal
+from heatsink.server.api.routing import Call, Handler, Reply
+from heatsink.server.api.shapes import (
+    Accepted,
+    Batches,
+    BatchesQuery,
+    BatchLine,
+    BulkQuery,
+    FailuresQuery,
+    NoQuery,
+)
+
+from .data import from_ms
+
+ARRAY, LINES = "application/json", "application/x-ndjson"
+LINE_BYTES_MAX = 1_024 * 1_024
+_visible = re.compile(rb"[!-~]{1,256}")
+_decode_array = msgspec.json.Decoder(list[Any]).decode
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+async def submit(call: Call[BulkQuery, None]) -> Reply:
+    action, query = call.path["name"], call.query
+    if action.startswith(BUILT_IN):
+        raise InvalidSetting(f"action {action[:40]!r} is one of Heatsink's own: use another name")
+    key = _batch_id(call)
+    batch = await call.service.hs.bulk.submit(
+        action,
+        await _items(call),
+        tenant=query.tenant,
+        priority=query.priority,
+        rate=query.rate,
+        id=key,
+        on_done=query.on_done,
+        spread=query.spread,
+    )
+    return Reply(Accepted(batch.id, batch.items, batch.state), 202)
+
+
+def _batch_id(call: Call[BulkQuery, None]) -> str | None:
+    key = call.headers.get(b"idempotency-key")
+    if key is None:
+        return None
+    if not _visible.fullmatch(key):
+        wanted = "1 to 256 visible ASCII characters without spaces"
+        raise Refusal(400, f"Idempotency-Key must be {wanted}", "Idempotency-Key")
+    return key.decode()
+
+
+async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
+    limits = call.service.limits
+    kind = call.headers.get(b"content-type", ARRAY.encode()).partition(b";")[0].strip().lower()
+    if kind == LINES.encode():
+        return _lines(call, limits)
+    if kind != ARRAY.encode():
+        raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (a line each)")
+    return read_json(_decode_array, await read_body(call.receive, limits.array_bytes))
+
+
+async def _lines(call: Call[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
+    """Items as they come in, so that a batch may be larger than memory."""
+    rest, number = b"", 0
+    async for chunk in stream_body(call.receive, limits):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            number += 1
+            if line.strip():
+                yield _item(line, number)
+        if len(rest) > LINE_BYTES_MAX:
+            raise InvalidBody(f"line {number + 1} is longer than {LINE_BYTES_MAX:,} bytes")
+    if rest.strip():
+        yield _item(rest, number + 1)
+
+
+def _item(line: bytes, number: int) -> Any:
+    try:
+        return read_json(_decode, line)
+    except msgspec.DecodeError as error:
+        raise InvalidBody(f"line {number} is not JSON: {error}") from None
+
+
+async def show_all(call: Call[BatchesQuery, None]) -> Reply:
+    batches = await call.service.hs.bulk.list(call.query.limit, call.query.tenant)
+    return Reply(Batches([line_of(batch) for batch in batches]))
+
+
+def line_of(batch: Batch) -> BatchLine:
+    return BatchLine(
+        id=batch.id,
+        action=batch.action,
+        tenant=batch.tenant,
+        state=batch.state,
+        items=batch.items,
+        priority=batch.priority,
+        rate=str(batch.rate) if batch.rate else None,
+        submitted=from_ms(batch.submitted_ms),
+        ended=from_ms(batch.ended_ms) if batch.ended_ms else None,
+        reason=batch.reason,
+        done=sum(end.done for end in batch.ends),
+        failed=sum(end.failed for end in batch.ends),
+        cancelled=sum(end.cancelled for end in batch.ends),
+        lost=batch.lost,
+    )
+
+
+async def show(call: Call[NoQuery, None]) -> Reply:
+    return Reply(await call.service.hs.bulk.status(call.path["name"]))
+
+
+async def failures(call: Call[FailuresQuery, None]) -> Response:
+    bulk, name = call.service.hs.bulk, call.path["name"]
+    await bulk.status(name)  # an unknown batch is refused while there is still a status to say so
+
+    async def lines() -> AsyncIterator[bytes]:
+        left = call.query.limit
+        async for failure in bulk.failures(name):
+            yield _encode(failure) + b"\n"
+            left -= 1
+            if not left:
+                return
+
+    return StreamingResponse(lines(), media_type=LINES, headers={"cache-control": "no-cache"})
+
+
+def steer(change: Callable[[Bulk, str], Awaitable[None]]) -> Handler:
+    async def steered(call: Call[NoQuery, None]) -> Reply:
+        bulk, name = call.service.hs.bulk, call.path["name"]
+        await change(bulk, name)
+        return Reply(await bulk.status(name))
+
+    return steered

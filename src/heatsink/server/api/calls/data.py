@@ -1,0 +1,212 @@
+"""Messages of conversations: append, page, get.
+
+Between JSON and the library: ids as text, bodies as text or base64, times as datetimes.
+
+Counters: add, read.
+
+Timelines: follow, post, read home.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from heatsink.errors import InvalidBody, InvalidId, InvalidKey, InvalidSetting, NotFound
+from heatsink.primitives.ids import IdScheme
+from heatsink.primitives.keys import check_key
+from heatsink.server.api.routing import Call, Reply, Service
+from heatsink.server.api.shapes import (
+    Add,
+    Added,
+    Appended,
+    AuthorLine,
+    Authors,
+    Base64,
+    CounterValue,
+    Follow,
+    Followed,
+    Home,
+    HomePost,
+    HomeQuery,
+    LimitQuery,
+    Message,
+    Messages,
+    NewMessage,
+    NoQuery,
+    PageQuery,
+    Posted,
+    Strict,
+)
+from heatsink.spread.pages import Entry
+from heatsink.timelines.modes import AuthorMode
+from heatsink.timelines.timelines import Post
+
+OWN = "~"  # how keys begin that Heatsink keeps its own records under
+
+
+def to_key(key: str) -> str:
+    """A key that callers may write to: not one of Heatsink's own records."""
+    if key.startswith(OWN):
+        raise InvalidKey(f"key {key[:40]!r} begins with {OWN!r}: such keys are Heatsink's own")
+    return check_key(key)
+
+
+def to_bytes(body: str | Base64) -> bytes:
+    if isinstance(body, Base64):
+        return body.base64
+    try:
+        return body.encode()
+    except UnicodeEncodeError:
+        raise InvalidBody("body has a lone surrogate, which is not text") from None
+
+
+def from_bytes(body: bytes) -> str | Base64:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return Base64(body)
+
+
+def to_id(scheme: IdScheme, text: str | None) -> Any:
+    return None if text is None else scheme.from_text(text)
+
+
+def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
+    """An id or a time with a zone."""
+    if text is None:
+        return None
+    try:
+        return scheme.value(scheme.raw(scheme.from_text(text)))
+    except InvalidId:
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise InvalidSetting(
+            f"{name} must be an id or a time with a zone, like 2026-01-31T12:00:00Z"
+        )
+    return time
+
+
+def from_ms(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+STEP = 100
+PAGE_BYTES = 4 * 1_024 * 1_024
+
+
+async def append(call: Call[NoQuery, NewMessage]) -> Reply:
+    log, message = call.service.hs.log, call.body
+    id = to_id(log.scheme, message.id)
+    receipt = await log.append(to_key(call.path["key"]), to_bytes(message.body), id=id)
+    return Reply(Appended(str(receipt.id), receipt.time), 201 if receipt.is_new else 200)
+
+
+async def page(call: Call[PageQuery, None]) -> Reply:
+    """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
+    log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
+    bounds: dict[str, Any] = {
+        "after": to_bound(log.scheme, "after", query.after),
+        "before": to_bound(log.scheme, "before", query.before),
+        "fresh_for": query.fresh_for or None,
+    }
+    messages: list[Message] = []
+    cursor, size = query.cursor, 0
+    while len(messages) < query.limit and size < PAGE_BYTES:
+        step = min(query.limit - len(messages), STEP)
+        found = await log.page(key, limit=step, cursor=cursor, order=query.order, **bounds)
+        messages += map(_message, found.entries)
+        size += sum(len(entry.body) for entry in found.entries)
+        cursor = found.cursor
+        if cursor is None:
+            break
+    return Reply(Messages(messages, cursor))
+
+
+async def get(call: Call[NoQuery, None]) -> Reply:
+    log, text = call.service.hs.log, call.path["id"]
+    entry = await log.get(to_key(call.path["key"]), to_id(log.scheme, text))
+    if entry is None:
+        raise NotFound(f"there is no message {text[:40]!r} in this conversation")
+    return Reply(_message(entry))
+
+
+def _message(entry: Entry) -> Message:
+    return Message(str(entry.id), entry.time, from_bytes(entry.body))
+
+
+async def add(call: Call[NoQuery, Add]) -> Reply:
+    hs, body, key = call.service.hs, call.body, to_key(call.path["key"])
+    try:
+        await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
+    except InvalidId as error:  # which would blame a field `id`
+        raise InvalidSetting(str(error.called("token"))) from None
+    return Reply(Added(await hs.counters.value(key)) if body.value else Added())
+
+
+async def value(call: Call[NoQuery, None]) -> Reply:
+    return Reply(CounterValue(await call.service.hs.counters.value(to_key(call.path["key"]))))
+
+
+class FollowMany(Strict, frozen=True):
+    """Each pair is a user and the author whom they follow."""
+
+    pairs: Annotated[list[tuple[str, str]], Meta(min_length=1, max_length=1_000)]
+
+
+class FollowedMany(msgspec.Struct, frozen=True):
+    new: int
+
+
+async def follow(call: Call[NoQuery, Follow]) -> Reply:
+    timelines, wish, user = call.service.hs.timelines, call.body, call.path["user"]
+    change = timelines.follow if wish.follows else timelines.unfollow
+    changed = await change(user, wish.author)
+    status = 201 if changed and wish.follows else 200
+    return Reply(Followed(wish.author, wish.follows, changed), status)
+
+
+async def follow_many(call: Call[NoQuery, FollowMany]) -> Reply:
+    new = await call.service.hs.timelines.follow_many(call.body.pairs)
+    return Reply(FollowedMany(new), 201 if new else 200)
+
+
+async def post(call: Call[NoQuery, NewMessage]) -> Reply:
+    hs, message = call.service.hs, call.body
+    id = to_id(hs.log.scheme, message.id)
+    made = await hs.timelines.post(call.path["user"], to_bytes(message.body), id=id)
+    time = from_ms(_time_ms(call.service, made))
+    return Reply(Posted(str(made.id), time, made.mode, made.batch), 201)
+
+
+async def home(call: Call[HomeQuery, None]) -> Reply:
+    service, query = call.service, call.query
+    timelines = service.hs.timelines
+    page = await timelines.home(call.path["user"], limit=query.limit, cursor=query.cursor)
+    posts = [
+        HomePost(str(post.id), from_ms(_time_ms(service, post)), post.author, from_bytes(post.body))
+        for post in page.posts
+    ]
+    return Reply(Home(posts, page.cursor))
+
+
+async def authors(call: Call[LimitQuery, None]) -> Reply:
+    decided = call.service.hs.timelines.authors()[: call.query.limit]
+    return Reply(Authors([_author(one) for one in decided]))
+
+
+def _author(one: AuthorMode) -> AuthorLine:
+    since = from_ms(one.since_ms) if one.since_ms else None
+    return AuthorLine(one.author, one.mode, since, one.reason)
+
+
+def _time_ms(service: Service, post: Post) -> int:
+    scheme = service.hs.log.scheme
+    return scheme.time_ms(scheme.raw(post.id))

@@ -1,0 +1,263 @@
+"""What operators ask and decide: heat, keys, pins, decisions, the queue's partitions.
+
+The last minutes, for whoever opens a dashboard now. Taken from memory alone: nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+
+import msgspec
+
+from heatsink.client.heatsink import Heatsink
+from heatsink.coordinator.explainer import Explanation
+from heatsink.coordinator.workers import PartitionStatus
+from heatsink.errors import NotFound
+from heatsink.heat.heat import KeyHeat
+from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import Decision, LogEntry
+from heatsink.server.api.metrics import Metrics
+from heatsink.server.api.routing import Call, Reply
+from heatsink.server.api.shapes import (
+    Chosen,
+    DecisionLine,
+    Decisions,
+    DecisionsQuery,
+    Done,
+    EpochLine,
+    HeatAnswer,
+    HotKeyLine,
+    KeyAnswer,
+    LimitQuery,
+    NoQuery,
+    PartitionLine,
+    Partitions,
+    Pin,
+    ReadActivity,
+    Requests,
+    WorkerPin,
+)
+
+from .data import from_ms, to_key
+
+PARTITION_DIGITS_MAX = 6
+
+
+async def heat(call: Call[LimitQuery, None]) -> Reply:
+    return Reply(await heat_of(call.service.hs, call.query.limit))
+
+
+async def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
+    hottest = await hs.hottest(limit)
+    return HeatAnswer(
+        leads=hottest.leads,
+        leader=hottest.leader,
+        window=None if hottest.start_s is None else from_ms(int(hottest.start_s * 1000)),
+        window_s=hottest.window_s,
+        unreported_s=hottest.unreported_s,
+        bucket_units_s=hs.rules.bucket_units_s,
+        keys=[_hot_key(hot.key, hot.buckets, hot.heat) for hot in hottest.keys],
+        partitions=list(hottest.partitions),
+        nobody_leads=hottest.nobody_leads,
+    )
+
+
+def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
+    return HotKeyLine(
+        key=key,
+        buckets=buckets,
+        write_units_s=round(heat.write_units_s, 1),
+        writes_s=round(heat.writes_s, 1),
+        reads_s=round(heat.reads_s, 1),
+        throttles_s=round(heat.throttles_s, 1),
+        bound_s=None if heat.bound_s is None else round(heat.bound_s, 1),
+    )
+
+
+def reads_of(hs: Heatsink) -> ReadActivity:
+    return ReadActivity(hs.reads.stats(), hs.page_stats())
+
+
+async def explain(call: Call[NoQuery, None]) -> Reply:
+    return Reply(_explained(await call.service.hs.explain(call.path["key"])))
+
+
+def _explained(found: Explanation) -> KeyAnswer:
+    heat = found.heat
+    return KeyAnswer(
+        key=found.key,
+        buckets=found.buckets,
+        kind=found.kind,
+        reason=found.reason,
+        pin=_chosen(found.pin),
+        near=_chosen(found.near),
+        wanted=_chosen(found.wanted),
+        heat=None if heat is None else _hot_key(found.key, found.buckets, heat),
+        unreported_s=found.unreported_s,
+        leads=found.leads,
+        leader=found.leader,
+        queries_per_page=found.queries_per_page,
+        partitions=found.partitions,
+        epochs=[
+            EpochLine(from_ms(epoch.start_ms) if epoch.start_ms else None, epoch.buckets)
+            for epoch in found.epochs
+        ],
+        store=found.store,
+        table_refusal=found.table_refusal,
+        bucket_units=list(found.bucket_units),
+        nobody_leads=found.nobody_leads,
+    )
+
+
+def _chosen(decision: Decision | None) -> Chosen | None:
+    if decision is None or decision.value is None:
+        return None
+    return Chosen(decision.value, decision.reason)
+
+
+async def pin(call: Call[NoQuery, Pin]) -> Reply:
+    key, wish = to_key(call.path["key"]), call.body
+    await call.service.hs.pin(key, buckets=wish.buckets, reason=wish.reason)
+    return Reply(await _done(call.service.hs, f"key:{key}", wish.buckets))
+
+
+async def unpin(call: Call[NoQuery, None]) -> Reply:
+    key = to_key(call.path["key"])
+    await call.service.hs.unpin(key)
+    return Reply(await _done(call.service.hs, f"key:{key}", None))
+
+
+async def _done(hs: Heatsink, subject: str, value: int | None) -> Done:
+    return Done(subject, value, (await hs.leadership()).vacancy)
+
+
+async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
+    entries = await call.service.hs.decisions(call.query.limit, call.query.before)
+    more = bool(entries) and entries[-1].version > 1
+    lines = [line for entry in entries for line in lines_of(entry)]
+    return Reply(Decisions(lines, entries[-1].version if more else None))
+
+
+def lines_of(entry: LogEntry) -> list[DecisionLine]:
+    return [
+        DecisionLine(
+            version=entry.version,
+            time=from_ms(entry.decided_ms),
+            effective=from_ms(entry.start_ms),
+            subject=decision.subject,
+            setting=decision.setting,
+            value=decision.value,
+            reason=decision.reason,
+        )
+        for decision in entry.decisions
+    ]
+
+
+async def partitions(call: Call[NoQuery, None]) -> Reply:
+    return Reply(await partitions_of(call.service.hs))
+
+
+async def partitions_of(hs: Heatsink) -> Partitions:
+    lines = [_partition(status) for status in await hs.queue_partitions()]
+    return Partitions(hs.status().leads, lines)
+
+
+def _partition(status: PartitionStatus) -> PartitionLine:
+    load, target = status.load, status.target
+    return PartitionLine(
+        partition=status.number,
+        workers=load.workers,
+        runnable=load.runnable,
+        limited=load.limited,
+        delayed=load.delayed,
+        in_flight=load.in_flight,
+        tenants=load.tenants,
+        oldest_s=load.oldest_ms / 1000,
+        service_s=load.service_us / 1e6,
+        claimed=load.claimed,
+        done=load.done,
+        failed=load.failed,
+        retried=load.retried,
+        target=target.value if target else None,
+        reason=target.reason if target else "",
+        pin=_chosen(status.pin),
+    )
+
+
+async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
+    text, wish = call.path["partition"], call.body
+    if not (text.isascii() and text.isdigit() and len(text) <= PARTITION_DIGITS_MAX):
+        raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
+    await call.service.hs.pin_workers(int(text), wish.workers, reason=wish.reason)
+    return Reply(await _done(call.service.hs, f"partition:{int(text)}", wish.workers))
+
+
+EVERY_S = 2.0
+SAMPLES = 150
+KEYS = 50
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Heat of the hottest keys together; what waits and who works in each queue partition."""
+
+    time: datetime
+    write_units_s: float
+    reads_s: float
+    throttles_s: float
+    requests: Requests
+    reads: ReadActivity
+    waiting: list[int]
+    workers: list[int]
+    finished: int
+
+
+class RecentAnswer(msgspec.Struct, frozen=True):
+    """The oldest first; `now` is the server's time."""
+
+    now: datetime
+    samples: list[Sample]
+
+
+class Recent:
+    def __init__(self, hs: Heatsink, metrics: Metrics, clock: Clock) -> None:
+        self._hs = hs
+        self._metrics = metrics
+        self._clock = clock
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
+
+    async def run(self) -> None:
+        while True:
+            self._samples.append(await self._look())
+            await self._clock.sleep(EVERY_S)
+
+    def answer(self) -> RecentAnswer:
+        return RecentAnswer(self._now(), list(self._samples))
+
+    async def _look(self) -> Sample:
+        keys = (await heat_of(self._hs, KEYS)).keys
+        watch = self._hs.queue_watch
+        readings = watch.latest.partitions if watch and watch.latest else {}
+        loads = {number: reading.load for number, reading in readings.items()}
+        numbers = range(max(loads, default=-1) + 1)
+        return Sample(
+            time=self._now(),
+            write_units_s=round(sum(key.write_units_s for key in keys), 1),
+            reads_s=round(sum(key.reads_s for key in keys), 1),
+            throttles_s=round(sum(key.throttles_s for key in keys), 1),
+            requests=self._metrics.totals(),
+            reads=reads_of(self._hs),
+            waiting=[
+                load.runnable + load.limited + load.delayed if (load := loads.get(n)) else 0
+                for n in numbers
+            ],
+            workers=[load.workers if (load := loads.get(n)) else 0 for n in numbers],
+            finished=sum(load.done + load.failed for load in loads.values()),
+        )
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now_s(), UTC)
+
+
+async def recent(call: Call[NoQuery, None]) -> Reply:
+    return Reply(call.service.recent())

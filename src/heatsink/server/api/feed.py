@@ -1,0 +1,157 @@
+"""Server-Sent Events: one look at the service, twice a second, for all who listen.
+
+A listener that is slow misses looks, never decisions: of everything else only the latest counts.
+The looks of one round are spread over it, so that no request waits for all of them, and what they
+saw is sent together: a tab costs one small write twice a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
+
+from .shapes import DecisionLine
+
+LOOK_S = 0.5
+PATIENCE_S = 1.0  # of a look: a queue that is away must not hide the rest
+QUIET_S = 15.0
+DECISIONS_MAX = 1_000
+_encode = msgspec.json.Encoder().encode
+Look = Callable[[], Awaitable[msgspec.Struct]]
+NewDecisions = Callable[[int], Awaitable[list[DecisionLine]]]
+
+
+class FeedListener:
+    """What one stream has still to send: the latest of each kind, and decisions in order."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, bytes] = {}
+        self.decisions: list[bytes] = []
+        self.woken = asyncio.Event()
+
+    def tell_decision(self, data: bytes) -> None:
+        self.decisions = [*self.decisions, data][-DECISIONS_MAX:]
+
+    def wake(self) -> None:
+        if self.latest or self.decisions:
+            self.woken.set()
+
+    def take(self) -> bytes:
+        told = b"".join([*self.latest.values(), *self.decisions])
+        self.latest, self.decisions = {}, []
+        self.woken.clear()
+        return told
+
+
+class Feed:
+    """`looks` are what to look at, by the event's name; `version` is that of the registry."""
+
+    def __init__(
+        self,
+        looks: Mapping[str, Look],
+        version: Callable[[], int],
+        decided: NewDecisions,
+        clock: Clock,
+    ) -> None:
+        self._looks = looks
+        self._now = version
+        self._decided = decided
+        self._clock = clock
+        self._listeners: set[FeedListener] = set()
+        self._latest: dict[str, bytes] = {}
+        self._version = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    async def listen(self, after: int | None) -> AsyncIterator[bytes]:
+        """Events until the feed is closed; with decisions after a version, if one is given."""
+        listener = FeedListener()
+        listener.latest = dict(self._latest)
+        self._listeners.add(listener)
+        self._start()
+        try:
+            yield b"retry: 1000\n\n"
+            if after is not None:
+                for line in await self._decided(after):
+                    listener.tell_decision(decision_event(line))
+            while not self._closed:
+                yield listener.take() or b": still here\n\n"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET_S):
+                        await listener.woken.wait()
+        finally:
+            self._listeners.discard(listener)
+
+    def _start(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._version = self._now()
+            self._looking = asyncio.ensure_future(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        pause_s = 0.0  # the first look is for somebody who waits
+        while self._listeners and not self._closed:
+            for name, look in self._looks.items():
+                await self._look_at(name, look)
+                await self._clock.sleep(pause_s)
+            with suppress(HeatsinkError):
+                await self._tell_decisions()
+            self._wake()
+            pause_s = LOOK_S / (len(self._looks) + 1)
+            await self._clock.sleep(pause_s)
+        self._latest.clear()
+
+    async def _look_at(self, name: str, look: Look) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                data = event(name, await look())
+        except (HeatsinkError, TimeoutError):
+            self._wake()  # what the others saw is not to wait for this one
+            return
+        if self._latest.get(name) != data:
+            self._latest[name] = data
+            for listener in self._listeners:
+                listener.latest[name] = data
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.wake()
+
+    async def _tell_decisions(self) -> None:
+        """Those that came since the first look; a stream asks for older ones itself."""
+        if self._now() == self._version:
+            return
+        lines = await self._decided(self._version)
+        self._version = max([self._version, *(line.version for line in lines)])
+        for line in lines:
+            for listener in self._listeners:
+                listener.tell_decision(decision_event(line))
+
+    async def close(self) -> None:
+        """Streams end, so that the server can."""
+        self.end()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def end(self) -> None:
+        self._closed = True
+        for listener in self._listeners:
+            listener.woken.set()
+
+
+def event(name: str, value: msgspec.Struct) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), _encode(value))
+
+
+def decision_event(line: DecisionLine) -> bytes:
+    return b"id: %d\n%s" % (line.version, event("decision", line))

@@ -1,0 +1,121 @@
+"""Every error as problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+import msgspec
+
+from heatsink import errors
+from heatsink.client.starlette import RETRY_AFTER_S, RETRYABLE, STATUSES
+
+from .shapes import Problem
+
+MEDIA_TYPE = b"application/problem+json"
+DETAIL_MAX = 500
+TITLES = {
+    400: "Bad request",
+    401: "A token is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Too slow",
+    413: "Too large",
+    415: "Unsupported media type",
+    421: "Misdirected request",
+    431: "Header too large",
+    500: "A mistake of ours",
+    503: "Unavailable",
+}
+UNKNOWN_TOKEN = "Unknown token"  # noqa: S105
+FIELDS: dict[type[Exception], str] = {
+    errors.InvalidKey: "key",
+    errors.InvalidId: "id",
+    errors.InvalidCursor: "cursor",
+    errors.InvalidBody: "body",
+    errors.IdReused: "Idempotency-Key",
+}
+NOTHING = "there is nothing at this path: see /docs"
+_encode = msgspec.json.Encoder().encode
+_word = re.compile(r"[\w-]+")
+_missing = re.compile(r"(?:unknown|missing required) field `(.*?)`")
+_place = re.compile(r" - at `\$?\.?(.*)`$")
+
+
+class Refusal(Exception):
+    """What HTTP itself refuses, before the library is asked."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        field: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        title: str = "",
+    ) -> None:
+        super().__init__(detail)
+        self.title = title or TITLES[status]
+        self.status = status
+        self.field = field
+        self.headers = headers
+
+
+def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
+    """`fields` are those of the request: an error's first word names one of them, or none."""
+    if isinstance(error, Refusal):
+        return _made(error.status, error.title, str(error), error.field)
+    if isinstance(error, msgspec.MsgspecError):
+        return _malformed(error)
+    if isinstance(error, errors.HeatsinkError):
+        status, title = named(type(error))
+        return _made(status, title, str(error), _field_of(error, fields))
+    return _made(500, TITLES[500], "see the server's log", None)
+
+
+def named(kind: type[errors.HeatsinkError]) -> tuple[int, str]:
+    """The status and the title of an error of ours."""
+    status = next(status for known, status in STATUSES.items() if issubclass(kind, known))
+    return status, _words(kind.__name__)
+
+
+def anchor(title: str) -> str:
+    """Where the page about the API says more."""
+    return title.lower().replace(" ", "-")
+
+
+def _malformed(error: msgspec.MsgspecError) -> Problem:
+    text = str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
+    found = [name[1] for name in (_place.search(text), _missing.search(text)) if name]
+    return _made(400, "Not as expected", text, ".".join(filter(None, found)) or "body")
+
+
+def _made(status: int, title: str, detail: str, field: str | None) -> Problem:
+    return Problem(f"/docs#{anchor(title)}", title, status, detail[:DETAIL_MAX], field)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
+
+
+def _field_of(error: Exception, fields: Container[str]) -> str | None:
+    for kind, field in FIELDS.items():
+        if isinstance(error, kind):
+            return field
+    first = _word.match(str(error))
+    return first[0] if first and first[0] in fields else None
+
+
+def encoded(problem: Problem) -> bytes:
+    return _encode(problem)
+
+
+def headers_of(problem: Problem, error: Exception | None = None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", MEDIA_TYPE), (b"cache-control", b"no-store")]
+    if problem.status in RETRYABLE:
+        headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
+    if isinstance(error, Refusal):
+        headers += error.headers
+    return headers

@@ -1,0 +1,1 @@
+"""The commands of `heatsink`, one module for each subject."""

@@ -1,0 +1,310 @@
+"""`heatsink bulk …`: submit a file, watch it, steer it.
+
+Items from a file: CSV with a header, or one JSON value a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from heatsink.bulk.batch import Batch
+from heatsink.bulk.batch import Progress as BatchProgress
+from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
+from heatsink.client.queue import connect_queue
+from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.api.bodies import read_json
+
+from .configuration import config_option, json_option
+from .queue_options import queue_options, settings_from
+
+
+def read_items(file: Path) -> Iterator[Any]:
+    """One after the other, so that a file may be larger than memory."""
+    readers = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        raise InvalidSetting(f"{file.name} must end in {', '.join(readers)}")
+    return reader(file)
+
+
+def _csv(file: Path) -> Iterator[Any]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            rows = csv.DictReader(lines, strict=True)
+            for row in rows:
+                if None in row or None in row.values():
+                    raise InvalidBody(
+                        f"{file.name} line {rows.line_num} has not as many columns "
+                        "as the header: mend the line"
+                    )
+                yield row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidBody(f"{file.name} cannot be read as CSV in UTF-8: {error}") from None
+
+
+def _json_lines(file: Path) -> Iterator[Any]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    yield read_json(msgspec.json.decode, line)
+                except msgspec.DecodeError as error:
+                    raise InvalidBody(f"{file.name} line {number} is not JSON: {error}") from None
+
+
+def count_lines(file: Path) -> int:
+    """A quick guess for the progress bar."""
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)
+
+
+LOOK_S = 0.2
+
+
+@click.group()
+def bulk() -> None:
+    """Bulk actions: submit a file of items, watch and steer batches."""
+
+
+def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: Any) -> Any:
+    async def run() -> Any:
+        async with connect_queue(queue, settings_from(**options)) as client:
+            return await work(client.bulk)
+
+    return asyncio.run(run())
+
+
+@bulk.command()
+@config_option
+@click.argument("action")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@queue_options
+@click.option("--tenant", default="default", show_default=True, help="Whom the batch belongs to.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-PRIORITY_MAX, PRIORITY_MAX),
+    default=0,
+    show_default=True,
+    help="Among the tenant's own batches.",
+)
+@click.option("--rate", help="At most so many starts: 500/s, 30000/min.")
+@click.option("--id", "batch_id", help="Makes submitting again safe.")
+@click.option("--on-done", default="", help="Action that is told the outcome.")
+@click.option("--one-partition", is_flag=True, help="Do not spread the batch.")
+@click.option("--no-wait", is_flag=True, help="Print the batch's id and leave.")
+@json_option
+def submit(
+    action: str,
+    file: Path,
+    batch_id: str | None,
+    one_partition: bool,
+    no_wait: bool,
+    as_json: bool,
+    **others: Any,
+) -> None:
+    """Run ACTION on every line of FILE (.csv with a header, or .jsonl)."""
+    order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
+    console = Console(stderr=True)
+
+    async def run(bulk: Bulk) -> BatchProgress:
+        with _bar(console) as bar:
+            staged = bar.add_task("submitting", total=count_lines(file))
+            items = _counted(read_items(file), lambda: bar.advance(staged))
+            accepted = await bulk.submit(
+                action, items, id=batch_id, spread=not one_partition, **order
+            )
+            bar.update(staged, total=accepted.items, completed=accepted.items)
+            if not as_json:
+                click.echo(accepted.id)
+            seen = bulk.status(accepted.id) if no_wait else _watch(bulk, accepted.id, bar)
+            return await seen
+
+    try:
+        progress = _with_bulk(run, **others)
+    except Unavailable as error:  # from opening the queue: `bulk.submit` raises Overloaded
+        raise Unavailable(f"{error}; nothing was accepted") from error
+    if as_json:
+        _print_json(progress)
+    if not no_wait:
+        _conclude(progress)
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
+    for item in items:
+        count()
+        yield item
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
+    clock, shown = SystemClock(), None
+    while not (progress := await bulk.status(id)).is_final:
+        shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
+        ended = progress.done + progress.failed + progress.cancelled + progress.lost
+        bar.update(shown, completed=ended, description=progress.reason or progress.state)
+        await clock.sleep(LOOK_S)
+    shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
+    bar.update(shown, completed=progress.accepted, description=progress.state)
+    return progress
+
+
+def _conclude(progress: BatchProgress) -> None:
+    parts = [f"{progress.done:,} done", f"{progress.failed:,} failed"]
+    parts += [f"{progress.cancelled:,} cancelled"] if progress.cancelled else []
+    parts += [f"{progress.lost:,} lost"] if progress.lost else []
+    click.echo(f"{progress.state}: {', '.join(parts)} of {progress.accepted:,}", err=True)
+    if progress.lost:
+        click.echo(progress.reason, err=True)
+    if progress.failed:
+        click.echo(f"see: heatsink bulk failures {progress.id} --csv", err=True)
+    if progress.state != "done":
+        click.get_current_context().exit(1)
+
+
+@bulk.command()
+@config_option
+@click.argument("batch_id", metavar="BATCH")
+@queue_options
+@json_option
+def status(batch_id: str, as_json: bool, **options: Any) -> None:
+    """How far a batch is."""
+    progress: BatchProgress = _with_bulk(lambda bulk: bulk.status(batch_id), **options)
+    if as_json:
+        _print_json(progress)
+        return
+    for name in progress.__struct_fields__:
+        value = getattr(progress, name)
+        if value not in ("", None, []):
+            text = f"{value:,}" if isinstance(value, int) else _plain(str(value))
+            click.echo(f"{name:<10} {text}")
+
+
+def _plain(text: str) -> str:
+    """Names are their users': nothing in them may steer a terminal."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+@bulk.command("list")
+@config_option
+@queue_options
+@click.option("--tenant", default="", help="Only this tenant's.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, LIST_MAX),
+    default=50,
+    show_default=True,
+    help="At most so many, newest first.",
+)
+@json_option
+def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None:
+    """The newest batches."""
+    batches = _with_bulk(lambda bulk: bulk.list(limit, tenant), **options)
+    if as_json:
+        _print_json(batches)
+        return
+    _print_table(batches)
+
+
+def _print_table(batches: Sequence[Batch]) -> None:
+    """A line each, cut nowhere: ids are to be copied, and a terminal wraps what is too long."""
+    heads = ("batch", "action", "tenant", "state", "items", "")
+    rows = [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
+    columns = [[_plain(word) for word in column] for column in zip(heads, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        words = map(set_cell_size, row, widths)
+        click.echo("  ".join(words).rstrip())
+
+
+@bulk.command()
+@config_option
+@click.argument("batch_id", metavar="BATCH")
+@queue_options
+@click.option("--csv/--json", "as_csv", help="CSV, or a line of JSON for each.  [default: json]")
+def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
+    """The items that failed for good, with the reason."""
+
+    async def run(bulk: Bulk) -> None:
+        writer = csv.writer(sys.stdout)
+        if as_csv:
+            writer.writerow(["index", "attempts", "reason", "item"])
+        async for failure in bulk.failures(batch_id):
+            item = _as_json(failure.item)
+            if as_csv:
+                words = [failure.index, failure.attempts, failure.reason, item.decode()]
+                writer.writerow(words)
+            else:
+                whole = msgspec.structs.replace(failure, item=msgspec.Raw(item))
+                click.echo(msgspec.json.encode(whole).decode())
+
+    _with_bulk(run, **options)
+
+
+def _as_json(item: object) -> bytes:
+    try:
+        return msgspec.json.encode(item)
+    except (TypeError, ValueError):  # keys that JSON has no words for
+        return msgspec.json.encode(repr(item))
+
+
+def _steering(name: str, method: str, said: str, text: str) -> None:
+    @bulk.command(name, help=text)
+    @config_option
+    @click.argument("batch_id", metavar="BATCH")
+    @queue_options
+    @json_option
+    def steer(batch_id: str, as_json: bool, **options: Any) -> None:
+        async def run(bulk: Bulk) -> BatchProgress:
+            await getattr(bulk, method)(batch_id)
+            return await bulk.status(batch_id)
+
+        progress = _with_bulk(run, **options)
+        if as_json:
+            _print_json(progress)
+        else:
+            click.echo(f"{batch_id}: {said}")
+
+
+_steering("cancel", "cancel", "what waited will not run", "What waits will not run.")
+_steering("pause", "pause", "paused", "Stop handing out items until `resume`.")
+_steering("resume", "resume", "runs again", "Go on with a paused batch.")
+_steering("retry-failed", "retry_failed", "what failed runs again", "Run what failed once more.")
+
+
+@bulk.command()
+@config_option
+@click.argument("count", type=click.IntRange(1, PARTITIONS_MAX))
+@queue_options
+@json_option
+def repartition(count: int, as_json: bool, **options: Any) -> None:
+    """Change the number of partitions while everything runs."""
+    plan = _with_bulk(lambda bulk: bulk.repartition(count), **options)
+    if as_json:
+        _print_json(plan)
+        return
+    click.echo(f"{plan.partitions} partitions take new batches; what was queued drains in place")

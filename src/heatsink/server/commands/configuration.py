@@ -1,0 +1,155 @@
+"""Settings from flags, the environment and a file, in that order: click does it, given the file.
+
+`heatsink completion`: what a shell has to know to complete our commands.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from click.shell_completion import get_completion_class
+
+PREFIX = "HEATSINK"
+DEFAULT_FILE = "heatsink.toml"
+PORTS = click.IntRange(0, 65_535)
+
+
+class Number(click.FloatRange):
+    """A float in a range, and a number: NaN passes every comparison that click makes."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+EMPTY = "it is empty: give it a value, or leave it out."
+
+
+class Word(click.types.StringParamType):
+    """A text that says something."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text: str = super().convert(value, param, ctx)
+        if not text.strip():
+            self.fail(EMPTY, param, ctx)
+        return text
+
+
+class Folder(click.Path):
+    """A folder that is named: an empty path would be the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(EMPTY, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+WORD = Word()
+
+
+def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Make a TOML file's values the defaults of the command's flags; unknown names are refused.
+
+    Without --config, `heatsink.toml` in the working directory is read if there is one. It is for
+    all commands: each has a table of its own there.
+    """
+    file = value or (DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None)
+    if file is None:
+        return None
+    try:
+        values: dict[str, Any] = tomllib.loads(Path(file).read_bytes().decode())
+    except (OSError, ValueError) as error:  # not UTF-8, or not TOML
+        raise click.BadParameter(f"{file} cannot be read: {error}") from None
+    known = {parameter.name for parameter in ctx.command.params}
+    named = {name.replace("-", "_"): each for name, each in _of_command(ctx, values).items()}
+    unknown = sorted(set(named) - known)
+    if unknown:
+        raise click.BadParameter(f"{file} has unknown settings: {', '.join(unknown)}")
+    for parameter in ctx.command.params:
+        if parameter.name in named and (wanted := _misfit(parameter, named[parameter.name])):
+            raise click.BadParameter(f"{file}: {parameter.name} must be {wanted}")
+    ctx.default_map = {**(ctx.default_map or {}), **named}
+    return value
+
+
+def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """The table of the command, and what stands outside of other commands' tables."""
+    commands = getattr(ctx.find_root().command, "commands", {})
+    tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
+    ours = {name: each for name, each in values.items() if name not in tables}
+    return {**ours, **values[ctx.info_name]} if ctx.info_name in tables else ours
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+log_json_option = click.option("--log-json", is_flag=True, help="One JSON object a line.")
+
+allow_host_option = click.option(
+    "--allow-host", multiple=True, help="A name it answers to, behind a proxy."
+)
+
+bucket_units_option = click.option(
+    "--bucket-units",
+    type=click.IntRange(1, 10**9),
+    default=800,
+    show_default=True,
+    help="Write units/s of a bucket: 80 % of what a partition takes.",
+)
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=load_file,
+    help="A TOML file with the names of these flags; else ./heatsink.toml, if there is one.",
+)
+
+
+def _misfit(parameter: click.Parameter, value: Any) -> str | None:
+    """What a value of a file should have been; click would bend it, or fall over it."""
+    if getattr(parameter, "multiple", False):
+        return None if isinstance(value, list) else "a list"
+    if getattr(parameter, "is_flag", False):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(value, bool | list | dict):
+        return "one text or number"
+    if isinstance(parameter.type, click.Path | click.Choice | click.types.StringParamType):
+        return None if isinstance(value, str) else "a text"
+    if isinstance(parameter.type, click.types.IntParamType) and isinstance(value, float):
+        return "a whole number"
+    return None
+
+
+SHELLS = ("bash", "zsh", "fish")
+PROGRAM = "heatsink"
+VARIABLE = "_HEATSINK_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@json_option
+@click.pass_context
+def completion(context: click.Context, shell: str, as_json: bool) -> None:
+    """Completion of commands and flags: eval "$(heatsink completion bash)" in ~/.bashrc.
+
+    In zsh the same in ~/.zshrc; in fish: heatsink completion fish | source.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(context.find_root().command, {}, PROGRAM, VARIABLE)
+    script = made.source_template % made.source_vars()
+    if as_json:
+        script = msgspec.json.encode({"shell": shell, "script": script}).decode()
+    click.echo(script)

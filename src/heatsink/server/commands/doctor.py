@@ -1,0 +1,325 @@
+"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and says the cure.
+
+Commands of operators: they ask a running server over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+from click.core import ParameterSource
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.client.queue import connect_queue, default_queue, embedded_folder
+from heatsink.client.urls import open_stores
+from heatsink.coordinator.lease import CURE, leadership_of
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock, SystemClock, now_ms
+from heatsink.registry.closed_time import BELIEVE_S, FAR_AHEAD_MS
+from heatsink.registry.decisions import Reading
+from heatsink.server.process import DATABASE, QUEUE
+from heatsink.stores.embedded import is_made
+from heatsink.stores.stores import Stores
+
+from .configuration import WORD, Folder, config_option, json_option
+from .remote import Remote
+
+State = Literal["ok", "warning", "wrong"]
+STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
+FREE_BYTES_MIN = 200 * 1024 * 1024
+CLOCK_MS_MAX = 5_000
+UNUSED_MS = 1_000  # every process that uses a store keeps its closed time ahead of now
+BELIEVED = f"Processes believe it when it is synchronised, or unopposed for {BELIEVE_S:.0f} s"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    what: str
+    state: State
+    detail: str
+    cure: str = ""
+
+
+async def examine(
+    data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
+) -> AsyncIterator[Finding]:
+    """`data` is absolute, and counts if no store is named."""
+    beside = None
+    if store is None:
+        findings = _folder(data)
+        for finding in findings:
+            yield finding
+        if findings[0].what != "data":
+            store = f"sqlite:///{data}/{DATABASE}"
+            beside = f"embedded:///{data}/{QUEUE}"
+    is_sound = True
+    if store is not None:
+        async for finding in _store(store, clock):
+            is_sound = is_sound and (finding.what, finding.state) != ("store", "wrong")
+            yield finding
+    if queue:
+        yield await _queue(queue)
+    elif store is not None:
+        yield await _unnamed_queue(store, beside, is_sound)
+    if news is not None:
+        yield await _redis("news", news, clock)
+
+
+def examine_server(remote: Remote, url: str) -> list[Finding]:
+    """The same through a running server, whose store and queue may be out of our reach."""
+    try:
+        status = remote.get("v1", "status")
+    except HeatsinkError as error:
+        cure = "check --server (HEATSINK_SERVER), --token (HEATSINK_TOKEN) and that process"
+        return [Finding("server", "wrong", str(error), cure)]
+    detail = f"{status['name']} answers at {url}, version {status['version']}"
+    found = [Finding("server", "ok", detail)]
+    if status["ready"]:
+        found.append(Finding("store", "ok", "its view of the registry is fresh"))
+    else:
+        detail = f"its view of the registry is {-status['horizon_s']:,.1f} s behind: writes wait"
+        found.append(Finding("store", "wrong", detail, "check that it reaches its store"))
+    found.append(leader_finding(status["leader"], status["nobody_leads"]))
+    found.append(_queue_of(remote))
+    return found
+
+
+def _queue_of(remote: Remote) -> Finding:
+    try:
+        lines = remote.get("v1", "queue-partitions")["partitions"]
+    except HeatsinkError as error:
+        cure = "if it is to run bulk actions, check its --queue and that server"
+        return Finding("queue", "warning", str(error), cure)
+    workers = sum(line["workers"] for line in lines)
+    return Finding("queue", "ok", f"{len(lines)} partitions, {workers} workers")
+
+
+def _folder(folder: Path) -> list[Finding]:
+    if not folder.is_dir():
+        return [Finding("data", "warning", f"{folder} is not there yet", "heatsink serve makes it")]
+    found = []
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        cure = "run it as the folder's owner, or change the owner"
+        found.append(Finding("permissions", "wrong", f"{folder} cannot be written to", cure))
+    elif folder.stat().st_mode & 0o077:
+        cure = f"chmod 700 {folder}"
+        found.append(Finding("permissions", "warning", "others can read the data folder", cure))
+    else:
+        found.append(Finding("permissions", "ok", f"{folder} is yours alone"))
+    free = shutil.disk_usage(folder).free
+    state: State = "ok" if free >= FREE_BYTES_MIN else "wrong"
+    cure = "" if state == "ok" else "make room: writes are refused when the disk is full"
+    found.append(Finding("disk", state, f"{free / 2**30:,.1f} GiB free", cure))
+    return found
+
+
+async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
+    try:
+        stores = await _opened(url, clock)
+    except HeatsinkError as error:
+        yield Finding("store", "wrong", _said(error, "store"), "check --store or --data")
+        return
+    try:
+        reading = await stores.registry.meta()
+    except HeatsinkError as error:
+        yield Finding("store", "wrong", str(error), "see the reason; a new store is made by serve")
+    else:
+        meta = reading.meta
+        yield Finding("store", "ok", f"version {meta.version}, {meta.id_scheme} ids")
+        for finding in _times(url, reading, clock):
+            yield finding
+    finally:
+        await stores.close()
+
+
+async def _opened(url: str, clock: Clock) -> Stores:
+    stores = open_stores(url, clock, must_exist=not url.startswith("memory:"))
+    try:
+        await stores.open()
+    except BaseException:
+        await stores.close()
+        raise
+    return stores
+
+
+def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
+    meta = reading.meta
+    found = [_clock(reading, clock)]
+    known_ms = now_ms(clock) if reading.verdict else reading.store_ms
+    if (ahead_ms := meta.closed_ms - known_ms) > FAR_AHEAD_MS:
+        detail = f"a clock was far ahead: new layouts wait for {ahead_ms / 1000:,.0f} s"
+        found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
+    leadership = leadership_of(meta, reading.store_ms)
+    is_unused = urlsplit(url).scheme == "sqlite" and ahead_ms < -UNUSED_MS
+    if leadership.vacancy and is_unused:
+        found.append(Finding("leader", "ok", "none is needed: no process uses the store now"))
+    else:
+        found.append(leader_finding(leadership.leader, leadership.vacancy))
+    return found
+
+
+def leader_finding(leader: str, vacancy: str | None) -> Finding:
+    if vacancy is None:
+        return Finding("leader", "ok", leader)
+    return Finding("leader", "warning", vacancy, CURE)
+
+
+def _clock(reading: Reading, clock: Clock) -> Finding:
+    off_ms = now_ms(clock) - reading.store_ms
+    if abs(off_ms) <= CLOCK_MS_MAX:
+        return Finding("clock", "ok", f"{off_ms / 1000:+.1f} s from the store's")
+    if not reading.verdict:
+        cure = "set this machine's clock (NTP): until then the store's is used"
+        return Finding("clock", "wrong", f"{off_ms / 1000:+.1f} s from the store's", cure)
+    detail = f"{off_ms / 1000:+,.1f} s from the last evidence of time in the store"
+    cure = "right after a reboot without NTP; else set this machine's clock. " + BELIEVED
+    return Finding("clock", "warning", detail, cure)
+
+
+def _cure_of_closed_time(url: str) -> str:
+    if urlsplit(url).scheme == "sqlite":
+        return (
+            "if this machine's clock is right, stop all processes that use the store and run: "
+            f"heatsink fsck {shlex.quote(url)} --reset-closed-time"
+        )
+    return (
+        "set the clocks; keys keep their buckets until that time has come. It cannot be reset, "
+        "since nobody can be kept out of the table: to go on at once, copy its rows to a new one"
+    )
+
+
+async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
+    """To look at a private queue is to start it, which would make one where there is none."""
+    try:
+        url = beside or default_queue(store)
+    except HeatsinkError:
+        cure = "for bulk actions and timelines: --queue redis://host:6379"
+        return Finding("queue", "warning", "none is named", cure)
+    if not is_sound:
+        cure = "see the store first, then run this again"
+        return Finding("queue", "warning", "not looked at: it belongs to the store", cure)
+    if (folder := _absent(url)) is not None:
+        return Finding("queue", "ok", f"none in {folder}: the first process that needs it makes it")
+    return await _queue(url)
+
+
+def _absent(url: str) -> Path | None:
+    """The folder of a private queue, if no process has made the queue yet."""
+    if url.partition(":")[0] != "embedded":
+        return None
+    folder = embedded_folder(url)
+    return None if is_made(folder) else folder
+
+
+async def _queue(url: str) -> Finding:
+    try:
+        if (folder := _absent(url)) is not None:
+            cure = "the first process that uses it makes it; if it should be there, check --queue"
+            return Finding("queue", "warning", f"there is none in {folder}", cure)
+        async with connect_queue(url) as queue:
+            plan = await queue.bulk.plan()
+            return Finding("queue", "ok", f"durable, {plan.partitions} partitions")
+    except HeatsinkError as error:
+        return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that server")
+
+
+async def _redis(what: str, url: str, clock: Clock) -> Finding:
+    from random import Random
+
+    from heatsink.stores.redis.address import parse
+    from heatsink.stores.redis.connection import Connection
+
+    try:
+        connection = Connection(parse(url, what), clock, Random())
+        try:
+            seconds, _ = await connection.run("TIME")
+        finally:
+            await connection.close()
+    except HeatsinkError as error:
+        return Finding(what, "wrong", _said(error, what), f"check --{what} and that server")
+    off_s = clock.now_s() - int(seconds)
+    if abs(off_s) * 1000 > CLOCK_MS_MAX:
+        return Finding(what, "warning", f"its clock is {off_s:+.0f} s off", "set both by NTP")
+    return Finding(what, "ok", "answers")
+
+
+def _said(error: HeatsinkError, flag: str) -> str:
+    """An error's first word may be the name that the setting has in Python."""
+    first, _, rest = str(error).partition(" ")
+    return f"--{flag} {rest}" if first in (flag, "url") else str(error)
+
+
+def _table(findings: list[Finding]) -> Table:
+    """The cure below what was found, with the whole width to itself: it may be a command."""
+    table = Table(box=None, show_header=False)
+    table.add_column()
+    table.add_column()
+    table.add_column(overflow="fold")
+    for one in findings:
+        state = f"[{STYLES[one.state]}]{one.state}[/]"
+        table.add_row(state, one.what, escape(one.detail))
+        if one.cure:
+            table.add_row("", "", f"→ {escape(one.cure)}")
+    return table
+
+
+def _names_other_things(context: click.Context) -> bool:
+    """A flag for a store beats a server in the environment; a flag for a server beats all."""
+    if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
+        return False
+    named = map(context.get_parameter_source, ("data", "store", "queue", "news"))
+    return ParameterSource.COMMANDLINE in named
+
+
+@click.command()
+@config_option
+@click.option("--data", default="heatsink-data", type=Folder())
+@click.option("--store", type=WORD, help="URL of the data store.")
+@click.option("--queue", type=WORD, help="URL of the queue's Redis.")
+@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
+@click.option(
+    "--server", envvar="HEATSINK_SERVER", help="Ask this `heatsink serve` instead of a store."
+)
+@click.option("--token", envvar="HEATSINK_TOKEN", help="Of the server: one of the scope read.")
+@json_option
+@click.pass_context
+def doctor(
+    context: click.Context,
+    data: Path,
+    store: str | None,
+    queue: str | None,
+    news: str | None,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Check the store, the queue, clocks and permissions, and say the cure.
+
+    Where --server or HEATSINK_SERVER names a server, it is asked, unless a flag names what else to
+    look at.
+    """
+    clock, folder = SystemClock(), data.resolve()
+
+    async def run() -> list[Finding]:
+        return [one async for one in examine(folder, store, queue, news, clock)]
+
+    if server and not _names_other_things(context):
+        findings = examine_server(Remote(server, token), server)
+    else:
+        findings = asyncio.run(run())
+    if as_json:
+        click.echo(msgspec.json.encode(findings).decode())
+    else:
+        Console().print(_table(findings))
+    if any(one.state == "wrong" for one in findings):
+        click.get_current_context().exit(1)

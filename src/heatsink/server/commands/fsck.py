@@ -1,0 +1,235 @@
+"""`heatsink fsck`: a check of a store at rest or in use, and its repair.
+
+Tables of DynamoDB that commands are about: the one to make, the one to adopt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+
+from heatsink.boto.keys import ADOPTED, TABLES
+from heatsink.client.urls import open_alone, open_stores
+from heatsink.errors import InvalidSetting, Misconfigured, NoTable
+from heatsink.primitives.chance import fresh_secret
+from heatsink.primitives.checks import shown, shown_url
+from heatsink.primitives.clock import Clock, now_ms, witness_of
+from heatsink.primitives.ids import scheme_named
+from heatsink.registry.closed_time import FAR_AHEAD_MS, evidence_of
+from heatsink.spread.fsck import (
+    Elsewhere,
+    Findings,
+    Reset,
+    StoredRows,
+    check,
+    rebuild,
+    reset_closed_time,
+)
+from heatsink.spread.store import Row
+from heatsink.stores.stores import Stores
+from heatsink.timelines.modes import PREFIX as MODES
+from heatsink.timelines.store import POSTS
+
+FROM_ELSEWHERE = Elsewhere(unseen=(TABLES,), follow=((MODES, POSTS),))
+
+
+class FsckOutcome(msgspec.Struct, frozen=True):
+    findings: Findings
+    keys_mended: int | None = None
+    copy: str | None = None
+    reset: Reset | None = None
+
+    def as_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def __str__(self) -> str:
+        findings = self.findings
+        lines = [f"{findings.rows:,} rows of {findings.keys:,} keys checked"]
+        if self.keys_mended is not None:
+            lines.insert(0, f"epochs of {self.keys_mended:,} keys rebuilt: reconnect all clients")
+        if self.reset is not None:
+            lines = [*_told(self.reset, self.copy), *lines]
+        if findings.clean:
+            return "\n".join([*lines, "every row is where its layout puts it"])
+        lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
+        lines.append(f"{findings.unread_shares:,} parts of counters are where nobody reads them")
+        lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
+        lines.append(f"{findings.unlike_layouts:,} layouts are not the same for all")
+        lines += [f"  {problem}" for problem in findings.problems]
+        if findings.unknown_epochs or findings.unread_shares or findings.unlike_layouts:
+            lines.append(
+                "cure: heatsink fsck URL --rebuild makes the epochs anew from what is there"
+            )
+        return "\n".join(lines)
+
+
+def _told(reset: Reset, copy: str | None) -> list[str]:
+    lines = [
+        f"copied to {copy}",
+        f"closed time: {_date(reset.closed_before_ms)} before, {_date(reset.closed_ms)} now",
+    ]
+    if reset.held_keys:
+        lines.append(
+            f"{reset.held_keys:,} keys have rows from beyond it, the last of "
+            f"{_date(reset.held_until_ms)}: they keep their layouts until that time is past"
+        )
+    if reset.sealed:
+        lines.append(
+            f"{reset.sealed:,} parts of counters refuse adds until that time: they have forgotten "
+            "tokens, and cannot tell which of them were counted"
+        )
+    return [*lines, "start your processes again: all other keys get new layouts at once"]
+
+
+def _date(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _away(ahead_ms: int) -> str:
+    return f"{abs(ahead_ms) / 1000:,.1f} s {'ago' if ahead_ms < 0 else 'from now'}"
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Rows that tell how far a scan is."""
+
+    rows: StoredRows
+    tick: Callable[[], object]
+
+    async def scan(self) -> AsyncIterator[tuple[str, Row]]:
+        async for found in self.rows.scan():
+            self.tick()
+            yield found
+
+
+async def run_fsck(
+    url: str, mend: bool, clock: Clock, tick: Callable[[], object] = lambda: None
+) -> FsckOutcome:
+    """Open the store without taking part: nothing is published, nobody leads."""
+    stores = open_stores(url, clock, must_exist=True)
+    try:
+        meta = (await stores.registry.meta()).meta
+        scheme = scheme_named(meta.id_scheme)
+        mended, log = None, _Counted(stores.log, tick)
+        if mend:
+            parts = (log, stores.counters, stores.registry)
+            mended = await rebuild(*parts, scheme, uuid4().hex, fresh_secret())
+        findings = await check(log, stores.counters, stores.registry, scheme)
+        return FsckOutcome(findings, mended)
+    finally:
+        await stores.close()
+
+
+async def run_reset(
+    url: str, clock: Clock, tick: Callable[[], object] = lambda: None
+) -> FsckOutcome:
+    """Take back a closed time that a wrong clock moved ahead; nobody else may have the store open.
+
+    The store is checked before and after, and copied in between.
+    """
+    alone = open_alone(url, clock)
+    try:
+        stores = alone.stores
+        evidence = evidence_of(witness_of(clock), now_ms(clock))
+        await _check_reset(stores, evidence.time_ms)
+        before = await _checked(stores, tick)
+        if not before.clean:
+            return FsckOutcome(before)
+        copy = alone.copy()
+        parts = (stores.registry, stores.counters, evidence, FROM_ELSEWHERE, uuid4().hex)
+        reset = await reset_closed_time(alone, *parts)
+        return FsckOutcome(await _checked(stores, tick), copy=str(copy), reset=reset)
+    finally:
+        await alone.close()
+
+
+async def _checked(stores: Stores, tick: Callable[[], object]) -> Findings:
+    scheme = scheme_named((await stores.registry.meta()).meta.id_scheme)
+    return await check(_Counted(stores.log, tick), stores.counters, stores.registry, scheme)
+
+
+async def _check_reset(stores: Stores, time_ms: int) -> None:
+    ahead_ms = (await stores.registry.meta()).meta.closed_ms - time_ms
+    if ahead_ms <= FAR_AHEAD_MS:
+        raise InvalidSetting(f"the closed time is {_away(ahead_ms)}: there is nothing to reset")
+    pins = (await stores.registry.snapshot()).pins
+    tables = {
+        name.removeprefix(ADOPTED).partition("/")[0] for name in pins if name.startswith(ADOPTED)
+    }
+    if tables:
+        raise InvalidSetting(
+            f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "
+            "cannot be looked at from here: wait until the closed time has come"
+        )
+
+
+try:
+    from heatsink.stores.dynamodb import make_table, open_table
+    from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
+    from heatsink.stores.dynamodb.client import TableExists
+except ImportError:
+    raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
+
+
+async def create(url: str, write_units: int | None, clock: Clock) -> None:
+    address = _address(url)
+    if address is None:
+        raise InvalidSetting(f"url {shown(shown_url(url))} names no table: use {EXAMPLE}")
+    try:
+        await make_table(address, clock, write_units)
+    except TableExists:
+        raise TableExists(
+            f"table {address.table!r} exists already, and {await _fitness(address, clock)}"
+        ) from None
+
+
+async def _fitness(address: DynamoAddress, clock: Clock) -> str:
+    """Whether a table does for Heatsink, and what to do."""
+    table, client = open_table(address, clock)
+    try:
+        await table.check_schema()
+    except InvalidSetting as error:
+        return str(error).removeprefix(f"table {address.table!r} ")
+    finally:
+        await client.close()
+    return "has Heatsink's keys: connect to it as it is"
+
+
+async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
+    """The name of a user's table, which is beside the registry unless its URL says where."""
+    address, beside = _address(table), _address(registry)
+    if address is None and beside is None:
+        name = shown_url(table)[:80]
+        raise InvalidSetting(
+            f"TABLE {name!r} is not beside this registry: say where it is, as "
+            f"dynamodb://{name}?region=eu-west-1"
+        )
+    if address is None:
+        assert beside is not None
+        address = msgspec.structs.replace(beside, table=check_table(table, "TABLE"))
+    opened, client = open_table(address, clock)
+    try:
+        await opened.is_active()
+    except NoTable:
+        raise NoTable(
+            f"there is no table {address.table!r} at {address.endpoint}: check its name; if it is "
+            f"elsewhere, say where: dynamodb://{address.table}?region=eu-west-1"
+        ) from None
+    finally:
+        await client.close()
+    return address.table
+
+
+def _address(url: str) -> DynamoAddress | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose text may show a password
+        raise InvalidSetting(f"url {shown(shown_url(url))} cannot be read: use {EXAMPLE}") from None
+    if parts.scheme != "dynamodb":
+        return None
+    return parse_url(parts)

@@ -1,0 +1,186 @@
+"""`heatsink hot`, `explain`, `pin`, `unpin` and `decisions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.coordinator.explainer import heat_words, not_known, wanted_words
+from heatsink.coordinator.lease import CURE
+from heatsink.heat.heat import KeyHeat
+from heatsink.server.shell import one_line
+
+from .configuration import WORD
+from .remote import Remote, remote_options
+
+LINES = click.IntRange(1, 1_000)
+
+
+def shown(value: Any) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+@click.command()
+@remote_options
+@click.option("--limit", type=LINES, default=20, show_default=True, help="At most so many.")
+def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
+    """The hottest keys of the whole fleet."""
+    heat = Remote(server, token).get("v1", "heat", limit=limit)
+    if as_json:
+        shown(heat)
+        return
+    Console().print(heat_table(heat))
+
+
+def heat_table(heat: dict[str, Any]) -> Table | str:
+    if heat["window"] is None:
+        if heat["nobody_leads"]:
+            return f"Heat is not known: {escape(heat['nobody_leads'])}. {CURE.capitalize()}."
+        return f"Heat is {escape(not_known(heat['leads'], heat['leader'], None))}."
+    if not heat["keys"] and heat["unreported_s"] is None:
+        whom = "" if heat["leads"] else f"; ask {escape(heat['leader'])}, which leads"
+        return f"Whether a key is hot is not known: reports of heat are missing or late{whom}."
+    if not heat["keys"]:
+        return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
+    table = Table("key", box=None)
+    for title in ("buckets", "writes/s", "units/s", "reads/s", "throttled/s", "± at most"):
+        table.add_column(title, justify="right")
+    for key in heat["keys"]:
+        rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
+        table.add_row(
+            escape(one_line(key["key"][:60])),
+            str(key["buckets"]),
+            *(_rate(key[rate]) for rate in rates),
+        )
+    return table
+
+
+def _rate(per_s: float | None) -> str:
+    return "unknown" if per_s is None else f"{per_s:,.0f}"
+
+
+@click.command()
+@click.argument("key")
+@remote_options
+def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
+    """Why KEY is laid out as it is, and what reading it costs."""
+    found = Remote(server, token).get("v1", "keys", key)
+    if as_json:
+        shown(found)
+        return
+    heat = msgspec.convert(found["heat"], KeyHeat | None)
+    told = (found[name] for name in ("unreported_s", "leads", "leader", "nobody_leads"))
+    words = heat_words(heat, *told)
+    kind = f" ({found['kind']})" if found["kind"] else ""
+    lines = [
+        f"{key}: {found['buckets']} bucket(s) now{kind}",
+        f"  why     {found['reason']}",
+        f"  heat    {words}",
+        f"  page    {found['queries_per_page']} queries for the newest",
+        f"  all     {found['partitions']} partitions to read everything",
+    ]
+    lines += [
+        f"  epoch   {epoch['buckets']} from {epoch['start'] or 'the beginning'}"
+        for epoch in reversed(found["epochs"])
+    ]
+    if found["wanted"]:
+        lines.insert(2, f"  wanted  {wanted_words(**found['wanted'])}")
+    if found["store"]:
+        lines.append(f"  store   {found['store']}")
+    if found["near"]:
+        lines.append(f"  near    kept {found['near']['value']} ms, {found['near']['reason']}")
+    if found["table_refusal"]:
+        lines.append(f"  but     more buckets do not help: {found['table_refusal']}")
+    if found["nobody_leads"]:
+        lines.append(f"  leader  {found['nobody_leads']}: {CURE}")
+    click.echo("\n".join(map(one_line, lines)))
+
+
+@click.command()
+@click.argument("key")
+@click.argument("buckets", type=click.IntRange(1, 10_000))
+@click.option("--reason", type=WORD, required=True, help="For whoever asks later.")
+@remote_options
+def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_json: bool) -> None:
+    """Give KEY a fixed number of BUCKETS, whatever its heat is."""
+    body = {"buckets": buckets, "reason": reason}
+    done = Remote(server, token).put("v1", "keys", key, "pin", body=body)
+    if as_json:
+        shown(done)
+    else:
+        click.echo(one_line(f"{key}: pinned to {buckets}; {_when(done)}"))
+
+
+@click.command()
+@click.argument("key")
+@remote_options
+def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
+    """Let the policy decide about KEY again."""
+    done = Remote(server, token).delete("v1", "keys", key, "pin")
+    if as_json:
+        shown(done)
+    else:
+        when = f"; {_when(done)}" if done["nobody_leads"] else ""
+        click.echo(one_line(f"{key}: the policy decides again{when}"))
+
+
+def _when(done: dict[str, Any]) -> str:
+    """When what was decided is in force."""
+    if done["nobody_leads"]:
+        return f"not in force yet, as {done['nobody_leads']}: {CURE}"
+    return "in force within a second"
+
+
+@click.command()
+@remote_options
+@click.option(
+    "--limit", type=LINES, default=20, show_default=True, help="At most so many, newest first."
+)
+@click.option("--follow", is_flag=True, help="Go on with what is decided from now on.")
+def decisions(server: str, token: str | None, as_json: bool, limit: int, follow: bool) -> None:
+    """What was decided, and why."""
+    remote = Remote(server, token)
+    found = remote.get("v1", "decisions", limit=limit)["decisions"]
+    if not follow:
+        if as_json:
+            shown(found)
+        else:
+            Console().print(decisions_table(found))
+        return
+    for line in reversed(found):
+        _say(line, as_json)
+    newest = max((line["version"] for line in found), default=0)
+    for name, line in remote.events(after=newest):
+        if name == "decision" and line["version"] > newest:
+            _say(line, as_json)
+
+
+def _say(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        shown(line)
+    else:
+        words = (_time(line), line["subject"], line["setting"], _value(line), "", line["reason"])
+        click.echo(one_line(" ".join(words)))
+
+
+def decisions_table(lines: list[dict[str, Any]]) -> Table:
+    table = Table("version", "time", "subject", "setting", "value", "reason", box=None)
+    for line in lines:
+        words = (line["subject"][:60], line["setting"], _value(line), line["reason"])
+        table.add_row(
+            str(line["version"]), _time(line), *(escape(one_line(word)) for word in words)
+        )
+    return table
+
+
+def _time(line: dict[str, Any]) -> str:
+    return str(line["time"])[:19].replace("T", " ")
+
+
+def _value(line: dict[str, Any]) -> str:
+    return "–" if line["value"] is None else str(line["value"])

@@ -1,0 +1,93 @@
+"""`heatsink dynamo --partitions`: the partitions of a running engine, live in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from heatsink.emulator.capacity.table import SPACE
+from heatsink.errors import Unavailable
+from heatsink.primitives.clock import Clock
+
+from .remote import Remote
+
+EVERY_S = 1.0
+EVENTS = 8
+KEY_SHOWN = 40
+COLUMNS = ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "refused/s")
+
+
+def show_partitions(url: str, clock: Clock) -> None:
+    """Until Ctrl-C in a terminal; once where the output goes into a file or another program."""
+    remote, console = Remote(url), Console()
+    first = view(_ask(remote, url))
+    if not console.is_terminal:
+        console.print(first)
+        return
+    with Live(first, console=console, auto_refresh=False) as live:
+        while True:
+            asyncio.run(clock.sleep(EVERY_S))
+            live.update(view(_ask(remote, url)), refresh=True)
+
+
+def _ask(remote: Remote, url: str) -> list[dict[str, Any]]:
+    try:
+        tables: list[dict[str, Any]] = remote.get("partitions")
+    except Unavailable:
+        raise Unavailable(f"no engine answers at {url}: start it with `heatsink dynamo`") from None
+    return tables
+
+
+def view(tables: list[dict[str, Any]]) -> Group:
+    if not tables:
+        return Group(Text("The engine has no tables yet."))
+    return Group(*(part for table in tables for part in _table(table)))
+
+
+def _table(report: dict[str, Any]) -> list[Any]:
+    throttles = ", ".join(f"{count:,} by {limit}" for limit, count in report["throttles"].items())
+    title = f"\n{report['table']}: {len(report['partitions'])} partitions, version "
+    title += f"{report['version']}, throttled: {throttles or 'none'}"
+    grid = Table(box=None)
+    for name in COLUMNS:
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("hottest key", overflow="fold")
+    for each in report["partitions"]:
+        grid.add_row(*_cells(each))
+    events = [Text(_line(event)) for event in report["events"][-EVENTS:]]
+    return [Text(title, style="bold"), grid, *events]
+
+
+def _cells(report: dict[str, Any]) -> list[Any]:
+    state = report["state"]
+    width = state["end"] - state["start"]
+    refused_s = state["refused_writes_s"] + state["refused_reads_s"]
+    rates = (state["writes_s"], state["reads_s"])
+    notes = []
+    if (key := report["hottest"]) is not None:
+        short = key if len(key) <= KEY_SHOWN else f"{key[:KEY_SHOWN]}…"
+        notes.append(f"{short} {state['hottest_share']:.0%}")
+    if report["moved"] is not None:
+        notes.append(f"moving, {report['moved']:,} rows so far")
+    if state["stuck"]:
+        notes.append(f"cannot help: {state['stuck']}")
+    return [
+        str(state["number"]),
+        "one key" if width == 1 else f"{width / SPACE:.2%}",
+        f"{report['rows']:,}",
+        *(f"{rate:,.0f}" for rate in rates),
+        f"{state['load']:.0%}",
+        f"{state['lent_s']:,.0f}",
+        Text(f"{refused_s:,.0f}", style="red" if refused_s else ""),
+        Text("; ".join(notes)),
+    ]
+
+
+def _line(event: dict[str, Any]) -> str:
+    done = ", done" if event["done"] else ""
+    return f"  {event['what']} of {event['partition']}{done}: {event['reason']}"

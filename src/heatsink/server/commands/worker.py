@@ -1,0 +1,222 @@
+"""`heatsink worker`: runs an application's actions on the items of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import click
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
+from heatsink.client import connect
+from heatsink.client.instruments import Instruments
+from heatsink.client.queue import Queue, connect_queue
+from heatsink.errors import InvalidSetting, Retryable
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.connections import ConnectionLimits, names_of
+from heatsink.server.api.guard import Guard
+from heatsink.server.api.metrics import PROMETHEUS, WorkCollector
+from heatsink.server.shell import (
+    FEW,
+    FEW_GRACE_S,
+    Server,
+    announce,
+    configured,
+    listen,
+    plain_app,
+    set_up,
+)
+from heatsink.server.tracing import instruments_of, tracing_option
+
+from .configuration import PORTS, WORD, Number, allow_host_option, config_option, log_json_option
+from .queue_options import queue_options, settings_from
+
+logger = logging.getLogger("heatsink")
+PATIENCE_S = 10.0
+PAUSE_S = 0.5
+METRICS_HOST = "127.0.0.1"
+
+WORKERS = click.IntRange(1, WORKERS_MAX)
+
+
+@click.command()
+@config_option
+@click.argument("actions", metavar="MODULE:ACTIONS")
+@queue_options
+@click.option(
+    "--store", type=WORD, help="URL of the data store, for handlers that use context.once()."
+)
+@click.option(
+    "--workers", type=WORKERS, default=8, show_default=True, help="In each partition, at first."
+)
+@click.option(
+    "--workers-max", type=WORKERS, default=256, show_default=True, help="The most in a partition."
+)
+@click.option(
+    "--lease",
+    type=Number(0.1, 3_600),
+    default=10.0,
+    show_default=True,
+    help="Seconds after which others take over from a process that died.",
+)
+@click.option("--name", default="", help="What this process is called.")
+@click.option("--metrics-port", type=PORTS, help="Serve /metrics to this machine on this port.")
+@allow_host_option
+@tracing_option
+@log_json_option
+def worker(
+    actions: str,
+    queue: str,
+    store: str | None,
+    metrics_port: int | None,
+    allow_host: tuple[str, ...],
+    tracing: bool,
+    log_json: bool,
+    **options: Any,
+) -> None:
+    """Run the actions of MODULE:ACTIONS (myapp:actions) on the items of the queue."""
+    set_up(log_json)
+    table = find_actions(actions)
+    consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
+    consumer["lease_s"] = options.pop("lease")
+    consumer["member_s"] = consumer["lease_s"] / 2
+    settings, instruments = settings_from(**options), instruments_of(tracing)
+    metrics = None
+    if metrics_port is not None:
+        metrics = partial(serve_metrics, port=metrics_port, allow_hosts=allow_host)
+    work = _run(table, queue, store, settings, consumer, metrics, instruments, log_json)
+    asyncio.run(work)
+
+
+def find_actions(spec: str) -> Actions:
+    """The table that `module:attribute` names; the current folder is looked at first."""
+    module_name, colon, attribute = spec.partition(":")
+    if not colon or not attribute or not module_name or module_name.startswith("."):
+        raise InvalidSetting(f"name the actions as MODULE:ACTIONS (myapp:actions), not {spec!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise
+        raise InvalidSetting(
+            f"there is no module {module_name!r} here: check MODULE:ACTIONS"
+        ) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Actions):
+        raise InvalidSetting(f"{spec} is not a heatsink.bulk.Actions: check MODULE:ACTIONS")
+    return found
+
+
+async def _run(
+    table: Actions,
+    queue: str,
+    store: str | None,
+    settings: BulkSettings,
+    consumer: dict[str, Any],
+    metrics: Callable[[Consumer], MetricsServer] | None,
+    instruments: Instruments,
+    log_json: bool,
+) -> None:
+    async with AsyncExitStack() as stack:
+        if store is None:
+            client = connect_queue(queue, settings, instruments=instruments)
+            await _wait_for(client, SystemClock())
+            await stack.enter_async_context(client)
+            running = client.worker(table, **consumer)
+        else:
+            name = consumer.pop("name")
+            heatsink = connect(
+                store,
+                queue=queue,
+                instruments=instruments,
+                bulk=settings,
+                name=name,
+                coordinate=False,
+            )
+            await stack.enter_async_context(heatsink)
+            running = heatsink.worker(table, **consumer)
+        _stop_on_signals(running)
+        fields: dict[str, Any] = {"worker": running.name, "actions": sorted(table)}
+        if metrics is not None:
+            server = metrics(running)
+            stack.callback(server.stop)
+            fields["metrics_port"] = server.port
+        runs = f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)"
+        announce(log_json, "started", runs, **fields)
+        await running.run()
+
+
+async def _wait_for(queue: Queue, clock: Clock) -> None:
+    """A queue that restarts while a worker starts is worth a little patience."""
+    give_up_s = clock.monotonic_s() + PATIENCE_S
+    while clock.monotonic_s() < give_up_s:
+        try:
+            await queue.bulk.open()
+        except Retryable as error:
+            logger.warning("the queue is not there yet: %s", error)
+            await clock.sleep(PAUSE_S)
+        else:
+            return
+
+
+def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -> MetricsServer:
+    """In a thread: it answers also while handlers keep the event loop busy."""
+    registry = CollectorRegistry()
+    registry.register(WorkCollector(consumer))
+
+    def show() -> Response:
+        return PlainTextResponse(generate_latest(registry), media_type=PROMETHEUS)
+
+    guard = Guard((), names_of(METRICS_HOST, allow_hosts))
+    return MetricsServer(plain_app({"/metrics": (None, show)}, guard), port)
+
+
+class MetricsServer:
+    """An HTTP server in a thread of its own, from its making until `stop`."""
+
+    def __init__(self, app: ASGIApp, port: int, limits: ConnectionLimits = FEW) -> None:
+        self._listeners = listen(METRICS_HOST, port, "--metrics-port")
+        self._server = Server(configured(app, limits, FEW_GRACE_S))
+        self._thread = Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listeners[0].getsockname()[1])
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(self._listeners))
+
+    def stop(self) -> None:
+        self._server.end()
+        self._thread.join()
+        for listener in self._listeners:
+            listener.close()
+
+
+def _stop_on_signals(consumer: Consumer) -> None:
+    """The first asks for a graceful end; a second one is the system's own, at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        consumer.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)

@@ -1,0 +1,85 @@
+"""Where the dashboard's files are served. All that is live on it comes from the API itself.
+
+Every tab has a URL of its own and is the same file: the script looks at the path.
+
+The dashboard of `heatsink serve`: static files that follow the API's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from heatsink.errors import Misconfigured
+
+STATIC = Path(__file__).parent / "static"
+TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry")
+PLOTLY = "/plotly.min.js"
+MORE = "<!-- more pages -->"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class SafeHeaders:
+    """Every answer forbids inline scripts, other origins, and being framed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def plotly_file() -> Path:
+    """Plotly's own script, out of its wheel; Python's part of it is never imported."""
+    found = find_spec("plotly")
+    if found is None or not found.submodule_search_locations:
+        raise Misconfigured("the page needs plotly: pip install 'heatsink[server]'")
+    return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+
+
+def make_pages(more: Mapping[str, str] | None = None) -> dict[str, ASGIApp]:
+    """The dashboard by the first part of each path it answers.
+
+    `more` are pages of others that its header leads to, by their paths.
+    """
+    plotly = plotly_file()
+    links = "".join(f'<a href="{path}">{name}</a>' for path, name in (more or {}).items())
+    page = (STATIC / "index.html").read_text().replace(MORE, links)
+
+    async def index(_: Request) -> Response:
+        return HTMLResponse(page)
+
+    async def plotly_script(_: Request) -> Response:
+        return FileResponse(plotly, media_type="text/javascript")
+
+    routes = [
+        *(Route(tab, index) for tab in TABS),
+        Route(PLOTLY, plotly_script),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    site = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])
+    return dict.fromkeys([*TABS, PLOTLY, "/static"], site)

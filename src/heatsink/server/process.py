@@ -1,0 +1,196 @@
+"""The server from start to farewell.
+
+`heatsink serve`: the whole system in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from socket import socket
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+
+from heatsink.bulk.actions import Actions
+from heatsink.bulk.bulk import BulkSettings
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.connect import connect
+from heatsink.client.heatsink import Heatsink
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.connections import LOOPBACK_NAMES, names_of
+from heatsink.primitives.ids import IdScheme, Uuid7
+from heatsink.spread.policy import BucketRules
+
+from .api.app import App
+from .api.bodies import RequestLimits
+from .api.calls.operations import Recent
+from .api.calls.system import make_feed
+from .api.guard import Guard, Token
+from .api.metrics import Metrics, WorkCollector
+from .api.routing import CacheRules, Service
+from .shell import Ending, Server, configured, tell, until_signal
+from .tracing import instruments_of, traced
+
+DATABASE, QUEUE = "heatsink.db", "queue"
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`data` is where everything is kept unless `store` and `queue` name something else."""
+
+    data: Path
+    store: str | None = None
+    queue: str | None = None
+    news: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8321
+    coordinate: bool = True
+    work: bool = True
+    name: str = ""
+    ids: IdScheme = msgspec.field(default_factory=Uuid7)
+    rules: BucketRules = BucketRules()
+    tokens: tuple[Token, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    cache: CacheRules = CacheRules()
+    limits: RequestLimits = RequestLimits()
+    bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
+    tracing: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.is_local and not self.tokens:
+            raise InvalidSetting(
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOOPBACK_NAMES
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The names it answers to: any, where tokens keep strangers out."""
+        return names_of(self.host, self.allow_hosts)
+
+    @property
+    def has_queue(self) -> bool:
+        return self.queue is not None or not (self.store or "").startswith("dynamodb:")
+
+
+def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
+    store, queue = settings.store, settings.queue
+    instruments = instruments_of(settings.tracing)
+    if store is None:
+        try:
+            settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidSetting(f"--data must be a folder of yours: {error}") from None
+        folder = settings.data.resolve()
+        store, queue = f"sqlite:///{folder}/{DATABASE}", queue or f"embedded:///{folder}/{QUEUE}"
+    return connect(
+        store,
+        news=settings.news,
+        queue=queue,
+        clock=clock,
+        rng=rng,
+        coordinate=settings.coordinate,
+        name=settings.name,
+        ids=settings.ids,
+        rules=settings.rules,
+        bulk=settings.bulk,
+        instruments=instruments,
+    )
+
+
+@asynccontextmanager
+async def running_app(
+    hs: Heatsink,
+    settings: ServeSettings,
+    clock: Clock,
+    consumer: Consumer | None = None,
+    pages: Mapping[str, ASGIApp] | None = None,
+) -> AsyncIterator[App]:
+    metrics = Metrics(hs)
+    feed, recent = make_feed(hs, clock, metrics), Recent(hs, metrics, clock)
+    if consumer is not None:
+        metrics.add(WorkCollector(consumer))
+    service = Service(hs, clock, settings.limits, settings.cache, feed, metrics, recent.answer)
+    remembering = asyncio.ensure_future(recent.run())
+    try:
+        yield App(service, Guard(settings.tokens, settings.hosts), pages)
+    finally:
+        remembering.cancel()
+        await asyncio.gather(remembering, return_exceptions=True)
+        await feed.close()
+
+
+async def serve(
+    settings: ServeSettings,
+    listeners: Sequence[socket],
+    actions: Actions,
+    clock: Clock,
+    rng: Random,
+    pages: Mapping[str, ASGIApp] | None = None,
+) -> None:
+    """Until a signal says stop: then requests end, items go back, the lease is given up."""
+    with until_signal() as ending:
+        await _serve(settings, listeners, actions, clock, rng, pages, ending)
+    tell("stopped", "stopped; the lease is given back")
+
+
+async def _serve(
+    settings: ServeSettings,
+    listeners: Sequence[socket],
+    actions: Actions,
+    clock: Clock,
+    rng: Random,
+    pages: Mapping[str, ASGIApp] | None,
+    ending: Ending,
+) -> None:
+    async with AsyncExitStack() as farewell:
+        hs = await farewell.enter_async_context(make_client(settings, clock, rng))
+        consumer = await _open_queue(hs, settings, actions)
+        if consumer is not None:
+            farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
+        app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
+        traced_app, limits = traced(app, settings.tracing), settings.limits
+        server = _Server(configured(traced_app, limits, limits.grace_s), app)
+        ending.server = server
+        port = listeners[0].getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        tell("started", f"Heatsink serves http://{host}:{port} (API: /docs)", port=port)
+        await server.serve(sockets=list(listeners))
+
+
+async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
+    tell("worker-stops", "the worker finishes or gives back what it has")
+    consumer.stop()
+    await working
+
+
+async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -> Consumer | None:
+    if not settings.has_queue:
+        tell("no-queue", "no --queue: bulk actions and timelines are refused")
+        return None
+    await hs.bulk.open()
+    if not settings.work:
+        return None
+    return hs.worker(actions, grace_s=settings.limits.grace_s)
+
+
+class _Server(Server):
+    """Ends streams of events too."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def end(self, number: int | None = None) -> None:
+        if not self.should_exit:
+            tell("stopping", "stopping: no new requests, those under way finish")
+        super().end(number)
+        self._app.end_streams()

@@ -1,0 +1,320 @@
+"""HTTP servers of our commands: sockets, connections with bounds, and an end on a signal.
+
+Sockets are made first, so that a taken port is reported before all else. uvicorn bounds neither the
+size nor the time of a request's head with its faster parser; `Connection` does.
+
+Logs for people, or one JSON object a line for machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
+
+from heatsink.errors import Misconfigured
+from heatsink.primitives.connections import NOT_HTTP, Bounded, ConnectionLimits, Crowd, within_files
+
+from .api.guard import Guard
+from .api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
+from .api.routing import Scope
+
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Page = Callable[[], Response]
+FEW = ConnectionLimits(connections=1_000)  # enough for health checks and Prometheus
+FEW_GRACE_S = 5.0
+
+
+def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
+    """One for every address that the host stands for."""
+    listeners: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+            listeners.append(socket.create_server(address, family=family))
+            # asyncio sets it only where a socket says its protocol; connections inherit it here
+            listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Misconfigured(f"port {port} is in use: choose another with {flag}") from None
+        unknown = isinstance(error, socket.gaierror)
+        reason = error.strerror if unknown else os.strerror(error.errno or 0)
+        raise Misconfigured(
+            f"cannot listen on {host!r}, port {port} ({reason}): choose another --host or {flag}"
+        ) from None
+    return listeners
+
+
+class BoundedConnection(HttpTools, Bounded):
+    """uvicorn's, with bounds. uvicorn itself closes it when it is idle."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.enter()
+
+    def give_up(self) -> None:
+        self.connections.discard(self)
+        super().give_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        was_in_head = self.in_head
+        super().data_received(data)
+        self.heard(len(data), was_in_head)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.begin_head()
+
+    def on_url(self, url: bytes) -> None:
+        self.count_url(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.count_header(name, value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self.end_head()
+        self.keep()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unsent = float("inf")
+        if not self.pipeline and not self.transport.is_closing():
+            self.release()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.close_if_stuck(self.loop.time())
+        if self in self.crowd.all:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        too_large = self.head_refusal()
+        self.refuse(431 if too_large else NOT_HTTP, too_large or "this is not HTTP")
+
+    def refuse(self, status: int, detail: str) -> None:
+        if self.transport.is_closing():
+            return
+        body = encoded(problem_of(Refusal(status, detail)))
+        head = (
+            f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: {MEDIA_TYPE.decode()}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicorn.Config:
+    """For a server whose connections have bounds; `grace_s` is what requests get to finish."""
+    crowd = Crowd(within_files(limits), closes_idle=False)
+    connection: Any = type("BoundedConnection", (BoundedConnection,), {"crowd": crowd})
+    return uvicorn.Config(
+        app,
+        http=connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=max(int(limits.idle_s), 1),
+        timeout_graceful_shutdown=max(int(grace_s), 1),
+    )
+
+
+def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> Starlette:
+    """A few pages for machines, each behind the scope that it needs."""
+
+    def answering(scope: Scope | None, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            guard.check(dict(request.headers.raw), scope)
+            return page()
+
+        return answer
+
+    async def refuse(_: Request, refusal: Exception) -> Response:
+        assert isinstance(refusal, Refusal)
+        headers = {name.decode(): value.decode() for name, value in refusal.headers}
+        return PlainTextResponse(f"{refusal}\n", refusal.status, headers)
+
+    routes = [Route(path, answering(scope, page)) for path, (scope, page) in pages.items()]
+    return Starlette(routes=routes, exception_handlers={Refusal: refuse})
+
+
+class Server(uvicorn.Server):
+    """Ends when it is told to: the first time gracefully, the second time at once.
+
+    uvicorn raises signals again at its end, and then nothing would be cleaned up.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end_on_signals(self) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self.end, number)
+
+    def end(self, number: int | None = None) -> None:  # noqa: ARG002
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+class Ending:
+    """What a signal ends: the server, or, before there is one, the task that starts it."""
+
+    def __init__(self, starting: asyncio.Task[Any]) -> None:
+        self.server: Server | None = None
+        self.cancelled = False
+        self._starting = starting
+
+    def end(self, number: int) -> None:
+        if self.server is not None:
+            self.server.end(number)
+        elif not self.cancelled:
+            self.cancelled = self._starting.cancel()
+
+
+@contextmanager
+def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
+    """Run what is inside until SIGINT or SIGTERM, also while it starts; then it is cleaned up.
+
+    `noted` are signals that came before: see `noting_signals`.
+    """
+    starting, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert starting is not None
+    ending = Ending(starting)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, ending.end, number)
+    if noted:
+        ending.end(noted[0])
+    try:
+        yield ending
+    except asyncio.CancelledError:
+        if not ending.cancelled or starting.uncancel():
+            raise
+
+
+@contextmanager
+def noting_signals() -> Iterator[Sequence[int]]:
+    """Keeps signals for `until_signal` that come before there is an event loop to handle them."""
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+HUMAN = "%(asctime)s %(levelname)-7s %(message)s"
+INDENT = "  "
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def one_line(text: str) -> str:
+    """Text with every character escaped that ends a line, steers a terminal or hides others."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+class TextLines(logging.Formatter):
+    """One line a record; what follows of a traceback is indented. Keys and the like that clients
+    send are logged, so nothing in a message may look like another record."""
+
+    def __init__(self) -> None:
+        super().__init__(HUMAN)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 (logging's name)
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(INDENT + one_line(line) for line in text.split("\n"))
+
+
+class JsonLines(logging.Formatter):
+    """`extra={"event": …, "fields": {…}}` of a log call become members of the object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": getattr(record, "event", "log"),
+            "message": _utf8(record.getMessage()),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["error"] = _utf8(self.formatException(record.exc_info))
+        return _encode(line).decode()
+
+
+def _utf8(text: str) -> str:
+    """JSON has no place for a lone surrogate."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def set_up(as_json: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each stranger's bad request
+    for name in ("heatsink.serve", "heatsink.audit", "heatsink.lead"):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def announce(as_json: bool, event: str, message: str, **fields: Any) -> None:
+    """That a process runs: for people on standard output, for machines in its log."""
+    if as_json:
+        tell(event, message, **fields)
+    else:
+        click.echo(message)
+
+
+serving = logging.getLogger("heatsink.serve")
+
+
+def tell(event: str, message: str, **fields: Any) -> None:
+    serving.info(message, extra={"event": event, "fields": fields})

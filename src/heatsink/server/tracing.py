@@ -1,0 +1,39 @@
+"""`--tracing`: OpenTelemetry spans of a process, where the extra for it is installed."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+from starlette.types import ASGIApp
+
+from heatsink.client.instruments import NONE, Instruments
+from heatsink.errors import Misconfigured
+
+logger = logging.getLogger("heatsink.serve")
+tracing_option = click.option(
+    "--tracing", is_flag=True, help="OpenTelemetry spans; needs the extra heatsink[otel]."
+)
+
+
+def instruments_of(tracing: bool) -> Instruments:
+    if not tracing:
+        return NONE
+    try:
+        from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+        from heatsink.client.otel import Tracing
+    except ImportError:
+        raise Misconfigured("--tracing needs an extra: pip install 'heatsink[otel]'") from None
+    if isinstance(get_tracer_provider(), ProxyTracerProvider):
+        logger.warning("--tracing: spans go nowhere yet: start it with `opentelemetry-instrument`")
+    return Tracing()
+
+
+def traced(app: ASGIApp, tracing: bool) -> ASGIApp:
+    """The application whose requests are spans; `instruments_of` has seen that it can be."""
+    if not tracing:
+        return app
+    from .traced_app import TracedApp
+
+    return TracedApp(app)

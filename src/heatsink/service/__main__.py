@@ -1,5 +1,0 @@
-"""`python -m heatsink.service` is `heatsink`."""
-
-from .cli import main
-
-main()

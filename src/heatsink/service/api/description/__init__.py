@@ -1,1 +1,0 @@
-"""What the API is, for machines and for people."""

@@ -1,1 +1,0 @@
-"""`heatsink bench`: how fast a store is here, through Heatsink and bare."""

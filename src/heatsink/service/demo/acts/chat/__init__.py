@@ -1,1 +1,0 @@
-"""Act 1: one conversation goes viral."""

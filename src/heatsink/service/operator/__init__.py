@@ -1,1 +1,0 @@
-"""Commands of operators: they ask a running server over HTTP."""

@@ -1,1 +1,0 @@
-"""`heatsink serve`: the whole system in one process."""

@@ -1,0 +1,189 @@
+"""Which id a new row gets and which partition it goes to: from the view, without I/O.
+
+Where the view does not reach, `PastHorizon` says so, and whoever awaits has it renewed first. The
+hot path tries `fresh` and awaits `fresh_later` only then.
+
+What logs and counters of one process share: how a call begins, and when nothing is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from random import Random
+from typing import Protocol
+
+from heatsink.heat.count import Tracker
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.ids import IdScheme, Uuid7, minter_of
+from heatsink.primitives.keys import escape, partition_of, seeded_hash, seeded_state
+from heatsink.primitives.owner import Owner
+from heatsink.registry.layouts import FIRST_EPOCH, Epoch
+from heatsink.registry.registry import Registry
+
+from .backoff import Backoff
+from .pages import Page
+
+Placed = tuple[bytes, int, str, Epoch]  # an id, its time, its partition and the epoch that chose it
+
+name_of = lru_cache(maxsize=16_384)(partition_of)  # spread keys are hot keys: their names recur
+
+
+class PastHorizon(Exception):
+    """The view does not yet know every epoch that could hold this time: renew it first."""
+
+
+class Router:
+    def __init__(
+        self, registry: Registry, scheme: IdScheme, backoff: Backoff, clock: Clock, rng: Random
+    ) -> None:
+        self.scheme = scheme
+        self._registry = registry
+        self._view = registry.view
+        self._time = registry.time
+        self._hash = seeded_hash(registry.meta.seed)
+        self._begin_hash = seeded_state(registry.meta.seed)
+        self._backoff = backoff
+        self._now_s = clock.now_s
+        self._mint = minter_of(scheme, rng).mint
+        self._mint_token = minter_of(Uuid7(), rng).mint
+
+    def fresh(self, key: str) -> Placed:
+        """A new id below the horizon, and its place. The hot path of every append."""
+        view = self._view
+        now_ms = int(self._now_s() * 1000) + self._time.correction_ms
+        if not 0 < view.horizon_ms - now_ms <= self._registry.behind_ms_max:
+            now_ms = self._near_horizon(now_ms)
+        raw, time_ms = self._mint(now_ms, view.horizon_ms)
+        layout = view.layouts.get(key)
+        if layout is None:
+            name = escape(key) if "#" in key or "%" in key else key
+            return raw, time_ms, name, FIRST_EPOCH
+        epoch = layout.epochs[-1]
+        if time_ms < epoch.start_ms:
+            epoch = layout.epoch_at(time_ms)
+        if epoch.buckets == 1:
+            return raw, time_ms, escape(key), epoch
+        state = self._begin_hash()  # as in `place`, without a call
+        state.update(raw)
+        bucket = int.from_bytes(state.digest(), "big") % epoch.buckets
+        return raw, time_ms, name_of(key, bucket), epoch
+
+    async def fresh_later(self, key: str, deadline_s: float) -> Placed:
+        """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
+        await self._backoff.call(self._registry.renew_shared, "", deadline_s)
+        raw, time_ms = self._mint(self._registry.now_ms(), self._view.horizon_ms)
+        return raw, time_ms, *self.place(key, raw, time_ms)
+
+    async def token(self, deadline_s: float) -> tuple[bytes, int]:
+        """An id of our own, for adds: of one kind, whatever ids the deployment's logs have."""
+        try:
+            now_ms = self._near_horizon(self._registry.now_ms())
+        except PastHorizon:
+            await self._backoff.call(self._registry.renew_shared, "", deadline_s)
+            now_ms = self._registry.now_ms()
+        return self._mint_token(now_ms, self._view.horizon_ms)
+
+    def _near_horizon(self, now_ms: int) -> int:
+        """Now, but not far behind the horizon; past it only if it has just been renewed."""
+        horizon_ms = self._view.horizon_ms
+        if now_ms >= horizon_ms and not self._registry.is_fresh():
+            raise PastHorizon
+        return max(now_ms, horizon_ms - self._registry.behind_ms_max)
+
+    def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
+        """The partition of an id, and the epoch that put it there."""
+        if not self._view.knows(key, time_ms):
+            raise PastHorizon
+        layout = self._view.layouts.get(key)
+        if layout is None:
+            return escape(key), FIRST_EPOCH
+        epoch = layout.epoch_at(time_ms)
+        return partition_of(key, epoch.bucket(self._hash(raw))), epoch
+
+    async def place_soon(
+        self, key: str, raw: bytes, time_ms: int, deadline_s: float
+    ) -> tuple[str, Epoch]:
+        """As `place`, when the horizon has passed the id; or refuse it."""
+        try:
+            return self.place(key, raw, time_ms)
+        except PastHorizon:
+            reach = partial(self._registry.reach, time_ms, deadline_s)
+            await self._backoff.call(reach, key, deadline_s)
+        return self.place(key, raw, time_ms)
+
+    def id_from(self, value: object) -> tuple[bytes, int]:
+        """A caller's own id and its time."""
+        raw = self.scheme.raw(value)
+        return raw, self.scheme.time_ms(raw)
+
+
+Load = Callable[[], Awaitable[Page]]
+
+
+class PageCache(Protocol):
+    """Keeps pages for a moment, and never beyond a write to their key.
+
+    Until it `is_used`, there is nothing that a write could outdate.
+    """
+
+    is_used: bool
+
+    async def get(
+        self,
+        key: str,
+        page: tuple[object, ...],
+        load: Load,
+        fresh_for: float,
+        stale_for: float,
+    ) -> Page:
+        """`page` is all that tells one page of the key from another."""
+
+    def wrote(self, key: str) -> None: ...
+
+
+class NoPageCache:
+    is_used = False
+
+    async def get(self, _key: str, _page: object, load: Load, *_: float) -> Page:
+        return await load()
+
+    def wrote(self, key: str) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`answers_in_s` is by when the store ends an attempt by itself, whatever happens."""
+
+    registry: Registry
+    router: Router
+    tracker: Tracker
+    backoff: Backoff
+    clock: Clock
+    pages: PageCache = field(default_factory=NoPageCache)
+    answers_in_s: float = math.inf
+    owner: Owner = field(default_factory=Owner)
+
+    def begin(self) -> float:
+        """Every call begins here: when it has to end, unless the store is not ours any more."""
+        self.check()
+        return self.clock.monotonic_s() + self.backoff.patience_s
+
+    def check(self) -> None:
+        """Refuse a caller that is not the owner, and a store that is not ours any more."""
+        self.owner.check()
+        if self.registry.refusal:
+            self.registry.check()
+
+    async def believe_nothing(self, key: str, deadline_s: float) -> None:
+        """Nothing was found, which a wiped store says of every key.
+
+        A view that is fresh would know. One that was not renewed lately, since the process slept
+        or could not reach the registry, is renewed first: only then does this cost a request.
+        """
+        if not self.registry.is_fresh():
+            await self.backoff.call(self.registry.renew_shared, key, deadline_s)
+        self.registry.check()

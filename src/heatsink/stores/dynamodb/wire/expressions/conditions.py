@@ -1,0 +1,214 @@
+"""Conditions: each node knows whether it holds for an item."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.values import KINDS, SETS, Item, Value, equal, kind_of, native
+
+from .operands import Operand, Path, Placeholder, Scope
+
+ORDERED = frozenset("SNB")
+ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Condition(Protocol):
+    def holds(self, item: Item, scope: Scope) -> bool: ...
+
+    def check(self, scope: Scope, field: str) -> None:
+        """Refuse placeholders whose type the operator never accepts."""
+
+
+class Compare(msgspec.Struct, frozen=True):
+    """A value that is missing equals nothing, so it differs from everything."""
+
+    sign: str
+    left: Operand
+    right: Operand
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        left, right = self.left.value(item, scope), self.right.value(item, scope)
+        if self.sign in ("=", "<>"):
+            same = left is not None and right is not None and equal(left, right)
+            return same == (self.sign == "=")
+        return are_ordered(self.sign, left, right)
+
+    def check(self, scope: Scope, field: str) -> None:
+        if self.sign in ORDERINGS:
+            for operand in (self.left, self.right):
+                _must_be(operand, ORDERED, self.sign, scope, field)
+
+
+def are_ordered(sign: str, left: Value | None, right: Value | None) -> bool:
+    if left is None or right is None or left.keys() != right.keys():
+        return False
+    return kind_of(left) in ORDERED and ORDERINGS[sign](native(left), native(right))
+
+
+class Between(msgspec.Struct, frozen=True):
+    subject: Operand
+    low: Operand
+    high: Operand
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        subject = self.subject.value(item, scope)
+        return are_ordered("<=", self.low.value(item, scope), subject) and are_ordered(
+            "<=", subject, self.high.value(item, scope)
+        )
+
+    def check(self, scope: Scope, field: str) -> None:
+        for operand in (self.subject, self.low, self.high):
+            _must_be(operand, ORDERED, "BETWEEN", scope, field)
+        if isinstance(self.low, Placeholder) and isinstance(self.high, Placeholder):
+            low, high = scope.values[self.low.name], scope.values[self.high.name]
+            if low.keys() == high.keys() and native(low) > native(high):  # type: ignore[operator]
+                raise ValidationFailed(
+                    f"Invalid {field}: The BETWEEN operator requires upper bound to be greater "
+                    f"than or equal to lower bound; lower bound operand: {_shown(low)}, "
+                    f"upper bound operand: {_shown(high)}"
+                )
+
+
+class OneOf(msgspec.Struct, frozen=True):
+    """`subject IN (…)`."""
+
+    subject: Operand
+    options: tuple[Operand, ...]
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        subject = self.subject.value(item, scope)
+        if subject is None:
+            return False
+        options = (option.value(item, scope) for option in self.options)
+        return any(option is not None and equal(subject, option) for option in options)
+
+    def check(self, scope: Scope, field: str) -> None:
+        pass
+
+
+class Pair(msgspec.Struct, frozen=True):
+    left: Condition
+    right: Condition
+
+    def check(self, scope: Scope, field: str) -> None:
+        self.left.check(scope, field)
+        self.right.check(scope, field)
+
+
+class Both(Pair, frozen=True):
+    def holds(self, item: Item, scope: Scope) -> bool:
+        return self.left.holds(item, scope) and self.right.holds(item, scope)
+
+
+class Either(Pair, frozen=True):
+    def holds(self, item: Item, scope: Scope) -> bool:
+        return self.left.holds(item, scope) or self.right.holds(item, scope)
+
+
+class Negation(msgspec.Struct, frozen=True):
+    of: Condition
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        return not self.of.holds(item, scope)
+
+    def check(self, scope: Scope, field: str) -> None:
+        self.of.check(scope, field)
+
+
+class Exists(msgspec.Struct, frozen=True):
+    """`attribute_exists` and, with `wanted=False`, `attribute_not_exists`."""
+
+    path: Path
+    wanted: bool
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        return (self.path.value(item, scope) is not None) == self.wanted
+
+    def check(self, scope: Scope, field: str) -> None:
+        pass
+
+
+class HasType(msgspec.Struct, frozen=True):
+    """`attribute_type(path, :type)`."""
+
+    path: Path
+    kind: Operand
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        found, wanted = self.path.value(item, scope), self.kind.value(item, scope)
+        return found is not None and wanted is not None and kind_of(found) == wanted.get("S")
+
+    def check(self, scope: Scope, field: str) -> None:
+        _must_be(self.kind, frozenset("S"), "attribute_type", scope, field)
+        wanted = self.kind.value({}, scope)
+        if wanted is not None and wanted["S"] not in KINDS:
+            raise ValidationFailed(
+                f"Invalid {field}: Invalid attribute type name found; type: {wanted['S']}, "
+                f"valid types: {{{','.join(sorted(KINDS))}}}"
+            )
+
+
+class BeginsWith(msgspec.Struct, frozen=True):
+    subject: Operand
+    prefix: Operand
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        subject, prefix = self.subject.value(item, scope), self.prefix.value(item, scope)
+        if subject is None or prefix is None or subject.keys() != prefix.keys():
+            return False
+        if "S" in subject:
+            return bool(subject["S"].startswith(prefix["S"]))
+        return "B" in subject and native(subject).startswith(native(prefix))  # type: ignore
+
+    def check(self, scope: Scope, field: str) -> None:
+        for operand in (self.subject, self.prefix):
+            _must_be(operand, frozenset("SB"), "begins_with", scope, field)
+
+
+class Contains(msgspec.Struct, frozen=True):
+    """Part of a text, member of a set, or element of a list."""
+
+    subject: Operand
+    part: Operand
+
+    def holds(self, item: Item, scope: Scope) -> bool:
+        subject, part = self.subject.value(item, scope), self.part.value(item, scope)
+        if subject is None or part is None:
+            return False
+        [(kind, content)], [(part_kind, part_content)] = subject.items(), part.items()
+        if kind == "L":
+            return any(equal(element, part) for element in content)
+        if kind == "B" and part_kind == "B":
+            return native(part) in native(subject)  # type: ignore[operator]
+        return SETS.get(kind, "S") == part_kind and kind in ("S", *SETS) and part_content in content
+
+    def check(self, scope: Scope, field: str) -> None:
+        pass
+
+
+def _must_be(
+    operand: Operand, kinds: frozenset[str], function: str, scope: Scope, field: str
+) -> None:
+    if not isinstance(operand, Placeholder):
+        return
+    kind = kind_of(scope.values[operand.name])
+    if kind not in kinds:
+        raise ValidationFailed(
+            f"Invalid {field}: Incorrect operand type for operator or function; "
+            f"operator or function: {function}, operand type: {kind}"
+        )
+
+
+def _shown(value: Value) -> str:
+    [(kind, content)] = value.items()
+    return f"AttributeValue: {{{kind}:{content}}}"

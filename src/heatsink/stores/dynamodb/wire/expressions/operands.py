@@ -1,0 +1,152 @@
+"""What expressions compute with: paths into an item, placeholders, sizes and sums."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
+from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, add_numbers, kind_of
+
+TYPE_NAMES = {
+    "S": "STRING",
+    "N": "NUMBER",
+    "B": "BINARY",
+    "BOOL": "BOOLEAN",
+    "NULL": "NULL",
+    "L": "LIST",
+    "M": "MAP",
+    "SS": "STRING_SET",
+    "NS": "NUMBER_SET",
+    "BS": "BINARY_SET",
+}
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What the placeholders of a request stand for."""
+
+    names: Mapping[str, str] = {}
+    values: Mapping[str, Value] = {}
+
+
+NO_SCOPE = Scope()
+
+
+class Operand(Protocol):
+    def value(self, item: Item, scope: Scope) -> Value | None: ...
+
+
+class Path(msgspec.Struct, frozen=True):
+    """`a.#b[3]`: names (or their aliases) and positions."""
+
+    parts: tuple[str | int, ...]
+
+    def resolved(self, scope: Scope) -> tuple[str | int, ...]:
+        names = scope.names
+        return tuple(names.get(p, p) if isinstance(p, str) else p for p in self.parts)
+
+    def value(self, item: Item, scope: Scope) -> Value | None:
+        first, *rest = self.resolved(scope) if scope.names else self.parts
+        found = item.get(first)  # type: ignore[arg-type]
+        for part in rest:
+            if found is None:
+                return None
+            found = step_into(found, part)
+        return found
+
+
+def step_into(value: Value, part: str | int) -> Value | None:
+    if isinstance(part, str):
+        inner: Value | None = value["M"].get(part) if "M" in value else None
+        return inner
+    items = value.get("L", ())
+    return items[part] if part < len(items) else None
+
+
+class Placeholder(msgspec.Struct, frozen=True):
+    """`:v`: a value of the request."""
+
+    name: str
+
+    def value(self, _: Item, scope: Scope) -> Value | None:
+        return scope.values[self.name]
+
+
+class Size(msgspec.Struct, frozen=True):
+    """`size(path)`: characters, bytes or elements."""
+
+    of: Path
+
+    def value(self, item: Item, scope: Scope) -> Value | None:
+        found = self.of.value(item, scope)
+        if found is None:
+            return None
+        [(kind, content)] = found.items()
+        if kind == "B":
+            return {"N": str(len(binascii.a2b_base64(content)))}
+        return {"N": str(len(content))} if kind in ("S", "L", "M") or kind in SETS else None
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """`left + right` or `left - right`."""
+
+    sign: int
+    left: Operand
+    right: Operand
+
+    def value(self, item: Item, scope: Scope) -> Value | None:
+        left = _present(self.left.value(item, scope))
+        right = _present(self.right.value(item, scope))
+        if kind_of(left) != "N" or kind_of(right) != "N":
+            raise self._wrong_type(left, right)
+        return {"N": add_numbers(left["N"], right["N"], self.sign)}
+
+    def _wrong_type(self, left: Value, right: Value) -> ValidationFailed:
+        written = [
+            value
+            for operand, value in ((self.left, left), (self.right, right))
+            if isinstance(operand, Placeholder) and "N" not in value
+        ]
+        if not written:
+            return DoesNotFit("An operand in the update expression has an incorrect data type")
+        return ValidationFailed(
+            f"Invalid UpdateExpression: Incorrect operand type for operator or function; "
+            f"operator or function: {'+' if self.sign > 0 else '-'}, "
+            f"operand type: {kind_of(written[0])}"
+        )
+
+
+class IfNotExists(msgspec.Struct, frozen=True):
+    """`if_not_exists(path, otherwise)`."""
+
+    path: Path
+    otherwise: Operand
+
+    def value(self, item: Item, scope: Scope) -> Value | None:
+        found = self.path.value(item, scope)
+        return self.otherwise.value(item, scope) if found is None else found
+
+
+class ListAppend(msgspec.Struct, frozen=True):
+    """`list_append(first, second)`."""
+
+    first: Operand
+    second: Operand
+
+    def value(self, item: Item, scope: Scope) -> Value | None:
+        first = _present(self.first.value(item, scope))
+        second = _present(self.second.value(item, scope))
+        if "L" not in first or "L" not in second:
+            raise DoesNotFit("An operand in the update expression has an incorrect data type")
+        return {"L": first["L"] + second["L"]}
+
+
+def _present(value: Value | None) -> Value:
+    if value is None:
+        raise DoesNotFit(
+            "The provided expression refers to an attribute that does not exist in the item"
+        )
+    return value

@@ -1,0 +1,220 @@
+"""Update expressions: what SET, REMOVE, ADD and DELETE do to an item.
+
+Every operand is computed from the item as it was; then SET, ADD and DELETE are applied, and at
+last REMOVE, highest positions first. Only what lies on a changed path is copied.
+
+Parts of an item, as a projection or the paths of an update name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
+from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, add_numbers, kind_of
+
+from .operands import TYPE_NAMES, Operand, Path, Placeholder, Scope, step_into
+
+Parts = tuple[str | int, ...]
+Tree = dict[str | int, Any]
+
+
+def check_paths(paths: list[Parts]) -> None:
+    for number, one in enumerate(paths):
+        for other in paths[number + 1 :]:
+            shorter = min(len(one), len(other))
+            if one[:shorter] == other[:shorter]:
+                raise paths_clash("ProjectionExpression", "overlap", one, other)
+
+
+def paths_clash(field: str, how: str, one: Parts, other: Parts) -> ValidationFailed:
+    return ValidationFailed(
+        f"Invalid {field}: Two document paths {how} with each other; must remove or rewrite one "
+        f"of these paths; path one: {_shown(one)}, path two: {_shown(other)}"
+    )
+
+
+def _shown(parts: Parts) -> str:
+    return f"[{', '.join(f'[{p}]' if isinstance(p, int) else p for p in parts)}]"
+
+
+def project(item: Item, paths: Iterable[Parts]) -> Item:
+    """Maps keep their names on the way; of lists only the chosen elements stay, in order."""
+    tree: Tree = {}
+    for parts in paths:
+        branch = tree
+        for part in parts[:-1]:
+            branch = branch.setdefault(part, {})
+        branch.setdefault(parts[-1], {})
+    return _chosen(item, tree)
+
+
+def _chosen(found: Item, tree: Tree) -> Item:
+    chosen: Item = {}
+    for name, branch in tree.items():
+        value = found.get(name) if isinstance(name, str) else None
+        part = None if value is None else _within(value, branch)
+        if part is not None and isinstance(name, str):
+            chosen[name] = part
+    return chosen
+
+
+def _within(value: Value, branch: Tree) -> Value | None:
+    if not branch:
+        return value
+    if "M" in value:
+        inner = _chosen(value["M"], branch)
+        return {"M": inner} if inner else None
+    if "L" not in value:
+        return None
+    elements = value["L"]
+    positions = sorted(p for p in branch if isinstance(p, int) and p < len(elements))
+    parts = [_within(elements[position], branch[position]) for position in positions]
+    kept = [part for part in parts if part is not None]
+    return {"L": kept} if kept else None
+
+
+BAD_PATH = "The document path provided in the update expression is invalid for update"
+BAD_TYPE = "An operand in the update expression has an incorrect data type"
+
+
+class Update(msgspec.Struct, frozen=True):
+    sets: tuple[tuple[Path, Operand], ...]
+    removes: tuple[Path, ...]
+    adds: tuple[tuple[Path, Placeholder], ...]
+    deletes: tuple[tuple[Path, Placeholder], ...]
+
+    def paths(self, scope: Scope) -> list[Parts]:
+        touched = [*self.sets, *self.adds, *self.deletes]
+        return [path.resolved(scope) for path in (*(path for path, _ in touched), *self.removes)]
+
+    def apply(self, item: Item, scope: Scope) -> Item:
+        values = [(path.resolved(scope), op.value(item, scope)) for path, op in self.sets]
+        changed = dict(item)
+        for parts, value in values:
+            if value is None:
+                raise DoesNotFit(
+                    "The provided expression refers to an attribute that does not exist in the item"
+                )
+            assign(changed, parts, value)
+        for path, operand in self.adds:
+            _add(changed, path, operand, scope)
+        for path, operand in self.deletes:
+            _delete(changed, path, operand, scope)
+        for path in sorted(self.removes, key=_last_position, reverse=True):
+            remove(changed, path.resolved(scope))
+        return changed
+
+    def check(self, scope: Scope) -> None:
+        paths = self.paths(scope)
+        for number, one in enumerate(paths):
+            for other in paths[number + 1 :]:
+                _must_not_overlap(one, other)
+        for verb, actions, kinds in (
+            ("ADD", self.adds, ("N", *SETS)),
+            ("DELETE", self.deletes, tuple(SETS)),
+        ):
+            for _, operand in actions:
+                kind = kind_of(scope.values[operand.name])
+                if kind not in kinds:
+                    raise ValidationFailed(
+                        f"Invalid UpdateExpression: Incorrect operand type for operator or "
+                        f"function; operator: {verb}, operand type: {TYPE_NAMES[kind]}, "
+                        f"typeSet: {'ALLOWED_FOR_' + verb}_OPERAND"
+                    )
+
+
+def _last_position(path: Path) -> int:
+    last = path.parts[-1]
+    return last if isinstance(last, int) else -1
+
+
+def _must_not_overlap(one: Parts, other: Parts) -> None:
+    for left, right in zip(one, other, strict=False):
+        if left == right:
+            continue
+        if isinstance(left, int) != isinstance(right, int):
+            raise paths_clash("UpdateExpression", "conflict", one, other)
+        return
+    raise paths_clash("UpdateExpression", "overlap", one, other)
+
+
+def assign(item: Item, parts: Parts, value: Value) -> None:
+    holder, last = _holder(item, parts)
+    if isinstance(holder, list):
+        assert isinstance(last, int)
+        holder[last : last + 1] = [value]
+    else:
+        holder[last] = value
+
+
+def remove(item: Item, parts: Parts) -> None:
+    try:
+        holder, last = _holder(item, parts)
+    except _NothingThere:
+        return
+    if isinstance(holder, list):
+        assert isinstance(last, int)
+        del holder[last : last + 1]
+    else:
+        holder.pop(last, None)
+
+
+class _NothingThere(DoesNotFit):
+    """The path ends before its last part."""
+
+
+def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
+    """The (copied) map or list that holds the last part. What lies between is copied too."""
+    holder: Any = item
+    for part, following in pairwise(parts):
+        inner = _at(holder, part)
+        kind = "L" if isinstance(following, int) else "M"
+        if inner is None or kind not in inner:
+            raise _NothingThere(BAD_PATH)
+        copied = inner[kind].copy()
+        holder[part] = {kind: copied}
+        holder = copied
+    return holder, parts[-1]
+
+
+def _at(holder: Any, part: str | int) -> Value | None:
+    kind = "L" if isinstance(holder, list) else "M"
+    return step_into({kind: holder}, part)
+
+
+def _add(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
+    current, given = path.value(item, scope), scope.values[operand.name]
+    if current is None:
+        result = given
+    elif current.keys() != given.keys():
+        raise DoesNotFit(BAD_TYPE)
+    elif "N" in given:
+        result = {"N": add_numbers(current["N"], given["N"])}
+    else:
+        kind = kind_of(given)
+        result = {kind: [*current[kind], *_missing(given[kind], current[kind])]}
+    assign(item, path.resolved(scope), result)
+
+
+def _delete(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
+    current, given = path.value(item, scope), scope.values[operand.name]
+    if current is None:
+        return
+    if current.keys() != given.keys():
+        raise DoesNotFit(BAD_TYPE)
+    kind = kind_of(given)
+    left = list(_missing(current[kind], given[kind]))
+    if left:
+        assign(item, path.resolved(scope), {kind: left})
+    else:
+        remove(item, path.resolved(scope))
+
+
+def _missing(members: list[str], among: list[str]) -> Iterator[str]:
+    known = set(among)
+    return (member for member in members if member not in known)

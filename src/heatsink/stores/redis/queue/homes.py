@@ -1,0 +1,293 @@
+"""Batches at home in Redis: a small record each, replaced only if it is the one that was read.
+
+Rate limits at home in Redis, each with a time of its own: the Lua is `bulk/rates.py`'s twin.
+
+The fleet in Redis. Ownership is kept in the partitions, where claims check it.
+
+One process's ear for partitions that got something to claim: a subscription for each Redis.
+
+A ring may be missed and costs only the time until the next poll, so trouble is never an error here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import msgspec
+from redis import exceptions
+
+from heatsink.bulk.actions import BUILT_IN
+from heatsink.bulk.batch import KEEP_MS, Batch, Rate
+from heatsink.bulk.store import ANNOUNCED_MS, Grants, QueuePlan
+from heatsink.errors import HeatsinkError
+from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.address import RedisAddress
+from heatsink.stores.redis.connection import Connection, Word, open_driver
+
+from .keys import QueueKeys
+from .queue import RedisQueue
+from .scripts import Script, SlotClock
+
+INDEX_MAX = 10_000
+INDEX_KEEP_S = 30 * 24 * 3600
+PAGE = 100
+_BATCH = msgspec.msgpack.Decoder(Batch)
+_packed = msgspec.msgpack.Encoder().encode
+
+
+class RedisBatches:
+    """A record comes before its line in the index: `list` may drop lines that lead nowhere."""
+
+    def __init__(self, connection: Connection, keys: QueueKeys) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._open = Script("homes/batch_open", "record")
+        self._update = Script("homes/batch_update", "record")
+        self._index = Script("homes/batch_index")
+        self._restore = Script("homes/batch_restore", "record")
+
+    async def open(self, batch: Batch) -> Batch:
+        key = self._keys.batch(batch.id)
+        words = (batch.version, batch.tag, _packed(batch), KEEP_MS)
+        kept = await self._open.run(self._connection, key, *words)
+        found = _BATCH.decode(kept)
+        await self._list(found)
+        return found
+
+    async def _list(self, found: Batch) -> None:
+        indexes = self._keys.newest(), self._keys.newest(found.tenant)
+        await asyncio.gather(*(self._enter(index, found) for index in indexes))
+
+    async def _enter(self, index: str, batch: Batch) -> None:
+        words = (batch.submitted_ms, batch.id, INDEX_MAX, INDEX_KEEP_S)
+        await self._index.run(self._connection, index, *words)
+
+    async def update(self, batch: Batch) -> Batch | None:
+        key = self._keys.batch(batch.id)
+        newer = batch.next()
+        keep_ms = 0 if batch.is_sealed else KEEP_MS
+        words = (batch.version, batch.tag, newer.version, newer.tag, _packed(newer), keep_ms)
+        replaced = await self._update.run(self._connection, key, *words)
+        return newer if replaced else None
+
+    async def restore(self, batch: Batch) -> Batch:
+        words = (batch.version, batch.tag, _packed(batch))
+        kept = await self._restore.run(self._connection, self._keys.batch(batch.id), *words)
+        found = _BATCH.decode(kept)
+        await self._list(found)
+        return found
+
+    async def get(self, id: str) -> Batch | None:
+        return record_of(await self._connection.run("HGET", self._keys.batch(id), "record"))
+
+    async def list(self, limit: int, tenant: str = "") -> builtins.list[Batch]:
+        found: builtins.list[Batch] = []
+        while len(found) < limit:
+            page = await self._page(len(found), PAGE, tenant)
+            found += page
+            if len(page) < PAGE:
+                break
+        return sorted(found, key=lambda batch: (-batch.submitted_ms, batch.id))[:limit]
+
+    async def browse(self, start: int, limit: int) -> builtins.list[Batch]:
+        return await self._page(start, limit, "")
+
+    async def _page(self, start: int, limit: int, tenant: str) -> builtins.list[Batch]:
+        """Lines of the index that lead nowhere are dropped, and the page is read again."""
+        index = self._keys.newest(tenant)
+        while True:
+            ids = await self._connection.run("ZRANGE", index, start, start + limit - 1, "REV")
+            found = await asyncio.gather(*(self.get(id.decode()) for id in ids))
+            gone = [id for id, batch in zip(ids, found, strict=True) if batch is None]
+            if not gone:
+                return [batch for batch in found if batch is not None]
+            await self._connection.run("ZREM", index, *gone)
+
+    async def forget(self, id: str, after_ms: int) -> None:
+        await self._connection.run("PEXPIRE", self._keys.batch(id), after_ms)
+
+
+def record_of(word: bytes | None) -> Batch | None:
+    return _BATCH.decode(word) if word else None
+
+
+_OPERATIONS = ("declare", "reserve", "refused", "rate")
+
+
+class RedisLimits:
+    def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._time = time
+        self._scripts = {
+            name: Script(f"homes/limit_{name}", "clock", "limit") for name in _OPERATIONS
+        }
+
+    async def _run(self, operation: str, lane: str, *words: Word) -> Any:
+        key = self._keys.limit(lane)
+        script, now = self._scripts[operation], self._time.words(key)
+        return await script.run(self._connection, key, now, *words, others=[key])
+
+    async def declare(self, lane: str, rate: Rate | None) -> None:
+        words = (rate.count, repr(rate.period_s)) if rate else ("", "")
+        await self._run("declare", lane, *words)
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        size, count, *times, told = await self._run("reserve", lane, starts, ahead_ms)
+        self._time.heard(self._keys.limit(lane), told)
+        first_ms, step_ms, now_ms = map(float, times)
+        waits = [first_ms + step_ms * i - now_ms for i in range(count)]
+        return Grants(size, waits, now_ms, first_ms + step_ms * count - now_ms)
+
+    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
+        await self._run("refused", lane, repr(float(started_per_s)), retry_after_ms)
+
+    async def rate_of(self, lane: str) -> float | None:
+        found = await self._run("rate", lane)
+        return None if found is None else float(found)
+
+
+_PLAN = msgspec.msgpack.Decoder(QueuePlan)
+_ANY_VERSION = "-inf"
+
+
+class RedisFleet:
+    def __init__(
+        self,
+        connection: Connection,
+        keys: QueueKeys,
+        queue: RedisQueue,
+        time: SlotClock,
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._queue = queue
+        self._time = time
+        self._time_key = keys.fleet("time")
+        self._join = Script("homes/fleet_join", "clock")
+        self._offer = Script("homes/fleet_offer", "clock")
+        self._plan = Script("homes/fleet_plan")
+
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+        await self._offers(0, ttl_ms, actions)
+        told, members = await self._timed(self._join, "members", "offers", consumer, ttl_ms)
+        self._time.heard(self._time_key, told)
+        return sorted(member.decode() for member in members)
+
+    async def leave(self, consumer: str) -> None:
+        await self._connection.run("ZREM", self._keys.fleet("members"), consumer)
+
+    async def actions(self) -> list[str]:
+        names = await self._offers(ANNOUNCED_MS)
+        return [name for name in names if not name.startswith(BUILT_IN)]
+
+    async def offered(self) -> list[str]:
+        is_anybody_there = await self._connection.run("ZCARD", self._keys.fleet("members"))
+        return await self._offers(0) if is_anybody_there else []
+
+    async def _offers(self, age_ms: int, ttl_ms: int = 0, actions: Sequence[str] = ()) -> list[str]:
+        words: list[Word] = [age_ms, ANNOUNCED_MS, ttl_ms, *actions]
+        names = await self._timed(self._offer, "offers", "members", *words)
+        return sorted(name.decode() for name in names)
+
+    async def _timed(self, script: Script, name: str, other: str, *words: Word) -> Any:
+        now, others = self._time.words(self._time_key), [self._time_key, self._keys.fleet(other)]
+        key = self._keys.fleet(name)
+        return await script.run(self._connection, key, now, *words, others=others)
+
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
+        owned, told = await self._queue.run("own", partition, consumer, ttl_ms, workers)
+        self._queue.heard(partition, told)
+        return bool(owned)
+
+    async def disown(self, partition: int, consumer: str) -> None:
+        await self._queue.run("disown", partition, consumer)
+
+    async def plan(self, default: QueuePlan) -> QueuePlan:
+        return await self._put(_ANY_VERSION, default)
+
+    async def change(self, plan: QueuePlan) -> QueuePlan:
+        return await self._put(str(plan.version), plan)
+
+    async def _put(self, version: str, plan: QueuePlan) -> QueuePlan:
+        key = self._keys.fleet("plan")
+        words = (version, plan.version, _packed(plan))
+        return _PLAN.decode(await self._plan.run(self._connection, key, *words))
+
+
+LISTEN_S = 5.0
+AGAIN_S = 1.0
+TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeError)
+
+
+class RedisBell:
+    def __init__(
+        self, addresses: Sequence[RedisAddress], channel: str, clock: Clock, rng: Random
+    ) -> None:
+        self._addresses = addresses
+        self._channel = channel
+        self._clock = clock
+        self._rng = rng
+        self._rung: set[int] = set()
+        self._ring = asyncio.Event()
+        self._ears: list[asyncio.Task[None]] = []
+
+    async def wait(self, timeout_s: float) -> set[int]:
+        if not self._ears:
+            self._ears = [asyncio.ensure_future(self._listen(place)) for place in self._addresses]
+        if not self._rung:
+            await self._pause(timeout_s)
+        rung, self._rung = self._rung, set()
+        self._ring.clear()
+        return rung
+
+    async def _pause(self, timeout_s: float) -> None:
+        ring = asyncio.ensure_future(self._ring.wait())
+        pause = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            await asyncio.wait({ring, pause}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ring.cancel()
+            pause.cancel()
+
+    async def _listen(self, address: RedisAddress) -> None:
+        while True:
+            with suppress(*TROUBLE):
+                await self._hear(address)
+            await self._clock.sleep(AGAIN_S * self._rng.uniform(0.5, 1.0))
+
+    async def _hear(self, address: RedisAddress) -> None:
+        """Until the connection breaks. In a cluster every node hears what any node publishes."""
+        if address.kind == "cluster":
+            address = address.node(*self._rng.choice(address.hosts))
+        driver: Any = open_driver(address)
+        pubsub = driver.pubsub()
+        try:
+            await pubsub.subscribe(self._channel)
+            while await self._hears(pubsub):
+                pass
+        finally:
+            await pubsub.aclose()
+            await driver.aclose()
+
+    async def _hears(self, pubsub: Any) -> bool:
+        """One message, or an answer after a silence; False if there is not even that."""
+        message = await pubsub.get_message(timeout=LISTEN_S)
+        if message is None:
+            await pubsub.ping()
+            message = await pubsub.get_message(timeout=LISTEN_S)
+        if message is not None and message["type"] == "message":
+            self._rung.add(int(message["data"]))
+            self._ring.set()
+        return message is not None
+
+    async def close(self) -> None:
+        for ear in self._ears:
+            ear.cancel()
+        await asyncio.gather(*self._ears, return_exceptions=True)
+        self._ears = []

@@ -1,0 +1,290 @@
+"""One private Valkey or Redis on a free port of the loopback interface.
+
+A private cluster of three masters without replicas.
+
+A private primary with one replica, watched by one sentinel.
+
+Private servers for tests and demos, without root: they end with the process that starts them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from types import TracebackType
+from urllib.parse import quote
+
+from heatsink.stores.embedded import MissingServer, end, find_server, free_port, start_tied
+
+HOST = "127.0.0.1"
+START_S = 30.0
+START_ATTEMPTS = 3
+LOOK_S = 0.005
+NO_DISK = {"save": "", "appendonly": "no"}
+
+
+class RedisServer:
+    """`with RedisServer() as server: …(server.url)`. Everything it keeps is gone afterwards.
+
+    `options` are lines of its configuration, `acl` lines of its ACL file (`user app on …`).
+    """
+
+    def __init__(
+        self,
+        append_only: bool = False,
+        password: str = "",
+        acl: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        mode: Sequence[str] = (),
+        clustered: bool = False,
+    ) -> None:
+        self.port, self.bus_port = free_port(), free_port()
+        self._clustered = clustered
+        self.password = password
+        self._folder = TemporaryDirectory(prefix="heatsink-redis-")
+        self._options = {**NO_DISK, **({"appendonly": "yes"} if append_only else {})}
+        self._options |= {"requirepass": password} if password else {}
+        self._options |= options or {}
+        self._acl = list(acl)
+        self._mode = list(mode)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def path(self) -> Path:
+        return Path(self._folder.name)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        secret = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{secret}{self.address}"
+
+    def url_for(self, user: str, password: str) -> str:
+        return f"redis://{quote(user, safe='')}:{quote(password, safe='')}@{self.address}"
+
+    def __enter__(self) -> RedisServer:
+        try:
+            self._start_somewhere()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start_somewhere(self) -> None:
+        """On other ports if somebody else was faster to take these."""
+        find_server()
+        for _ in range(START_ATTEMPTS - 1):
+            with suppress(MissingServer):
+                return self.start()
+            self.port, self.bus_port = free_port(), free_port()
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start it and wait until it answers. After `kill`, with what it had on disk."""
+        self.kill()
+        config = self.path / "server.conf"
+        config.write_text(self._configuration())
+        self._process = start_tied(self._command(config), self.path, self.path / "log")
+        self._wait_for_answer()
+
+    def _command(self, config: Path) -> list[str | Path]:
+        """Tests override it to start the server under an observer."""
+        return [find_server(), config, *self._mode]
+
+    def _configuration(self) -> str:
+        lines = {"bind": HOST, "port": str(self.port), "dir": str(self.path), **self._options}
+        if self._clustered:
+            lines |= {"cluster-enabled": "yes", "cluster-port": str(self.bus_port)}
+        if self._acl:
+            (self.path / "users.acl").write_text("\n".join(self._acl) + "\n")
+            lines["aclfile"] = str(self.path / "users.acl")
+        return "".join(f'{name} "{value}"\n' for name, value in lines.items())
+
+    def _wait_for_answer(self) -> None:
+        assert self._process is not None
+        deadline_s = monotonic() + START_S
+        while not self.answers():
+            if self._process.poll() is not None or monotonic() > deadline_s:
+                said = (self.path / "log").read_text(errors="replace")[-500:]
+                raise MissingServer(f"the server did not start: {said}")
+            sleep(LOOK_S)
+
+    def answers(self) -> bool:
+        try:
+            return self.command("PING").startswith(("PONG", "NOAUTH"))
+        except OSError:
+            return False
+
+    def command(self, *words: str) -> str:
+        """Send one command without blanks in its words; the raw answer, without its first sign."""
+        with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
+            if self.password and not self._acl:
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                connection.recv(100)
+            connection.sendall(" ".join(words).encode() + b"\r\n")
+            return connection.recv(65_536).decode(errors="replace")[1:].strip()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Frozen: it accepts connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+    def restart_empty(self) -> None:
+        """kill -9, lose the disk, start again on the same port."""
+        self.kill()
+        for kept in self.path.iterdir():
+            shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
+        self.start()
+
+
+MASTERS = 3
+SLOTS = 16_384
+READY_S = 60.0
+SETTLE_LOOK_S = 0.05
+
+
+class RedisCluster:
+    """`with RedisCluster() as cluster: …(cluster.url)`. It takes two seconds to be ready."""
+
+    def __init__(self, acl: Sequence[str] = ()) -> None:
+        self.masters = [RedisServer(acl=acl, clustered=True) for _ in range(MASTERS)]
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://{self._addresses}"
+
+    @property
+    def _addresses(self) -> str:
+        return ",".join(master.address for master in self.masters)
+
+    def url_for(self, user: str, password: str) -> str:
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+        return f"redis+cluster://{login}@{self._addresses}"
+
+    def __enter__(self) -> RedisCluster:
+        try:
+            for master in self.masters:
+                master.__enter__()
+            self._share_slots()
+            self._introduce()
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for master in self.masters:
+            master.__exit__(kind, error, trace)
+
+    def _share_slots(self) -> None:
+        for n, master in enumerate(self.masters):
+            first, last = n * SLOTS // MASTERS, (n + 1) * SLOTS // MASTERS - 1
+            master.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+
+    def _introduce(self) -> None:
+        for master in self.masters[1:]:
+            ports = str(master.port), str(master.bus_port)
+            self.masters[0].command("CLUSTER", "MEET", HOST, *ports)
+
+    def _wait_until_ready(self) -> None:
+        deadline_s = monotonic() + READY_S
+        while not all(self._is_ready(master) for master in self.masters):
+            if monotonic() > deadline_s:
+                seen = [master.command("CLUSTER", "INFO") for master in self.masters]
+                raise MissingServer(f"the cluster did not become ready: {seen}")
+            sleep(SETTLE_LOOK_S)
+
+    def _is_ready(self, master: RedisServer) -> bool:
+        info = master.command("CLUSTER", "INFO")
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{MASTERS}" in info
+
+
+SERVICE = "news"
+
+
+class RedisSentinel:
+    """`with RedisSentinel() as group: …(group.url)`; kill `group.primary` to see a fail-over."""
+
+    def __init__(self) -> None:
+        self.primary = RedisServer(options={"repl-diskless-sync-delay": "0"})
+        self.replica = RedisServer(options={"replicaof": f"{HOST} {self.primary.port}"})
+        self.sentinel = RedisServer(mode=["--sentinel"])
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{self.sentinel.address}/{SERVICE}"
+
+    def __enter__(self) -> RedisSentinel:
+        try:
+            for server in (self.primary, self.replica, self.sentinel):
+                server.__enter__()
+            self._watch()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in (self.sentinel, self.replica, self.primary):
+            server.__exit__(kind, error, trace)
+
+    def _watch(self) -> None:
+        self.sentinel.command("SENTINEL", "MONITOR", SERVICE, HOST, str(self.primary.port), "1")
+        self.sentinel.command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "500")
+        self._wait_for("role:slave", "master_link_status:up")
+
+    def _wait_for(self, *signs: str) -> None:
+        deadline_s = monotonic() + READY_S
+        while not self._replica_is_known(*signs):
+            if monotonic() > deadline_s:
+                raise MissingServer("the replica did not join its primary")
+            sleep(SETTLE_LOOK_S)
+
+    def _replica_is_known(self, *signs: str) -> bool:
+        info = self.replica.command("INFO", "replication")
+        known = str(self.replica.port) in self.sentinel.command("SENTINEL", "REPLICAS", SERVICE)
+        return known and all(sign in info for sign in signs)
+
+
+__all__ = ["MissingServer", "RedisCluster", "RedisSentinel", "RedisServer"]

@@ -1,0 +1,217 @@
+"""Whether an author's posts are pushed or pulled: an epoch, as buckets are.
+
+The mode of a post is a function of its author and its id's time alone. It is kept as the layout of
+a key of its own in the registry, one bucket for push and two for pull, so the closed time makes
+everybody agree on it, and a flip neither loses a post nor shows it twice.
+
+What an author's posts cost, measured where it is known to all: in their log and in the homes.
+
+Posts a second: the ids of the last posts say when they were made, whoever made them. Home reads:
+a home's time to live tells when it was last looked at, so of some followers it is asked who looked
+since about the last post. Nothing is counted and nothing kept, but for a moment near.
+
+Whether somebody's next posts are pushed or pulled: looked at whenever they post.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from heatsink.errors import Retryable
+from heatsink.registry.decisions import PIN, SETTING, for_key
+from heatsink.registry.registry import Registry
+
+from .graph import FRESH_S, STALE_S, Graph
+from .policy import (
+    COST_SLACK,
+    PULLED,
+    PUSHED,
+    Author,
+    ModeLimits,
+    PostingCost,
+    TimelineSettings,
+    wanted_mode,
+)
+from .store import POSTS, Cache, HomeStore, PostLog
+
+PREFIX = "~mode/"
+PINNED = "pinned: "
+THRESHOLD = f"{SETTING}timelines.threshold"
+BUCKETS = {PUSHED: 1, PULLED: 2}
+
+
+class AuthorMode(NamedTuple):
+    """`since_ms` is the time of the first post that it holds for."""
+
+    author: str
+    mode: str
+    reason: str
+    since_ms: int
+
+
+class Modes:
+    """`reach` renews the registry's view until it knows all epochs up to a time."""
+
+    def __init__(self, registry: Registry, reach: Callable[[int], Awaitable[None]]) -> None:
+        self._registry = registry
+        self._reach = reach
+
+    async def know(self, posts: Iterable[tuple[str, int]]) -> None:
+        """Make `at` exact for posts, each given by its author and its time."""
+        knows = self._registry.view.knows
+        unknown = [time_ms for author, time_ms in posts if not knows(PREFIX + author, time_ms)]
+        if unknown:
+            await self._reach(max(unknown))
+
+    def now(self, author: str) -> str:
+        """What is in force for the newest posts, as far as this process knows."""
+        return _mode(self._registry.view.layout(PREFIX + author).buckets)
+
+    def at(self, author: str, time_ms: int) -> str:
+        """The mode of a post. Exact for ids below this process's horizon."""
+        return _mode(self._registry.view.layout(PREFIX + author).epoch_at(time_ms).buckets)
+
+    def was_ever_pulled(self, author: str) -> bool:
+        return self._registry.view.layout(PREFIX + author).max_buckets > 1
+
+    def reason(self, author: str) -> str:
+        pin = self._registry.view.pins.get(PREFIX + author)
+        return pin.reason if pin else "few followers"
+
+    def since_ms(self, author: str) -> int:
+        """The time of the first post that the newest mode holds for; 0 if it always did."""
+        return self._registry.view.layout(PREFIX + author).epochs[-1].start_ms
+
+    def wanted(self, author: str) -> str | None:
+        """What was decided last; it takes effect a moment later."""
+        pin = self._registry.view.pins.get(PREFIX + author)
+        return _mode(pin.value or 1) if pin else None
+
+    def decided(self) -> list[AuthorMode]:
+        """Authors about whom something was decided, the latest first; all others are pushed."""
+        view = self._registry.view
+        found = []
+        for key, pin in view.pins.items():
+            if key.startswith(PREFIX):
+                epoch = view.layout(key).epochs[-1]
+                author = key.removeprefix(PREFIX)
+                found.append(AuthorMode(author, _mode(epoch.buckets), pin.reason, epoch.start_ms))
+        return sorted(found, key=lambda one: -one.since_ms)
+
+    def threshold(self, otherwise: int) -> int:
+        """Of followers: what an operator set for the whole deployment."""
+        pin = self._registry.view.pins.get(THRESHOLD)
+        return pin.value if pin and pin.value else otherwise
+
+    async def set_threshold(self, followers: int, reason: str) -> None:
+        await self._registry.publish([for_key(THRESHOLD, PIN, followers, reason)], term=None)
+
+    async def change(self, author: str, mode: str, reason: str) -> None:
+        decision = for_key(PREFIX + author, PIN, BUCKETS[mode], reason)
+        await self._registry.publish([decision], term=None)
+
+
+def _mode(buckets: int) -> str:
+    return PULLED if buckets > 1 else PUSHED
+
+
+LAST_POSTS, POSTS_MIN = 20, 10
+SAMPLE = 64
+READS_FRESH_S, READS_STALE_S = 5.0, 15.0
+POSTS_S_MAX = 10.0  # nobody posts more: with few followers there is nothing to measure
+
+
+class CostMeter:
+    def __init__(
+        self,
+        log: PostLog,
+        graph: Graph,
+        homes: HomeStore,
+        cache: Cache,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._graph = graph
+        self._homes = homes
+        self._cache = cache
+        self._now_ms = now_ms
+
+    async def cost(self, author: str, followers: int, costly_writes_s: float = 0.0) -> PostingCost:
+        """What may matter of it: where writes are too few to be costly, nobody looks at reads."""
+        if followers * POSTS_S_MAX < costly_writes_s:
+            return PostingCost(0.0, followers)
+        cost = PostingCost(await self.posts_s(author), followers)
+        if cost.writes_s <= costly_writes_s * COST_SLACK:
+            return cost
+        one_s: float | None = await self._cache.get(
+            f"~reads/{author}",
+            lambda: self._reads_s(author, 1 / cost.posts_s),
+            fresh_for=READS_FRESH_S,
+            stale_for=READS_STALE_S,
+        )
+        return cost._replace(reads_s=None if one_s is None else one_s * followers)
+
+    async def posts_s(self, author: str) -> float:
+        """Over the last posts and the time since; 0 until there are some."""
+        posts_s: float = await self._cache.get(
+            f"~rate/{author}", lambda: self._posts_s(author), fresh_for=FRESH_S, stale_for=STALE_S
+        )
+        return posts_s
+
+    async def _posts_s(self, author: str) -> float:
+        page = await self._log.page(POSTS + author, limit=LAST_POSTS)
+        if len(page.entries) < POSTS_MIN:
+            return 0.0
+        oldest_ms = self._log.scheme.time_ms(page.entries[-1].raw)
+        return len(page.entries) / max(self._now_ms() - oldest_ms, 1) * 1000
+
+    async def _reads_s(self, author: str, within_s: float) -> float | None:
+        """Looks of one follower a second: at least, since who looked twice counts once."""
+        users = await self._graph.some_followers(author, SAMPLE)
+        try:
+            ages_s = await self._homes.looked_at_s(users)
+        except Retryable:
+            return None  # a pulled post needs no homes: it must not fail without them
+        looked = sum(age_s is not None and age_s <= within_s for age_s in ages_s)
+        return looked / max(len(users), 1) / within_s
+
+
+class Choice:
+    def __init__(
+        self,
+        graph: Graph,
+        modes: Modes,
+        meter: CostMeter,
+        settings: TimelineSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._graph = graph
+        self._modes = modes
+        self._meter = meter
+        self._settings = settings
+        self._now_ms = now_ms
+
+    async def renew(self, author: str) -> None:
+        if self._modes.reason(author).startswith(PINNED):
+            return
+        limits, followers = self._limits(), await self._graph.follower_count(author)
+        cost = PostingCost(0.0, followers)
+        if followers < limits.threshold:  # else the number alone decides
+            cost = await self._meter.cost(author, followers, limits.costly_writes_s)
+        if change := wanted_mode(self._author(author, cost), limits):
+            await self._modes.change(author, *change)
+
+    async def explain(self, author: str) -> str:
+        cost = await self._meter.cost(author, await self._graph.follower_count(author))
+        return f"{self._modes.now(author)}: {self._modes.reason(author)} (now {cost})"
+
+    def _author(self, name: str, cost: PostingCost) -> Author:
+        modes = self._modes
+        held_s = (self._now_ms() - modes.since_ms(name)) / 1000
+        return Author(modes.wanted(name) or PUSHED, modes.reason(name), held_s, cost)
+
+    def _limits(self) -> ModeLimits:
+        settings = self._settings
+        threshold = self._modes.threshold(settings.threshold)
+        return ModeLimits(threshold, settings.costly_writes_s, settings.costly_ratio)

@@ -1,0 +1,122 @@
+"""What timelines need from others: logs, counters, homes, a queue, a cache."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from heatsink.primitives.ids import IdScheme
+
+POSTS = "~posts/"
+HOME_MAX = 800
+HOME_SLOTS = 64
+
+
+class HomeEntry(msgspec.Struct, frozen=True, order=True):
+    """A post that was pushed into somebody's home.
+
+    Entries are ordered by id, then by author: several authors may use one id. `raw` sorts as ids
+    do, and names sort alike as text and as UTF-8.
+    """
+
+    raw: bytes
+    author: str
+
+
+class HomeStore(Protocol):
+    """Home timelines: caches of what was pushed, that may be lost and are then made anew."""
+
+    async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
+        """Add to the homes of users of one slot. Said twice, it is there once."""
+
+    async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
+        """Entries below one, the newest first. None if the home was never built, or was lost."""
+
+    async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
+        """Add entries to each home; with `built`, it counts as whole from now on."""
+
+    async def drop(self, user: str, author: str) -> None:
+        """Remove an author's entries; the home counts as whole no longer, so others may fill it."""
+
+    async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
+        """How long ago each home was last read, or made; None if there is none."""
+
+
+class Stored(Protocol):
+    """A row of a log."""
+
+    @property
+    def raw(self) -> bytes: ...
+
+    @property
+    def id(self) -> Any: ...
+
+
+class StoredEntry(Stored, Protocol):
+    @property
+    def body(self) -> bytes: ...
+
+
+class StoredPage(Protocol):
+    @property
+    def entries(self) -> Sequence[StoredEntry]: ...
+
+    @property
+    def cursor(self) -> str | None: ...
+
+
+class PostLog(Protocol):
+    """Logs by key, as `heatsink.spread.log.Log` has them."""
+
+    @property
+    def scheme(self) -> IdScheme: ...
+
+    async def append(self, key: str, body: bytes, *, id: Any = None) -> Stored: ...
+
+    async def page(
+        self,
+        key: str,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Literal["newest", "oldest"] = "newest",
+        before: Any = None,
+    ) -> StoredPage: ...
+
+    async def get(self, key: str, id: Any) -> StoredEntry | None: ...
+
+    async def delete(self, key: str, id: Any) -> Any: ...
+
+
+class Counts(Protocol):
+    async def add(self, key: str, amount: int, *, token: Any) -> Any: ...
+
+    async def value(self, key: str) -> int: ...
+
+
+class Cache(Protocol):
+    async def get(
+        self,
+        key: str,
+        load: Callable[[], Awaitable[Any]],
+        *,
+        fresh_for: float,
+        stale_for: float,
+    ) -> Any: ...
+
+    def forget(self, key: str) -> Any: ...
+
+
+class FanOut(Protocol):
+    """Hands the push of one post to the queue, once for each post; returns the batch's id."""
+
+    async def __call__(self, author: str, post: str, items: AsyncIterable[Any]) -> str: ...
+
+
+def slot_of(user: str) -> int:
+    """Users of one slot are pushed to together."""
+    digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
+    return int.from_bytes(digest, "big") % HOME_SLOTS

@@ -1,0 +1,394 @@
+"""Timelines: post, follow, read home. Celebrities' posts are read where they are.
+
+The push itself: an action of the queue, whose items are a post and a group of followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from heatsink.errors import InvalidCursor, InvalidId, InvalidSetting
+from heatsink.primitives.checks import check_text, check_whole, each, shown
+from heatsink.primitives.keys import escape
+
+from .graph import Graph
+from .modes import PINNED, AuthorMode, Choice, Modes
+from .policy import FOLLOWERS_MAX, PULLED, PUSHED, TimelineSettings
+from .store import (
+    HOME_MAX,
+    HOME_SLOTS,
+    POSTS,
+    Cache,
+    FanOut,
+    HomeEntry,
+    HomeStore,
+    PostLog,
+    slot_of,
+)
+
+NAME_MAX = 256
+NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
+LIMIT_MAX = 200
+PUSH_TOGETHER = 500
+BACK_FILL = 100
+FOLLOW_TOGETHER = 500
+Result = TypeVar("Result")
+SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
+
+
+@dataclass(frozen=True)
+class Post:
+    """A post. `batch` is the bulk batch that pushes it, "" if it is pulled."""
+
+    id: Any
+    author: str
+    body: bytes
+    mode: str
+    batch: str = ""
+
+
+@dataclass(frozen=True)
+class HomePage:
+    """Posts, the newest first. `cursor` goes on where they end; None after the last page."""
+
+    posts: list[Post]
+    cursor: str | None
+
+
+class Timelines:
+    """`hs.timelines`: who follows whom, and what they see."""
+
+    def __init__(
+        self,
+        log: PostLog,
+        graph: Graph,
+        homes: HomeStore,
+        modes: Modes,
+        choice: Choice,
+        cache: Cache,
+        fan_out: FanOut,
+        settings: TimelineSettings,
+    ) -> None:
+        self._log = log
+        self._graph = graph
+        self._homes = homes
+        self._modes = modes
+        self._choice = choice
+        self._cache = cache
+        self._fan_out = fan_out
+        self._scheme = log.scheme
+        self._settings = settings
+
+    # -- following -------------------------------------------------------------------------
+
+    async def follow(self, user: str, author: str) -> bool:
+        """Whether it is new. The author's recent posts are in `user`'s home then."""
+        _check_pair(user, author)
+        return bool(await self._follow_together([(user, author)]))
+
+    async def follow_many(
+        self, pairs: Iterable[tuple[str, str]] | AsyncIterable[tuple[str, str]]
+    ) -> int:
+        """How many are new. `pairs` are (user, author), for example a graph to bring along.
+
+        After an error some have followed; to begin again from the first pair is safe.
+        """
+        new, number, some = 0, 0, []
+        async for pair in each("pairs", pairs):
+            some.append(_pair(pair, number))
+            number += 1
+            if len(some) == FOLLOW_TOGETHER:
+                new += await self._follow_together(some)
+                some = []
+        return new + await self._follow_together(some)
+
+    async def _follow_together(self, pairs: list[tuple[str, str]]) -> int:
+        """The posts to fill homes with are read after the last of them follows: none is missed."""
+        are_new = await _all(self._graph.follow(*pair) for pair in pairs)
+        authors = sorted({author for _, author in pairs})
+        recent = await _all(self._recent_pushed(author, BACK_FILL) for author in authors)
+        for author, entries in zip(authors, recent, strict=True):
+            users = [user for user, followed in pairs if followed == author]
+            await self._homes.fill(users, entries, False)
+        return sum(are_new)
+
+    async def unfollow(self, user: str, author: str) -> bool:
+        """Whether it is new. What the author's posts have displaced comes back."""
+        _check_pair(user, author)
+        is_new = await self._graph.unfollow(user, author)
+        await self._homes.drop(user, author)
+        return is_new
+
+    async def followers(self, author: str) -> int:
+        """How many follow an author."""
+        return await self._graph.follower_count(_check_name("author", author))
+
+    async def following(self, user: str) -> list[str]:
+        """Whom a user follows, in the order of their names."""
+        return sorted(await self._graph.following(_check_name("user", user)))
+
+    def authors(self) -> list[AuthorMode]:
+        """Those about whom something was decided, the latest first; all others are pushed."""
+        return self._modes.decided()
+
+    # -- posting ---------------------------------------------------------------------------
+
+    async def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
+        """Acknowledged when it is stored, and its push, if it is pushed, is on the queue.
+
+        Posting again with the same id is the same post.
+        """
+        _check_name("author", author)
+        await self._choice.renew(author)
+        stored = await self._log.append(POSTS + author, body, id=id)
+        self._cache.forget(POSTS + author)
+        mode = self._modes.at(author, self._scheme.time_ms(stored.raw))
+        batch = ""
+        if mode == PUSHED:
+            items = self._push_items(author, stored.raw)
+            batch = await self._fan_out(author, stored.raw.hex(), items)
+        return Post(stored.id, author, body, mode, batch)
+
+    async def delete(self, author: str, id: Any) -> bool:
+        """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
+        found = await self._log.delete(POSTS + _check_name("author", author), id)
+        self._cache.forget(POSTS + author)
+        self._cache.forget(_post_key(author, self._scheme.raw(id)))
+        return bool(found)
+
+    async def pin(self, author: str, mode: str, *, reason: str) -> None:
+        """Push or pull from now on, whatever the number of followers says."""
+        _check_name("author", author)
+        if mode not in (PUSHED, PULLED):
+            raise InvalidSetting(f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}")
+        await self._modes.change(author, mode, f"{PINNED}{check_text('reason', reason, 400)}")
+
+    async def set_threshold(self, followers: int, *, reason: str) -> None:
+        """Authors with so many followers are pulled from now on, in every process."""
+        check_whole("followers", followers, 1, FOLLOWERS_MAX)
+        await self._modes.set_threshold(followers, check_text("reason", reason, 400))
+
+    async def unpin(self, author: str) -> None:
+        """Let the policy decide again."""
+        mode = self._modes.now(_check_name("author", author))
+        await self._modes.change(author, mode, "unpinned: followers and cost decide")
+
+    async def explain(self, author: str) -> str:
+        """Why an author's posts are pushed or pulled, and what pushing them costs now."""
+        return await self._choice.explain(_check_name("author", author))
+
+    async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
+        """Followers in groups that one call can serve."""
+        groups: dict[int, list[str]] = {slot: [] for slot in range(HOME_SLOTS)}
+        async for follower in self._graph.followers(author):
+            group = groups[slot_of(follower)]
+            group.append(follower)
+            if len(group) == PUSH_TOGETHER:
+                yield [author, raw, group.copy()]
+                group.clear()
+        for group in groups.values():
+            if group:
+                yield [author, raw, group]
+
+    # -- reading ---------------------------------------------------------------------------
+
+    async def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
+        """The newest posts of everybody that `user` follows, in the order of their ids.
+
+        Posts of several authors may share an id: they come in the order of their authors' names.
+        """
+        _check_name("user", user)
+        check_whole("limit", limit, 1, LIMIT_MAX)
+        below = self._read_cursor(cursor)
+        following = await self._graph.following(user)
+        posts: list[Post] = []
+        while len(posts) < limit:
+            wanted = limit - len(posts)
+            entries = await self._newest(user, following, below, wanted)
+            if not entries:
+                return HomePage(posts, None)
+            below = entries[-1]
+            posts += [post for post in await self._posts(entries) if post is not None]
+            if len(entries) < wanted:
+                return HomePage(posts, None)
+        return HomePage(posts, _cursor(below) if below else None)
+
+    def _read_cursor(self, cursor: str | None) -> HomeEntry | None:
+        if cursor is None:
+            return None
+        with suppress(ValueError, TypeError, InvalidSetting, InvalidId):
+            data, length = bytes.fromhex(cursor), len(self._scheme.first_raw(0))
+            entry = HomeEntry(data[:length], _check_name("author", data[length:].decode()))
+            is_an_id = self._scheme.raw(self._scheme.value(entry.raw)) == entry.raw
+            if is_an_id and _cursor(entry) == cursor:
+                return entry
+        raise InvalidCursor("cursor was not made by home(): pass what the last page had")
+
+    async def _newest(
+        self, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        """What was pushed here and what is pulled now, merged; each post once."""
+        followed = frozenset(following)
+        pulled = sorted(author for author in followed if self._modes.was_ever_pulled(author))
+        pushed, *celebrities = await asyncio.gather(
+            self._pushed(user, followed, below, limit),
+            *(self._pulled(author, below, limit) for author in pulled),
+        )
+        found = {*pushed, *(entry for entries in celebrities for entry in entries)}
+        return sorted(found, reverse=True)[:limit]
+
+    async def _pushed(
+        self, user: str, followed: frozenset[str], below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        """Of those followed now: pushes may still arrive from others."""
+        found: list[HomeEntry] = []
+        while len(found) < limit:
+            page = await self._homes.page(user, below, limit)
+            if page is None:
+                await self._rebuild(user)
+                page = await self._homes.page(user, below, limit) or []
+            found += [entry for entry in page if entry.author in followed]
+            if len(page) < limit:
+                break
+            below = page[-1]
+        return found[:limit]
+
+    async def _rebuild(self, user: str) -> None:
+        """From the authors' own logs, which hold everything. Whom another process has just begun
+        to follow must not be left out: the home counts as whole then."""
+        followed = await self._graph.load_following(user)
+        each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
+        recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in sorted(followed)))
+        entries = sorted((e for some in recent for e in some), reverse=True)[:HOME_MAX]
+        await self._homes.fill([user], entries, True)
+
+    async def _recent_pushed(self, author: str, limit: int) -> list[HomeEntry]:
+        return await self._in_mode(PUSHED, await self._load_posts(author, None, limit))
+
+    async def _pulled(self, author: str, below: HomeEntry | None, limit: int) -> list[HomeEntry]:
+        found: list[HomeEntry] = []
+        for _ in range(SCAN_PAGES):
+            entries = await self._author_page(author, below, limit)
+            found += await self._in_mode(PULLED, entries)
+            if len(found) >= limit or len(entries) < limit:
+                break
+            below = entries[-1]
+        return found[:limit]
+
+    async def _author_page(
+        self, author: str, below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
+        settings = self._settings
+        newest: list[HomeEntry] = await self._cache.get(
+            POSTS + author,
+            lambda: self._load_posts(author, None, LIMIT_MAX),
+            fresh_for=settings.fresh_for,
+            stale_for=settings.stale_for,
+        )
+        found = [entry for entry in newest if below is None or entry < below][:limit]
+        if len(found) == limit or len(newest) < LIMIT_MAX:
+            return found
+        return await self._load_posts(author, below, limit)
+
+    async def _load_posts(
+        self, author: str, below: HomeEntry | None, limit: int
+    ) -> list[HomeEntry]:
+        key, before = POSTS + author, None if below is None else self._scheme.value(below.raw)
+        load = self._log.page(key, limit=limit, before=before)
+        if below is None or author >= below.author:
+            return [HomeEntry(entry.raw, author) for entry in (await load).entries]
+        # A post with the very id of `below` comes after it, and `before` leaves it out.
+        same, page = await asyncio.gather(self._log.get(key, before), load)
+        entries = [*([same] if same else []), *page.entries]
+        return [HomeEntry(entry.raw, author) for entry in entries[:limit]]
+
+    async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
+        """Others may have posted under a mode that this process has not heard of yet."""
+        time_ms = self._scheme.time_ms
+        await self._modes.know((entry.author, time_ms(entry.raw)) for entry in newest_first)
+        return [entry for entry in newest_first if self._mode_of(entry) == mode]
+
+    def _mode_of(self, entry: HomeEntry) -> str:
+        return self._modes.at(entry.author, self._scheme.time_ms(entry.raw))
+
+    async def _posts(self, entries: list[HomeEntry]) -> list[Post | None]:
+        return list(await asyncio.gather(*map(self._post, entries)))
+
+    async def _post(self, entry: HomeEntry) -> Post | None:
+        """Posts never change, but others delete them: they are looked at anew as pages are."""
+        id = self._scheme.value(entry.raw)
+
+        async def load() -> bytes | None:
+            stored = await self._log.get(POSTS + entry.author, id)
+            return stored.body if stored else None
+
+        settings = self._settings
+        body: bytes | None = await self._cache.get(
+            _post_key(entry.author, entry.raw),
+            load,
+            fresh_for=settings.fresh_for,
+            stale_for=settings.stale_for,
+        )
+        if body is None:
+            return None
+        return Post(id, entry.author, body, self._mode_of(entry))
+
+
+async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
+    """All of them end, also when one fails: nothing goes on behind the caller's back."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return cast("list[Result]", done)
+
+
+def _cursor(entry: HomeEntry) -> str:
+    return (entry.raw + entry.author.encode()).hex()
+
+
+def _post_key(author: str, raw: bytes) -> str:
+    return f"~post/{raw.hex()}/{author}"
+
+
+def _check_name(field: str, value: object) -> str:
+    name = check_text(field, value, NAME_MAX)
+    if "\0" in name:
+        raise InvalidSetting(f"{field} must not contain NUL (\\0)")
+    if (size := len(escape(name).encode())) > NAME_BYTES_MAX:
+        raise InvalidSetting(f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit")
+    return name
+
+
+def _check_pair(user: str, author: str) -> None:
+    _check_name("user", user)
+    if _check_name("author", author) == user:
+        raise InvalidSetting("author must be somebody else than user")
+
+
+def _pair(pair: object, number: int) -> tuple[str, str]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InvalidSetting(f"pairs[{number}] must be a (user, author), not {shown(pair)}")
+    user, author = pair
+    try:
+        _check_pair(user, author)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"pairs[{number}]: {error}") from None
+    return user, author
+
+
+FAN_OUT = "heatsink.fanout"
+PRIORITY = -10  # an author's pushes come after their own other batches
+
+
+def push_handler(homes: HomeStore) -> Callable[[Any, Any], Awaitable[None]]:
+    async def push(item: Any, _: Any) -> None:
+        author, raw, users = item
+        await homes.push(users, HomeEntry(raw, author))
+
+    return push

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from heatsink.coordinator.lease import Lease
+from heatsink.coordinator.loops import TURNS_MAX, ControlLoop, Coordinator
+from heatsink.errors import HeatsinkError, Throttled, Unavailable
+from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.registry.decisions import BUCKETS, Decision, Meta, for_key
+from heatsink.registry.registry import Registry
+from heatsink.stores.memory.data import MemoryRegistry
+from heatsink.testing import ManualClock
+
+FOUNDING = Meta(
+    closed_ms=0,
+    version=0,
+    term=0,
+    beat=0,
+    leader="",
+    incarnation="i",
+    seed=b"s",
+    id_scheme="uuid7",
+    secret=bytes(SECRET_BYTES),
+)
+
+
+class Threes:
+    """Decides three buckets for whatever it observes."""
+
+    def decide(self, observation: str) -> list[Decision]:
+        return [for_key(observation, BUCKETS, 3, "three is enough")] if observation else []
+
+
+async def coordinator(store: MemoryRegistry, name: str, clock: ManualClock) -> Coordinator:
+    registry = Registry(store, clock)
+    await registry.open(FOUNDING)
+    made = Coordinator(registry, Lease(store, name, clock), clock)
+
+    async def observe() -> str:
+        return "k"
+
+    made.loops.append(ControlLoop(observe, Threes(), made.publish))
+    return made
+
+
+async def test_the_leader_publishes_and_the_standby_does_not(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    leader, standby = await coordinator(store, "a", clock), await coordinator(store, "b", clock)
+    await leader.run_once()
+    await standby.run_once()
+    assert (leader.leads, standby.leads) == (True, False)
+    assert (await store.layout("k")).buckets == 3
+
+
+async def test_a_loop_publishes_nothing_when_nothing_is_decided() -> None:
+    published: list[Decision] = []
+
+    async def observe() -> str:
+        return ""
+
+    async def publish(decisions: list[Decision]) -> list[Decision]:
+        published.extend(decisions)
+        return decisions
+
+    assert await ControlLoop(observe, Threes(), publish).run_once() == []
+    assert published == []
+
+
+class Refusing:
+    """Observes a key once, and refuses so many times to publish what came of it."""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+        self.tried: list[list[str]] = []
+        self.seen = ["k"]
+        self.loop = ControlLoop(self.observe, Threes(), self.publish)
+
+    async def observe(self) -> str:
+        return self.seen.pop() if self.seen else ""
+
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        self.tried.append([decision.key for decision in decisions])
+        if len(self.tried) <= self.left:
+            raise Throttled("k")
+        return decisions
+
+    async def turn(self, times: int) -> None:
+        for _ in range(times):
+            with suppress(Throttled):
+                await self.loop.run_once()
+
+
+async def test_what_was_refused_is_published_at_the_next_turn_together_with_what_is_new() -> None:
+    stage = Refusing(refusals=2)
+    await stage.turn(2)
+    assert stage.loop.wanted("key:k", BUCKETS) == for_key("k", BUCKETS, 3, "three is enough")
+    stage.seen.append("other")
+    await stage.turn(3)
+    assert stage.loop.wanted("key:k", BUCKETS) is None
+    assert stage.tried == [["k"], ["k"], ["k", "other"]]
+
+
+async def test_what_is_refused_for_long_is_left_to_be_decided_again() -> None:
+    stage = Refusing(refusals=1_000)
+    await stage.turn(TURNS_MAX + 5)
+    assert len(stage.tried) == TURNS_MAX
+
+
+async def test_the_closed_time_stays_ahead_of_now_while_it_runs(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    running = asyncio.ensure_future((await coordinator(store, "a", clock)).run())
+    for _ in range(20):
+        await clock.advance(0.25)
+        ahead_ms = (await store.meta()).meta.closed_ms - clock.now_s() * 1000
+        assert 250 <= ahead_ms <= 500
+    running.cancel()
+
+
+async def test_losing_the_term_while_publishing_ends_the_reign(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    leader = await coordinator(store, "a", clock)
+    await leader._lease.hold()
+    await store.lead((await store.meta()).meta, "usurper", 0)
+    assert await leader.publish([for_key("k", BUCKETS, 9, "late")]) == []
+    assert not leader.leads
+    assert (await store.layout("k")).buckets == 1
+
+
+async def test_an_error_is_told_and_the_next_turn_comes(clock: ManualClock) -> None:
+    store = MemoryRegistry(clock)
+    made = await coordinator(store, "a", clock)
+    outcomes: list[HeatsinkError | None] = []
+    made._on_turn = lambda error, _: outcomes.append(error)
+    turns = 0
+
+    class Failing:
+        async def run_once(self) -> list[Decision]:
+            nonlocal turns
+            turns += 1
+            raise Unavailable("not now")
+
+    made.loops[:] = [Failing()]
+    running = asyncio.ensure_future(made.run())
+    await clock.advance(1.0)
+    running.cancel()
+    assert turns >= 3
+    assert [str(error) for error in outcomes] == ["not now"] * turns
+
+
+@pytest.mark.parametrize("name", ["a"])
+async def test_closing_gives_the_lease_back(clock: ManualClock, name: str) -> None:
+    store = MemoryRegistry(clock)
+    leader = await coordinator(store, name, clock)
+    await leader.run_once()
+    await leader.close()
+    assert (await store.meta()).meta.leader == ""

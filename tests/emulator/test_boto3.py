@@ -1,0 +1,52 @@
+"""What an unmodified SDK makes of being throttled by our engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from mypy_boto3_dynamodb import DynamoDBClient
+
+from heatsink.emulator.settings import EngineSettings
+
+from .contract.conftest import client_of
+from .contract.engines import ours
+
+SLOW = EngineSettings(port=0, write_limit=0.001, read_limit=0.001)
+KEY: Any = {"pk": {"S": "hot"}}
+ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/things"
+
+
+def make_table(client: DynamoDBClient) -> None:
+    client.create_table(
+        TableName="things",
+        AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+def throttled(call: Any, **request: Any) -> dict[str, Any]:
+    call(TableName="things", **request)
+    with pytest.raises(ClientError) as caught:
+        call(TableName="things", **request)
+    response: Any = caught.value.response
+    return {"code": response["Error"]["Code"], **response}
+
+
+def test_the_sdk_sees_which_limit_it_was() -> None:
+    with ours(SLOW) as url:
+        client = client_of(url)
+        make_table(client)
+        write = throttled(client.put_item, Item=KEY)
+        read = throttled(client.get_item, Key=KEY, ConsistentRead=True)
+        client.close()
+    assert write["code"] == "ThrottlingException"
+    assert write["throttlingReasons"] == [
+        {"reason": "TableWriteKeyRangeThroughputExceeded", "resource": ARN}
+    ]
+    assert read["code"] == "ProvisionedThroughputExceededException"
+    assert read["ThrottlingReasons"] == [
+        {"reason": "TableReadKeyRangeThroughputExceeded", "resource": ARN}
+    ]

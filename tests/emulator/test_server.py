@@ -1,0 +1,258 @@
+"""HTTP: keep-alive, requests in pieces, what is refused, latency."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf, nan
+from urllib.parse import urlsplit
+
+import pytest
+
+from heatsink.emulator.engine import TEND_S
+from heatsink.emulator.server import TEND_AGAIN_S, running_engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.emulator.table import Adaptation
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.connections import ConnectionLimits
+from heatsink.stores.dynamodb import make_table
+from heatsink.stores.dynamodb.address import parse
+from heatsink.testing import ManualClock
+
+LIST = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.ListTables\r\n"
+ANY_PORT = EngineSettings(port=0)
+
+
+def request(body: bytes = b"{}", head: bytes = LIST) -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+class Wire:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, bytes]:
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def ended(self) -> bool:
+        return await self._reader.read() == b""
+
+
+async def connect(url: str) -> Wire:
+    parts = urlsplit(url)
+    return Wire(*await asyncio.open_connection(parts.hostname, parts.port))
+
+
+async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        for byte in request():
+            wire.writer.write(bytes([byte]))
+            await wire.writer.drain()
+        wire.writer.write(request() + request())
+        for _ in range(3):
+            assert await wire.answer() == (200, b'{"TableNames":[]}')
+        wire.writer.close()
+
+
+async def test_what_is_not_the_protocol_is_refused() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(b"GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await wire.answer())[0] == 404
+        wire.writer.write(request(b"{not json"))
+        status, body = await wire.answer()
+        assert status == 400
+        assert b"SerializationException" in body
+        wire.writer.write(request(head=LIST.replace(b"ListTables", b"Nonsense")))
+        status, body = await wire.answer()
+        assert b"UnknownOperationException" in body
+        wire.writer.write(request(b'{"NoSuchField":1}'))
+        status, body = await wire.answer()
+        assert b"ValidationException" in body
+        assert b"NoSuchField" in body
+        wire.writer.write(b"nonsense\r\n\r\n")
+        assert (await wire.answer())[0] == 400
+        assert await wire.ended()
+        wire.writer.close()
+
+
+async def test_a_browser_gets_no_permission_to_cross_origins() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        asked = b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+        wire.writer.write(asked % b"")
+        assert (await wire.answer())[0] == 404
+        wire.writer.write(asked % b"Origin: http://evil.example\r\n")
+        assert (await wire.answer())[0] == 403
+        wire.writer.close()
+
+
+async def test_a_request_that_is_too_large_ends_the_connection() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(LIST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 17_000_000)
+        assert (await wire.answer())[0] == 413
+        wire.writer.close()
+
+
+async def test_answers_come_after_the_latency(clock: ManualClock) -> None:
+    async with running_engine(EngineSettings(port=0, latency_s=0.5), clock) as url:
+        wire = await connect(url)
+        wire.writer.write(request() + request())
+        answer = asyncio.ensure_future(wire.answer())
+        while not answer.done():
+            await clock.advance(0.1)
+        assert clock.monotonic_s() >= 0.5
+        await wire.answer()
+        wire.writer.close()
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        port = urlsplit(url).port
+        assert port is not None
+        with pytest.raises(InvalidSetting, match=str(port)):
+            async with running_engine(EngineSettings(port=port), SystemClock()):
+                pass
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"write_limit": 0},
+        {"read_limit": inf},
+        {"partitions": 0},
+        {"partitions": 10**9},
+        {"burst_s": -1},
+        {"latency_s": nan},
+        {"port": 70_000},
+    ],
+)
+def test_wrong_settings_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+        EngineSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_browser_gets_the_page_and_the_figures_and_nothing_else() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        for path, status, part in (
+            (b"/", 200, b"<title>Partitions"),
+            (b"/?x=1", 200, b"<title>Partitions"),
+            (b"/page.js", 200, b"fetch("),
+            (b"/partitions", 200, b"[]"),
+            (b"/../settings.py", 404, b"X-Amz-Target"),
+        ):
+            wire.writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+            answered, body = await wire.answer()
+            assert answered == status
+            assert part in body
+        wire.writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        assert (await wire.answer())[0] == 404
+        wire.writer.close()
+
+
+async def test_a_mistake_in_tending_is_told_with_its_place_and_costs_one_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, tended = ManualClock(), list[Adaptation]()
+
+    def tend(adaptation: Adaptation) -> None:
+        tended.append(adaptation)
+        if len(tended) == 1:
+            raise ZeroDivisionError("of the first table")
+
+    async with running_engine(ANY_PORT, clock) as url:
+        for name in ("first", "second"):
+            await make_table(parse(name, {"endpoint": url}), clock)
+        monkeypatch.setattr(Adaptation, "tend", tend)
+        await clock.advance(TEND_S)
+        assert len(set(tended)) == 2, "the other table is tended all the same"
+        (told,) = caplog.records
+        assert told.levelname == "ERROR"
+        assert "in tend" in caplog.text
+        assert "ZeroDivisionError: of the first table" in caplog.text
+        assert "while the partitions of table 'first' were tended" in caplog.text
+        for seconds in (TEND_AGAIN_S, TEND_S):
+            before = len(tended)
+            await clock.advance(seconds)
+            assert len(tended) == before + 2, "it goes on"
+    assert len(caplog.records) == 1
+
+
+def bounded(**limits: float) -> EngineSettings:
+    return EngineSettings(port=0, connections=ConnectionLimits(**limits))  # type: ignore[arg-type]
+
+
+async def test_a_head_that_comes_too_slowly_is_refused() -> None:
+    async with running_engine(bounded(header_s=0.05), SystemClock()) as url:
+        wire, silent = await connect(url), await connect(url)
+        wire.writer.write(LIST)
+        status, body = await wire.answer()
+        assert (status, body) == (408, b'{"message":"the request\'s head took longer than 0.05 s"}')
+        assert await wire.ended()
+        assert await silent.ended()
+        kept = await connect(url)
+        for _ in range(3):
+            kept.writer.write(request())
+            assert (await kept.answer())[0] == 200
+        kept.writer.write(LIST)
+        assert (await kept.answer())[0] == 408, "also after requests that came in time"
+        for each in (wire, silent, kept):
+            each.writer.close()
+
+
+async def test_an_idle_connection_is_closed_and_one_whose_answer_is_due_is_not() -> None:
+    limits = ConnectionLimits(idle_s=0.05)
+    settings = EngineSettings(port=0, latency_s=0.3, connections=limits)
+    async with running_engine(settings, SystemClock()) as url:
+        wire, half = await connect(url), await connect(url)
+        wire.writer.write(request())
+        half.writer.write(LIST + b"Content-Length: 9\r\n\r\nhalf a ")
+        assert await half.ended(), "a body that does not go on"
+        assert (await wire.answer())[0] == 200
+        assert await wire.ended()
+        wire.writer.close()
+        half.writer.close()
+
+
+async def test_of_too_many_connections_those_that_ask_for_nothing_are_closed_first() -> None:
+    async with running_engine(bounded(connections=3), SystemClock()) as url:
+        wires = [await connect(url) for _ in range(3)]
+        for wire in wires[:2]:
+            wire.writer.write(request())
+            await wire.answer()
+        wires[2].writer.write(LIST)
+        wires.append(await connect(url))
+        assert await wires[2].ended()
+        for wire in (wires[0], wires[1], wires[3]):
+            wire.writer.write(request())
+            assert (await wire.answer())[0] == 200
+        for wire in wires:
+            wire.writer.close()
+
+
+async def test_a_large_body_beside_a_small_head_is_taken() -> None:
+    async with running_engine(bounded(header_bytes=300), SystemClock()) as url:
+        wire = await connect(url)
+        for _ in range(2):
+            wire.writer.write(request(b'{"Limit": %s7}' % (b" " * 100_000)))
+            assert (await wire.answer())[0] == 200
+        wire.writer.write(request(head=LIST + b"X: " + b"y" * 700 + b"\r\n"))
+        assert (await wire.answer())[0] == 431
+        wire.writer.close()
+
+
+async def test_the_same_host_is_refused_with_the_same_words_as_by_serve() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(request(head=LIST.replace(b"localhost", b"rebound.example:8322")))
+        status, body = await wire.answer()
+        assert status == 421
+        said = "this server does not answer to the host 'rebound.example:8322': see --allow-host"
+        assert body == b'{"message":"%s"}' % said.encode()
+        wire.writer.close()

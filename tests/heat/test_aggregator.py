@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatsink.heat.fleet import Aggregator
+from heatsink.heat.heat import Heat, Report, WindowHeat
+
+
+def report(server: str, window: int, writes: int, elapsed_s: float = 1.0, key: str = "k") -> Report:
+    keys = {key: Heat(writes, writes)} if writes else {}
+    return Report(server, window, elapsed_s, elapsed_s >= 1, 5, keys)
+
+
+def complete(windows: list[WindowHeat]) -> list[WindowHeat]:
+    return [window for window in windows if window.complete]
+
+
+def test_the_fleets_rate_is_the_sum_of_all_servers() -> None:
+    """The seeds' blind spot: ten servers with 90 writes/s each are 900."""
+    aggregator = Aggregator(1.0)
+    for n in range(10):
+        aggregator.add(report(f"s{n}", 7, 90), now_s=8.0)
+    (window,) = complete(aggregator.take(8.5))
+    assert window.keys["k"].write_units_s == 900
+    assert aggregator.servers == 10
+
+
+def test_servers_that_did_not_list_a_key_bound_what_is_missing() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 90), 8.0)
+    aggregator.add(report("b", 7, 0), 8.0)
+    (window,) = complete(aggregator.take(8.5))
+    assert window.keys["k"].bound_s == 5
+    assert window.unreported_s == 10
+
+
+@given(st.permutations([0, 1, 2, 3] * 2))
+def test_repeats_and_order_change_nothing(order: list[int]) -> None:
+    aggregator = Aggregator(1.0)
+    for n in order:
+        aggregator.add(report(f"s{n}", 7, 100), 8.0)
+    (window,) = complete(aggregator.take(8.5))
+    assert window.keys["k"].write_units_s == 400
+
+
+def test_an_early_report_shows_at_once_and_is_replaced_by_the_final_one() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 800, elapsed_s=0.4), 7.4)
+    (early,) = [window for window in aggregator.take(7.4) if not window.complete]
+    assert early.keys["k"].write_units_s == 2_000
+    aggregator.add(report("a", 7, 2_100), 8.0)
+    aggregator.add(report("a", 7, 800, elapsed_s=0.4), 8.0)
+    (final,) = complete(aggregator.take(8.5))
+    assert final.keys["k"].write_units_s == 2_100
+
+
+def test_a_key_that_speeds_up_counts_by_its_latest_rate_while_the_window_runs() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.6), 7.6)
+    aggregator.add(report("a", 7, 800, elapsed_s=0.7), 7.7)
+    (early,) = [window for window in aggregator.take(7.7) if not window.complete]
+    assert early.keys["k"].write_units_s == pytest.approx(4_000)
+    aggregator.add(report("a", 7, 2_000), 8.0)
+    (final,) = complete(aggregator.take(8.5))
+    assert final.keys["k"].write_units_s == 2_000
+
+
+def test_early_reports_of_different_keys_do_not_replace_each_other() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.5, key="one"), 7.5)
+    aggregator.add(report("a", 7, 400, elapsed_s=0.6, key="other"), 7.6)
+    (early,) = [window for window in aggregator.take(7.6) if not window.complete]
+    assert set(early.keys) == {"one", "other"}
+
+
+def test_a_very_short_burst_is_not_blown_up() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 800, elapsed_s=0.01), 7.01)
+    (early,) = [window for window in aggregator.take(7.01) if not window.complete]
+    assert early.keys["k"].write_units_s == 3_200
+
+
+@pytest.mark.parametrize("window", [1, 20])
+def test_the_old_and_the_future_are_dropped(window: int) -> None:
+    aggregator = Aggregator(1.0)
+    assert not aggregator.add(report("a", window, 100), 10.0)
+
+
+def test_a_report_after_its_window_was_taken_is_dropped() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.take(9.5)
+    assert not aggregator.add(report("a", 8, 100), 9.6)
+    assert aggregator.add(report("a", 9, 100), 9.6)
+
+
+def test_silence_is_a_complete_window_so_that_keys_cool() -> None:
+    aggregator = Aggregator(1.0)
+    (window,) = aggregator.take(9.5)
+    assert (window.window, window.complete, window.keys) == (8, True, {})
+    assert aggregator.take(9.6) == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[-5]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[1e309]}}',
+        b'{"server":"a","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{"k":[9999999999999]}}',
+        b'{"server":"","window":1,"elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":1,"elapsed_s":0,"final":true,"unreported":0,"keys":{}}',
+        b'{"server":"a","window":"1","elapsed_s":1,"final":true,"unreported":0,"keys":{}}',
+    ],
+)
+def test_a_hostile_report_does_not_parse(hostile: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(hostile, type=Report)
+
+
+def test_a_window_whose_last_report_is_late_has_no_bound() -> None:
+    aggregator = Aggregator(1.0)
+    aggregator.add(report("a", 7, 90), 8.0)
+    aggregator.add(report("b", 7, 800, elapsed_s=0.4), 8.0)  # it raced, and no more was heard
+    (window,) = complete(aggregator.take(8.5))
+    assert window.unreported_s is None
+    assert window.keys["k"].bound_s is None
+    assert window.hottest(1).unreported_s is None
+    assert aggregator.add(report("b", 7, 900), 8.6) is False
+    for server in "ab":
+        aggregator.add(report(server, 8, 90), 9.0)
+    (window,) = complete(aggregator.take(9.5))
+    assert window.unreported_s == 10, "both have said all"
+
+
+def test_a_server_that_is_late_in_every_window_is_missed_in_every_window() -> None:
+    aggregator = Aggregator(1.0)
+    for number in range(10, 20):
+        aggregator.add(report("a", number, 90), number + 1.0)
+        bounds = [heat.unreported_s for heat in complete(aggregator.take(number + 1.5))]
+        assert bounds == ([5] if number == 10 else [None]), number
+        aggregator.add(report("late", number, 90), number + 1.6)
+
+
+def test_a_server_that_has_gone_is_missed_for_a_while_only() -> None:
+    aggregator, bounds = Aggregator(1.0), []
+    for server in "ab":
+        aggregator.add(report(server, 10, 90), 11.0)
+    for number in range(11, 20):
+        aggregator.add(report("a", number, 90), number + 1.0)
+        bounds += [heat.unreported_s for heat in complete(aggregator.take(number + 1.5))]
+    assert bounds == [10, None, None, None, None, None, 5, 5, 5, 5]
+
+
+def test_a_window_of_silence_has_no_bound() -> None:
+    aggregator = Aggregator(1.0)
+    (window,) = aggregator.take(8.5)
+    assert (window.complete, window.unreported_s) == (True, None)

@@ -1,0 +1,138 @@
+"""The document says what the server does, and strangers' requests never break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx import AsyncClient
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode, openapi
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from heatsink.server.api.openapi import document
+from heatsink.server.api.table import ROUTES
+from tests.processes import Served, serving
+
+FIXED = """
+POST /v1/conversations/{key}/messages
+GET /v1/conversations/{key}/messages
+GET /v1/conversations/{key}/messages/{id}
+POST /v1/counters/{key}
+GET /v1/counters/{key}
+POST /v1/timelines/{user}/follows
+POST /v1/follows
+POST /v1/timelines/{user}/posts
+GET /v1/timelines/{user}/home
+POST /v1/bulk/{name}
+GET /v1/bulk
+GET /v1/bulk/{name}
+GET /v1/bulk/{name}/failures
+POST /v1/bulk/{name}/cancel
+POST /v1/bulk/{name}/pause
+POST /v1/bulk/{name}/resume
+POST /v1/bulk/{name}/retry-failed
+GET /v1/timelines
+GET /v1/status
+GET /v1/heat
+GET /v1/keys/{key}
+PUT /v1/keys/{key}/pin
+DELETE /v1/keys/{key}/pin
+GET /v1/decisions
+GET /v1/queue-partitions
+PUT /v1/queue-partitions/{partition}/pin
+GET /v1/events
+GET /v1/recent
+GET /v1/reads
+GET /metrics
+GET /healthz
+GET /readyz
+"""
+
+
+def test_the_paths_are_those_that_clients_rely_on() -> None:
+    assert [route.label for route in ROUTES] == FIXED.split("\n")[1:-1]
+
+
+def test_every_route_is_in_the_document() -> None:
+    paths = document(ROUTES)["paths"]
+    described = {
+        f"{method.upper()} {path}" for path, methods in paths.items() for method in methods
+    }
+    assert described == {route.label for route in ROUTES}
+
+
+async def test_the_document_and_a_page_about_it_are_served(api: AsyncClient) -> None:
+    served = (await api.get("/openapi.json")).json()
+    assert served == document(ROUTES)
+    openapi.from_dict(served).validate()
+    page = await api.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+    for route in ROUTES:
+        assert f"{route.method} {route.path}" in page.text
+
+
+async def test_a_problems_type_leads_to_the_page(api: AsyncClient) -> None:
+    page = (await api.get("/docs")).text
+    for problem in (await api.get("/nope"), await api.get("/v1/counters/%00")):
+        anchor = problem.json()["type"].removeprefix("/docs#")
+        assert f'id="{anchor}"' in page
+
+
+EXAMPLES = 6
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served"), "--store", "memory://") as served:
+        yield served
+
+
+def operations() -> list[Any]:
+    results: Any = openapi.from_dict(document(ROUTES)).get_all_operations()
+    found = [each.ok() for each in results]
+    return [operation for operation in found if operation.path != "/v1/events"]
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
+def test_nothing_that_strangers_send_is_a_mistake_of_ours(
+    operation: Any, mode: GenerationMode, server: Served
+) -> None:
+    try:
+        cases = operation.as_strategy(generation_mode=mode)
+        cases.validate()
+    except Unsatisfiable:
+        pytest.skip("there is nothing to get wrong")
+
+    @seed(6)
+    @settings(
+        max_examples=EXAMPLES,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def send(case: Any) -> None:
+        case.call_and_validate(base_url=server.url, checks=CHECKS)
+
+    try:
+        send()
+    except Unsatisfiable:
+        pytest.skip("there is nothing to get wrong")
+    assert server.process.poll() is None

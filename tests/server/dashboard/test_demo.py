@@ -1,0 +1,144 @@
+"""The demo's page in a real browser: stepping, replaying, verdicts, and every act in every look."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Page, ViewportSize, expect
+
+from heatsink.lab.demo.acts import ACTS, NAMES
+from heatsink.lab.demo.traffic import TrafficPlan
+
+from .conftest import ROOT, SHOTS, Visit, expect_to_fit
+from .test_screenshots import DRAWN_MS
+
+pytestmark = pytest.mark.timeout(240)
+TITLES = [act.about(TrafficPlan(brief=True)).title for act in ACTS]
+VERDICT_MS = 60_000
+PHONE: ViewportSize = {"width": 390, "height": 844}
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+LOOKS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
+    "light": ("light", WIDE),
+    "dark": ("dark", WIDE),
+    "phone": ("light", PHONE),
+}
+DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
+POINTS = "#picture path.js-line, #picture .point path"
+
+
+@contextmanager
+def running_demo() -> Iterator[str]:
+    """`heatsink demo` as a process of its own; its address, as it says it."""
+    command = [sys.executable, "-m", "heatsink", "demo", "--brief", "--port", "0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split()[1]
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[str]:
+    """Several tests play in it, in any order."""
+    with running_demo() as url:
+        yield url
+
+
+@pytest.fixture
+def new_demo() -> Iterator[str]:
+    with running_demo() as url:
+        yield url
+
+
+def shows(page: Page, act: str, snapshots: int = 1) -> None:
+    """A page that is only beginning to load has no body yet."""
+    page.wait_for_function(
+        "([act, least]) => document.body?.dataset.act === act"
+        " && Number(document.body.dataset.snapshots) >= least",
+        arg=[act, snapshots],
+    )
+
+
+def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
+    page = visit(new_demo)
+    shows(page, "chat", 2)
+    expect(page.locator("h1")).to_contain_text("Act 1 of 5")
+    expect(page.locator("#story p")).to_have_count(3)
+    expect(page.locator("#look")).to_contain_text("Look at the red")
+    expect(page.get_by_role("button", name="← Previous")).to_be_disabled()
+    expect(page.get_by_role("button", name="Play the slow rise")).to_be_disabled()
+    page.wait_for_function(f"() => {DRAWN} >= 6")
+    page.get_by_role("button", name=f"Next: {TITLES[1]} →").click()
+    shows(page, "likes", 2)
+    expect(page).to_have_url(re.compile("#likes$"))
+    page.keyboard.press("ArrowRight")
+    shows(page, "product", 2)
+    page.get_by_role("button", name="Act 2: A like counter").click()
+    shows(page, "likes")
+    page.go_back()
+    shows(page, "product")
+    page.reload()
+    shows(page, "product", 2)
+
+
+def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: Visit) -> None:
+    page = visit(f"{demo}#product")
+    line = page.locator("#line")
+    expect(line).to_contain_text("loads with hs.reads against", timeout=VERDICT_MS)
+    said = line.text_content()
+    chart = page.locator("#picture .chart.tall").first
+    label, plot = chart.locator(".annotation-text").bounding_box(), chart.bounding_box()
+    assert label is not None
+    assert plot is not None
+    assert label["x"] < plot["x"] + plot["width"] / 4  # where no line runs
+    expect(page.locator("#findings li")).to_have_count(3)
+    expect(page.locator("#verdict.failed")).to_have_count(0)
+    page.keyboard.press("ArrowRight")
+    shows(page, "celebrity")
+    expect(page.locator("#verdict")).to_be_hidden()
+    page.keyboard.press("ArrowLeft")
+    shows(page, "product")
+    expect(line).to_have_text(said or "")
+    page.get_by_role("button", name="Play it again").click()
+    expect(page.locator("#verdict")).to_be_hidden()
+    shows(page, "product", 1)
+    expect(page.get_by_role("button", name="Play it again")).to_be_disabled()
+
+
+def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
+    page = visit(f"{demo}#likes")
+    shows(page, "likes", 2)
+    expect(page.get_by_text("the shards of one number", exact=True)).to_be_visible()
+    peak = page.get_by_text("at the peak: the shards of one number", exact=True)
+    expect(peak).to_be_visible(timeout=VERDICT_MS)
+
+
+def test_the_dashboard_is_a_click_away_and_leads_back(demo: str, visit: Visit) -> None:
+    page = visit(f"{demo}#chat")
+    shows(page, "chat", 2)
+    page.locator("#dashboard a").click()
+    page.get_by_role("button", name="chat-").first.wait_for()
+    page.get_by_role("link", name="Demo").click()
+    shows(page, "chat", 1)
+
+
+@pytest.mark.parametrize("act", NAMES)
+def test_every_act_fits_and_is_drawn_in_every_look(demo: str, visit: Visit, act: str) -> None:
+    page = visit(f"{demo}#{act}")
+    shows(page, act, 4)
+    for look, (scheme, size) in LOOKS.items():
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size(size)
+        page.wait_for_timeout(DRAWN_MS)
+        expect(page.locator(POINTS).nth(1)).to_be_attached()  # not while a chart is drawn anew
+        page.screenshot(path=SHOTS / f"demo-{act}-{look}.png", full_page=True)
+        expect_to_fit(page, act)

@@ -1,0 +1,70 @@
+"""The engine's own page: partitions, their heat and what was done, in a real browser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from click.testing import CliRunner
+from mypy_boto3_dynamodb import DynamoDBClient
+from playwright.sync_api import expect
+
+from heatsink.cli import main
+from heatsink.emulator.settings import EngineSettings
+from tests.emulator.contract.conftest import client_of
+from tests.emulator.contract.engines import ours
+
+from .conftest import Visit
+
+BUSY = EngineSettings(port=0, write_limit=5, partitions=2, split_after_s=1.0, cool_down_s=0.0)
+
+
+def create(client: DynamoDBClient, table: str, kind: Literal["S", "B"]) -> None:
+    client.create_table(
+        TableName=table,
+        AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": kind}],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+@pytest.mark.timeout(90)
+def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
+    with ours(BUSY) as url:
+        page, client = visit(url), client_of(url)
+        create(client, "bytes", "B")
+        short = page.get_by_text(f"{'ab' * 20}… (100%)", exact=True)
+        for _ in range(100):
+            client.put_item(TableName="bytes", Item={"pk": {"B": b"\xab" * 600}})
+            page.wait_for_timeout(300)
+            if short.is_visible():
+                break
+        expect(short).to_have_attribute("title", "ab" * 600)
+        command = ["dynamo", "--port", url.rsplit(":", 1)[1], "--partitions"]
+        told = "".join(CliRunner().invoke(main, command).output.split())
+        assert "refused/shottest" in told
+        assert f"{'ab' * 20}…100%" in told
+        client.close()
+
+
+@pytest.mark.timeout(90)
+def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit: Visit) -> None:
+    with ours(BUSY) as url:
+        page = visit(url)
+        expect(page.get_by_text("No table yet")).to_be_visible()
+        client = client_of(url)
+        create(client, "chat", "S")
+        expect(page.get_by_text("2 partitions, map version 1, throttled: none")).to_be_visible()
+        cannot = page.get_by_text("it holds one key, and a key is never split").first
+        for number in range(400):
+            try:
+                client.put_item(TableName="chat", Item={"pk": {"S": "<i>hot"}})
+            except client.exceptions.ClientError:
+                page.wait_for_timeout(50)
+            if number % 20 == 19 and cannot.is_visible():
+                break
+        expect(cannot).to_be_visible()
+        expect(page.get_by_text("<i>hot (100%)").first).to_be_visible()
+        expect(page.get_by_text("isolate done")).to_be_visible()
+        expect(page.locator(".space > div")).to_have_count(4)
+        client.close()

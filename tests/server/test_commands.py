@@ -1,0 +1,265 @@
+"""Commands that cannot do what they are told: one line that says why and what to do.
+
+Exit code 1 if it may go well another time; 2 if the command itself is wrong. A wrong value of a
+flag is refused by the flag's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import heatsink
+from heatsink.cli import main
+from heatsink.emulator.server import running_engine
+from heatsink.emulator.settings import EngineSettings
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
+from heatsink.server.commands.coordinator import ids_of
+from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials
+from heatsink.stores.embedded import free_port
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+async def run_elsewhere(*arguments: str) -> Result:
+    """A command runs a loop of its own."""
+    return await asyncio.to_thread(run, *arguments)
+
+
+def said(result: Result, code: int = 1) -> str:
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("heatsink: ")
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+async def test_the_partitions_of_a_running_engine_are_listed() -> None:
+    async with running_engine(EngineSettings(port=0, partitions=3), SystemClock()) as url:
+        port = url.rpartition(":")[2]
+        none = await run_elsewhere("dynamo", "--port", port, "--partitions")
+        assert "no tables yet" in none.output
+        made = await run_elsewhere("table", "create", f"dynamodb://chat?endpoint={url}")
+        assert made.exit_code == 0, made.output
+        listed = await run_elsewhere("dynamo", "--port", port, "--partitions")
+    assert listed.exit_code == 0
+    assert "chat: 3 partitions, version 1, throttled: none" in listed.output
+    assert listed.output.count("33.33%") == 3
+
+
+def test_an_engine_that_does_not_run_cannot_list_its_partitions() -> None:
+    line = said(run("dynamo", "--port", str(free_port()), "--partitions"))
+    assert "no engine answers" in line
+    assert "`heatsink dynamo`" in line
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield str(other.getsockname()[1])
+
+
+def test_a_coordinator_on_a_taken_port_says_so(taken_port: str, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/x.db"
+    result = run("coordinator", "--store", store, "--port", taken_port)
+    assert f"port {taken_port} is in use: choose another with --port" in said(result)
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_coordinator_on_a_foreign_address_says_so(tmp_path: Path) -> None:
+    address = ["--host", "192.0.2.1", "--token", "secret"]
+    result = run("coordinator", "--store", f"sqlite:///{tmp_path}/x.db", *address)
+    assert "cannot listen on '192.0.2.1'" in said(result)
+    assert "--host" in result.stderr
+
+
+def test_an_engine_on_a_taken_port_does_not_say_that_it_listens(taken_port: str) -> None:
+    line = said(run("dynamo", "--port", taken_port))
+    assert f"port {taken_port} cannot be listened on (Address already in use): choose" in line
+
+
+def test_a_coordinator_of_a_store_that_nobody_shares_is_refused() -> None:
+    assert "--store" in said(run("coordinator", "--store", "memory://"), code=2)
+
+
+def test_a_configuration_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.toml"
+    file.write_bytes('name = "Zürich"\n'.encode("latin-1"))
+    result = run("coordinator", "--config", str(file))
+    assert result.exit_code == 2
+    assert "cannot be read" in result.stderr.replace("\n", " ")
+    assert "utf-8" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [
+        ("dynamo", "--burst-seconds", "-1"),
+        ("dynamo", "--replica-lag", "-1"),
+        ("dynamo", "--latency", "nan"),
+        ("dynamo", "--split-after", "-1"),
+        ("dynamo", "--merge-after", "soon"),
+        ("dynamo", "--write-limit", "0"),
+        ("dynamo", "--read-limit", "inf"),
+        ("dynamo", "--partitions", "1000000000"),
+        ("dynamo", "--port", "70000"),
+        ("coordinator", "--bucket-units", "0"),
+        ("coordinator", "--cool-down", "-1"),
+        ("coordinator", "--port", "70000"),
+        ("worker", "--workers", "0"),
+        ("worker", "--lease", "0"),
+        ("worker", "--metrics-port", "70000"),
+        ("serve", "--partitions", "0"),
+        ("hot", "--limit", "0"),
+        ("decisions", "--limit", "1001"),
+        ("bulk list", "--limit", "0"),
+        ("bulk submit", "--priority", "9999"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: str) -> None:
+    store = ["--store", "sqlite:///x.db"] if command == "coordinator" else []
+    result = run(*command.split(), *store, flag, value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{flag}'" in result.stderr
+
+
+@pytest.mark.parametrize("spec", ["actions", "x:", ":x", ".x:y", ":"])
+def test_actions_that_are_not_named_as_they_should_be(spec: str) -> None:
+    line = said(run("worker", spec, "--queue", "memory://"), code=2)
+    assert f"name the actions as MODULE:ACTIONS (myapp:actions), not '{spec}'" in line
+
+
+NOBODY = "127.0.0.1:1"
+NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("fsck nonsense://x", 2),
+        ("fsck sqlite:///absent.db", 2),
+        (f"fsck {NO_ENGINE}", 1),
+        ("table create dynamodb://messages", 2),
+        (f"table create {NO_ENGINE}", 1),
+        ("adopt sqlite:///absent.db chat", 2),
+        (f"adopt {NO_ENGINE} chat", 1),
+        (f"adopt {NO_ENGINE} c", 2),
+        ("bench nonsense", 2),
+        (f"bench {NO_ENGINE}", 1),
+        ("coordinator --store sqlite:///x.db --news nonsense", 2),
+        ("serve --store nonsense", 2),
+        ("serve --store memory:// --host 0.0.0.0", 2),
+        ("worker nomodule:actions --queue memory://", 2),
+        ("plan absent.csv", 2),
+        ("plan --write-capacity 5", 2),
+        ("bulk list --queue nonsense", 2),
+        (f"bulk list --queue redis://{NOBODY}", 1),
+        ("bulk status x --queue memory://", 1),
+        ("hot --server nonsense", 2),
+        (f"hot --server http://{NOBODY}", 1),
+        ("dynamo --port 1 --partitions", 1),
+    ],
+)
+def test_the_exit_code_tells_a_wrong_command_from_one_that_may_succeed_later(
+    words: str, code: int
+) -> None:
+    said(run(*words.split()), code)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        *(("serve", flag) for flag in ("--data", "--store", "--queue", "--news", "--actions")),
+        *(("doctor", flag) for flag in ("--data", "--store", "--queue", "--news")),
+        ("serve", "--host"),
+        ("coordinator", "--queue"),
+        ("bulk list", "--queue"),
+    ],
+)
+def test_an_empty_value_is_refused_by_its_flag(command: str, flag: str) -> None:
+    for empty in ("", " "):
+        result = run(*command.split(), flag, empty)
+        assert result.exit_code == 2
+        assert f"Invalid value for '{flag}': it is empty" in result.stderr
+
+
+def test_units_beyond_what_dynamodb_takes_are_refused_by_their_flag() -> None:
+    result = run("table", "create", "dynamodb://x", "--write-units", "9" * 30)
+    assert result.exit_code == 2
+    assert "--write-units" in result.stderr
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[str]:
+    async with running_engine(EngineSettings(port=0), SystemClock()) as endpoint:
+        yield endpoint
+
+
+async def make_other_table(endpoint: str, name: str) -> None:
+    """A table of the user's own."""
+    client = DynamoClient(endpoint, "us-east-1", FixedCredentials(), SystemClock())
+    request = {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+    }
+    await client.call("CreateTable", request)
+    await client.close()
+
+
+async def test_a_table_that_exists_is_named_with_what_to_do(endpoint: str) -> None:
+    url = f"dynamodb://messages?endpoint={endpoint}"
+    assert (await run_elsewhere("table", "create", url)).exit_code == 0
+    line = said(await run_elsewhere("table", "create", url))
+    assert "'messages' exists already, and has Heatsink's keys: connect to it as it is" in line
+    await make_other_table(endpoint, "chat")
+    line = said(await run_elsewhere("table", "create", f"dynamodb://chat?endpoint={endpoint}"))
+    assert "'chat' exists already, and has other keys than Heatsink's" in line
+    assert "name another" in line
+
+
+async def test_more_units_than_a_table_may_have_are_one_line(endpoint: str) -> None:
+    url = f"dynamodb://messages?endpoint={endpoint}"
+    line = said(await run_elsewhere("table", "create", url, "--write-units", "20000"))
+    assert "LimitExceededException" in line
+
+
+async def test_a_table_that_does_not_exist_is_not_adopted(endpoint: str, tmp_path: Path) -> None:
+    registry = f"dynamodb://heatsink?endpoint={endpoint}"
+    await run_elsewhere("table", "create", registry)
+    files = f"sqlite:///{tmp_path}/registry.db"
+    for url in (registry, files):
+        async with heatsink.connect(url):
+            pass
+    for table in ("chat", f"dynamodb://chat?endpoint={endpoint}"):
+        line = said(await run_elsewhere("adopt", registry, table, "--complete"))
+        assert "there is no table 'chat'" in line
+    nowhere = said(await run_elsewhere("adopt", files, "chat"), code=2)
+    assert "dynamodb://chat?region=" in nowhere
+    await make_other_table(endpoint, "chat")
+    elsewhere = f"dynamodb://chat?endpoint={endpoint}"
+    for url, table in ((registry, "chat"), (registry, elsewhere), (files, elsewhere)):
+        result = await run_elsewhere("adopt", url, table)
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.startswith("chat: adoption is not complete")
+
+
+@pytest.mark.parametrize("ids", [Uuid7(), Ulid(), Snowflake(epoch_ms=1_000)])
+async def test_a_coordinator_learns_the_kind_of_ids_from_the_store(
+    tmp_path: Path, endpoint: str, ids: IdScheme
+) -> None:
+    table = f"dynamodb://messages?endpoint={endpoint}"
+    await run_elsewhere("table", "create", table)
+    for url in (f"sqlite:///{tmp_path}/x.db", table):
+        assert await ids_of(url, SystemClock()) == Uuid7(), "a new store"
+        async with heatsink.connect(url, ids=ids):
+            assert await ids_of(url, SystemClock()) == ids

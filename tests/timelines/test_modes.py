@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from heatsink.registry.layouts import Layout
+from heatsink.registry.registry import Registry
+from heatsink.stores.memory.data import MemoryRegistry
+from heatsink.testing import ManualClock
+from heatsink.timelines.modes import PREFIX, Modes
+
+
+async def test_a_post_from_beyond_the_horizon_has_a_mode_if_its_author_has_an_epoch_behind_it(
+    clock: ManualClock,
+) -> None:
+    """As after a reset of the closed time: nobody has to wait for the post's time to come."""
+    registry, reached = Registry(MemoryRegistry(clock), clock), []
+
+    async def reach(time_ms: int) -> None:
+        reached.append(time_ms)
+
+    registry.view.layouts[f"{PREFIX}ada"] = Layout([(900, 2), (1_001, 2)])
+    modes = Modes(registry, reach)
+    await modes.know([("ada", 1_000), ("ada", 950)])
+    assert (reached, modes.at("ada", 1_000)) == ([], "pull")
+    await modes.know([("ada", 1_000), ("bob", 940), ("bob", 950)])
+    assert reached == [950]
