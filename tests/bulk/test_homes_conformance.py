@@ -146,8 +146,10 @@ async def test_a_partition_is_its_owners_until_their_time_is_up(
 
 
 async def test_the_first_plan_is_kept_until_a_newer_one_comes(stores: QueueStores) -> None:
+    assert await stores.fleet.plan(QueuePlan(7, 7), keep=False) == QueuePlan(7, 7)
     assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(4, 4)
     assert await stores.fleet.plan(QueuePlan(9, 9, version=7)) == QueuePlan(4, 4)
+    assert await stores.fleet.plan(QueuePlan(7, 7), keep=False) == QueuePlan(4, 4)
     assert await stores.fleet.change(QueuePlan(8, 8, version=1)) == QueuePlan(8, 8, version=1)
     assert await stores.fleet.change(QueuePlan(2, 8, version=1)) == QueuePlan(8, 8, version=1)
     assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(8, 8, version=1)

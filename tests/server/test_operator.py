@@ -18,7 +18,9 @@ from click.testing import CliRunner, Result
 from heatsink import connect_sync
 from heatsink.cli import main
 from heatsink.server.commands.operator import _say, heat_table
+from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
+from tests.servers import real
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
 PATIENCE_S = 30.0
@@ -234,6 +236,16 @@ def test_the_doctor_makes_no_queue_that_is_not_there(tmp_path: Path) -> None:
         assert (code, found["queue"]["state"]) == (0, "warning")
     assert sorted(tmp_path.iterdir()) == before
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_doctor_writes_nothing_into_a_queue(tmp_path: Path) -> None:
+    """Not even how many partitions it has: the first process that uses the queue says that."""
+    with real(lambda: RedisServer(append_only=True)) as redis:
+        flags = ("--data", str(tmp_path / "none"), "--queue", redis.url)
+        code, found = findings(*flags)
+        assert (code, found["queue"]["state"]) == (0, "ok")
+        assert found["queue"]["detail"] == "durable, no partitions"
+        assert redis.command("DBSIZE") == "0"
 
 
 def test_the_doctor_looks_at_the_queue_and_the_news_without_a_store(

@@ -351,8 +351,8 @@ class FleetStore(Protocol):
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
-    async def plan(self, default: QueuePlan) -> QueuePlan:
-        """The plan in force; the first caller's default is kept."""
+    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
+        """The plan in force. If there is none, the default; with `keep` it is in force then."""
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
         """Put a plan in force if its version is newer."""

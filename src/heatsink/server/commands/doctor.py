@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from heatsink.bulk.store import QueuePlan
 from heatsink.client.queue import connect_queue, default_queue, embedded_folder
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
@@ -40,6 +41,7 @@ STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
 UNUSED_MS = 1_000  # every process that uses a store keeps its closed time ahead of now
+NO_PLAN = QueuePlan(0, 0)  # of a queue that no process has used yet
 BELIEVED = f"Processes believe it when it is synchronised, or unopposed for {BELIEVE_S:.0f} s"
 
 
@@ -227,8 +229,8 @@ async def _queue(url: str) -> Finding:
             cure = "the first process that uses it makes it; if it should be there, check --queue"
             return Finding("queue", "warning", f"there is none in {folder}", cure)
         async with connect_queue(url) as queue:
-            plan = await queue.bulk.plan()
-            return Finding("queue", "ok", f"durable, {plan.partitions} partitions")
+            plan = await queue.stores.fleet.plan(NO_PLAN, keep=False)
+            return Finding("queue", "ok", f"durable, {plan.partitions or 'no'} partitions")
     except HeatsinkError as error:
         return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that server")
 

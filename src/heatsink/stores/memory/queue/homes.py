@@ -192,9 +192,11 @@ class MemoryFleet(Timed):
         if queue.owner == consumer:
             queue.owner, queue.workers = "", 0
 
-    async def plan(self, default: QueuePlan) -> QueuePlan:
-        self._fleet.plan = self._fleet.plan or default
-        return self._fleet.plan
+    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
+        found = self._fleet.plan or default
+        if keep:
+            self._fleet.plan = found
+        return found
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
         known = self._fleet.plan

@@ -208,8 +208,11 @@ class RedisFleet:
     async def disown(self, partition: int, consumer: str) -> None:
         await self._queue.run("disown", partition, consumer)
 
-    async def plan(self, default: QueuePlan) -> QueuePlan:
-        return await self._put(_ANY_VERSION, default)
+    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
+        if keep:
+            return await self._put(_ANY_VERSION, default)
+        found = await self._connection.run("HGET", self._keys.fleet("plan"), "record")
+        return _PLAN.decode(found) if found else default
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
         return await self._put(str(plan.version), plan)
