@@ -22,9 +22,9 @@ from heatsink.errors import InvalidId, InvalidKey
 from heatsink.primitives.checks import shown
 from heatsink.primitives.ids import Ulid, Uuid7
 from heatsink.primitives.keys import check_key
+from heatsink.primitives.subjects import Kind, Subject
 
 TAG = "\u241fhs"
-TABLES, ADOPTED = "table:", "adopted:"  # how the registry's names of them begin
 TAGGED = re.compile(TAG + r"\d+\Z", re.ASCII)
 NUMBERS = Context(prec=38)  # as many digits as a number of DynamoDB's has
 
@@ -44,12 +44,7 @@ def physical(key: str, bucket: int | None) -> str:
 
 def registry_key(table: str, key: str) -> str:
     """What the registry calls a key of a table; many tables may share a registry."""
-    return check_key(f"{TABLES}{table}/{key}")
-
-
-def adoption_prefix(table: str) -> str:
-    """Where the registry notes that a table is adopted: a name that no key's can begin with."""
-    return f"{ADOPTED}{table}/"
+    return check_key(Subject(Kind.TABLE, f"{table}/{key}"))
 
 
 def comparable(value: Any) -> Any:

@@ -21,13 +21,14 @@ from heatsink.errors import InvalidId
 from heatsink.primitives.checks import check_text
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import seeded_hash
-from heatsink.registry.decisions import PIN, for_key
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.decisions import PIN, Decision
 from heatsink.registry.layouts import COLD, Epoch, Layout
 from heatsink.registry.registry import Registry
 from heatsink.registry.view import View
 
 from .calls import Background
-from .keys import TimeOf, adoption_prefix, careful, comparable, hashed_bytes, registry_key
+from .keys import TimeOf, careful, comparable, hashed_bytes, registry_key
 
 TABLE_NAME_MAX = 255
 
@@ -36,7 +37,7 @@ class Adoption:
     """Reads the note in a view; looks anew only when the view has changed."""
 
     def __init__(self, table: str, view: View) -> None:
-        self._prefix = adoption_prefix(table)
+        self._table = table
         self._view = view
         self._seen: tuple[int, float] = (-1, float("inf"))
 
@@ -45,31 +46,32 @@ class Adoption:
         """From this time on no row is a stray; infinite while adoption is not complete."""
         version = self._view.version
         if self._seen[0] != version:
-            self._seen = (version, completed_ms(self._view, self._prefix))
+            self._seen = (version, completed_ms(self._view, self._table))
         return self._seen[1]
 
 
-def completed_ms(view: View, prefix: str) -> float:
-    notes = [name for name in list(view.pins) if name.startswith(prefix)]
-    return min((int(name.removeprefix(prefix)) for name in notes), default=float("inf"))
+def completed_ms(view: View, table: str) -> float:
+    """When the adoption of a table was complete, by the notes in the registry; else infinite."""
+    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
+    notes = (name.rpartition("/") for name in adopted)
+    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
     """When the table's adoption was complete, after making it so if told to; else infinite."""
     check_text("table", table, TABLE_NAME_MAX)
-    prefix = adoption_prefix(table)
     stores = open_stores(url, clock, must_exist=True)
     try:
         await stores.open()
         registry = Registry(stores.registry, clock)
         await registry.open((await stores.registry.meta()).meta)
-        found_ms = completed_ms(registry.view, prefix)
+        found_ms = completed_ms(registry.view, table)
         if not complete or found_ms < float("inf"):
             return found_ms
         await registry.keep_ahead(leads=False)
-        name = f"{prefix}{registry.view.horizon_ms}"
-        await registry.publish([for_key(name, PIN, 1, "adoption is complete")], term=None)
-        return completed_ms(registry.view, prefix)
+        note = Subject(Kind.ADOPTED, f"{table}/{registry.view.horizon_ms}")
+        await registry.publish([Decision(note, PIN, 1, "adoption is complete")], term=None)
+        return completed_ms(registry.view, table)
     finally:
         await stores.close()
 

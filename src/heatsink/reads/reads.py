@@ -35,6 +35,7 @@ from heatsink.errors import Closed, InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.subjects import AnyKey, Subject
 
 from .near_cache import (
     BATCH,
@@ -248,9 +249,22 @@ class Reads:
         other: T = await self._get_otherwise(key, load, times)
         return other
 
+    async def get_own(
+        self, subject: Subject, load: Load, *, fresh_for: float, stale_for: float
+    ) -> Any:
+        """As `get`, for a value that Heatsink keeps for itself."""
+        key = check_key(subject)
+        entry = self._find(key)
+        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+            entry.hits += 1
+            return entry.value
+        return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
+
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """What is not fresh: stale, being loaded, or to be loaded."""
-        key = check_key(key)
+        return await self._load_or_join(check_key(key), load, times)
+
+    async def _load_or_join(self, key: str, load: Load, times: Times) -> Any:
         self._check_open()
         if self._owner is not None:
             self._owner.check()
@@ -283,7 +297,7 @@ class Reads:
         around = self.around_load(key, load)
         return self._loading.start(key, around, keep, is_wanted=is_refresh)
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: AnyKey) -> None:
         """After a write: no `get` from now on returns what was loaded before. Tells the others."""
         key = check_key(key)
         if self._owner is not None:

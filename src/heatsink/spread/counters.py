@@ -25,6 +25,7 @@ from typing import Any
 from heatsink.errors import Closed, Conflict, HeatsinkError, InvalidId, Retryable, TokenExpired
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.keys import check_key, partition_of
+from heatsink.primitives.subjects import AnyKey
 from heatsink.registry.layouts import Layout
 
 from .routing import Parts
@@ -253,7 +254,7 @@ class Counters:
         self._token_ttl_s = token_ttl_s
         self._folded: dict[str, int] = {}
 
-    async def add(self, key: str, amount: int = 1, *, token: Any = None) -> None:
+    async def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add to a counter. With the same `token` it is the same add, however often it is sent."""
         key = check_key(key)
         check_amount(amount)
@@ -277,7 +278,7 @@ class Counters:
         """For higher rates: `async with hs.counters.buffered() as counts`, then `counts.add`."""
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
-    async def value(self, key: str) -> int:
+    async def value(self, key: AnyKey) -> int:
         """The sum of all acknowledged adds, as of one moment during the call."""
         key = check_key(key)
         deadline_s = self._parts.begin()

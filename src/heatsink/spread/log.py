@@ -17,6 +17,7 @@ from heatsink.errors import Conflict, Deleted, HeatsinkError, InvalidBody, Inval
 from heatsink.primitives.checks import check_number
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import PLAIN_MAX, check_key, escape
+from heatsink.primitives.subjects import AnyKey
 from heatsink.registry.layouts import Layout
 
 from .gather import Gather, Range
@@ -53,14 +54,13 @@ class Log:
         return self._scheme
 
     async def append(
-        self, key: str, body: bytes, *, id: Any = None, ttl: float | None = None
+        self, key: AnyKey, body: bytes, *, id: Any = None, ttl: float | None = None
     ) -> Receipt:
         """Add an entry. Repeating it with the same id and body is the same append.
 
         An error that comes after it was sent has the `id` to repeat it with.
         """
-        is_plain = type(key) is str and 0 < len(key) <= PLAIN_MAX and key.isascii()
-        if not is_plain or "\0" in key:
+        if type(key) is not str or not (0 < len(key) <= PLAIN_MAX and key.isascii()) or "\0" in key:
             key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
@@ -103,7 +103,7 @@ class Log:
 
     async def page(
         self,
-        key: str,
+        key: AnyKey,
         *,
         limit: int = 50,
         cursor: str | None = None,
@@ -191,7 +191,7 @@ class Log:
     async def _layout(self, key: str, deadline_s: float) -> Layout:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
-    async def get(self, key: str, id: Any) -> Entry | None:
+    async def get(self, key: AnyKey, id: Any) -> Entry | None:
         """One entry by its id; None when there is none."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
@@ -209,7 +209,7 @@ class Log:
             return None
         return entry_of(row, self._scheme)
 
-    async def delete(self, key: str, id: Any) -> bool:
+    async def delete(self, key: AnyKey, id: Any) -> bool:
         """Remove an entry and leave a tombstone, so that no late retry brings it back."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
@@ -223,7 +223,7 @@ class Log:
         finally:
             self._pages.wrote(key)
 
-    async def erase(self, key: str) -> int:
+    async def erase(self, key: AnyKey) -> int:
         """Remove every row the key has in any bucket it ever had, tombstones and counters too.
 
         Stop its writers first: an append that lands later, or a retry, writes anew. Returns how
