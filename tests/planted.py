@@ -6,6 +6,7 @@ of them is found shows that the simulation bites.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
@@ -16,6 +17,12 @@ Plant = Callable[[], AbstractContextManager[None]]
 Simulate = Callable[[int], object]
 Ran = TypeVar("Ran")
 Violations = type[Exception] | tuple[type[Exception], ...]
+FULL = "HEATSINK_FULL_TESTS" in os.environ  # set by `./dev test --full`
+
+
+def seeds(usual: int, full: int) -> int:
+    """How many seeds a test plays: the usual number, or all with `./dev test --full`."""
+    return full if FULL else usual
 
 
 class Bugs(dict[str, Plant]):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planted import find, hold
+from tests.planted import find, hold, seeds
 
 from .bugs import CURE_BUGS, MACHINE_BUGS
 from .history import Violation
 from .machine import simulate_cure, simulate_machine
 
-SEEDS = 30
+SEEDS = seeds(10, full=30)
+SEEDS_PER_BUG = 30
 SEEDS_PER_TEST = 5
 
 
@@ -36,9 +37,9 @@ def test_a_seed_replays_exactly(simulate: object) -> None:
 
 @pytest.mark.parametrize("name", MACHINE_BUGS)
 def test_a_planted_bug_about_clocks_is_found(name: str) -> None:
-    find(MACHINE_BUGS[name], simulate_machine, range(SEEDS), Violation)
+    find(MACHINE_BUGS[name], simulate_machine, range(SEEDS_PER_BUG), Violation)
 
 
 @pytest.mark.parametrize("name", CURE_BUGS)
 def test_a_planted_bug_in_the_cure_is_found(name: str) -> None:
-    find(CURE_BUGS[name], simulate_cure, range(SEEDS), Violation)
+    find(CURE_BUGS[name], simulate_cure, range(SEEDS_PER_BUG), Violation)

@@ -10,13 +10,14 @@ import pytest
 from heatsink.registry import news as relay
 from heatsink.registry.news import News, NewsListener
 from heatsink.registry.registry import Registry
-from tests.planted import find, hold
+from tests.planted import find, hold, seeds
 
 from .bugs import BUGS
 from .history import Violation
 from .world import has_redis, simulate
 
-SEEDS = 200
+SEEDS = seeds(60, full=200)
+SEEDS_PER_BUG = 200
 SEEDS_PER_TEST = 10
 
 
@@ -69,4 +70,4 @@ def test_the_simulated_redis_is_forged() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, range(SEEDS), Violation)
+    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)

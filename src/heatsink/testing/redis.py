@@ -28,6 +28,7 @@ START_S = 30.0
 START_ATTEMPTS = 3
 LOOK_S = 0.005
 NO_DISK = {"save": "", "appendonly": "no"}
+EVERY_WRITE = {"appendonly": "yes", "appendfsync": "always"}  # `everysec` makes callers wait
 
 
 class RedisServer:
@@ -49,7 +50,7 @@ class RedisServer:
         self._clustered = clustered
         self.password = password
         self._folder = TemporaryDirectory(prefix="heatsink-redis-")
-        self._options = {**NO_DISK, **({"appendonly": "yes"} if append_only else {})}
+        self._options = {**NO_DISK, **(EVERY_WRITE if append_only else {})}
         self._options |= {"requirepass": password} if password else {}
         self._options |= options or {}
         self._acl = list(acl)
