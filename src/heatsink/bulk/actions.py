@@ -65,9 +65,9 @@ async def no_store(*_: object) -> None:
 
 
 class Context:
-    """What a handler knows about its item; `attempt` counts from 1.
+    """What a handler knows about its item.
 
-    For example::
+    `attempt` counts from 1. Services that remove duplicates need the `idempotency_key`::
 
         @actions.action("charge")
         async def charge(item, context):
@@ -153,9 +153,9 @@ class Action:
 
 @dataclass
 class Actions:
-    """An application's actions by name; `webhooks` are the URL prefixes that they may call.
+    """An application's actions, by name.
 
-    For example::
+    `webhooks` are the URL prefixes that workers may call when a batch is done::
 
         actions = Actions()
         @actions.action("tag", max_attempts=3)

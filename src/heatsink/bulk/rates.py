@@ -24,7 +24,7 @@ from .store import Grants
 LATE_MS = 20.0
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
 GRANTS_MAX = 1_000
-TICKS_PER_MS = 4096  # a power of two, so that steps add up exactly in a double
+TICKS_PER_MS = 4096  # a double holds the time of day in such ticks, so steps add up exactly
 BOOKED_MS_MAX = 1_000.0  # how far ahead starts are booked
 
 SLOWEST_PER_S = 0.1

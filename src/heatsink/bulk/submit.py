@@ -58,7 +58,7 @@ from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStor
 
 logger = logging.getLogger("heatsink")
 HAND_SHARE = 4  # a batch uses at most one in four partitions
-YIELD_ITEMS = 1_000  # yield to the event loop after so many items
+YIELD_ITEMS = 1_000  # items between two yields to the event loop
 _in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 BLOCK_CHUNKS = 5  # chunks per call
 CALLS_MAX = 4  # concurrent calls

@@ -21,9 +21,9 @@ CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`
 
 
 class BlockingHeatsink:
-    """The calls of `Heatsink` for any thread, without `await`; made by `connect_sync`.
+    """The calls of `Heatsink` for any thread, without `await`.
 
-    For example::
+    Made by `connect_sync`; outside `with` every call raises `Closed`::
 
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")
@@ -152,9 +152,9 @@ class _Blocking:
 
 
 def connect_sync(url: str, **options: Any) -> BlockingHeatsink:
-    """A client without asyncio, for any number of threads; arguments and errors as of `connect`.
+    """A client without asyncio, for any number of threads.
 
-    For example::
+    Arguments and errors are those of `connect`::
 
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")

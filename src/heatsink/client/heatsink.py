@@ -65,9 +65,9 @@ DECISIONS_MAX = 1_000
 
 
 class Heatsink:
-    """A client, made by `heatsink.connect`; outside `async with` every call raises `Closed`.
+    """A client, made by `heatsink.connect`.
 
-    For example::
+    Outside `async with` every call raises `Closed`::
 
         async with heatsink.connect("sqlite:///chat.db") as hs:
             await hs.log.append("conv_1", b"hello")

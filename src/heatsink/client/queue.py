@@ -37,9 +37,9 @@ Result = TypeVar("Result")
 
 
 class Queue:
-    """A queue of bulk actions, made by `connect_queue`: `bulk` submits batches, `worker` runs them.
+    """A queue of bulk actions, made by `connect_queue`.
 
-    For example::
+    `bulk` submits batches, `worker` runs them::
 
         async with connect_queue("redis://localhost:6379") as queue:
             await queue.worker(actions).run()

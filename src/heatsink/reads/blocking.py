@@ -59,9 +59,9 @@ class _Flight(Landing):
 
 
 class BlockingReads:
-    """`Reads` for threads. Readers share the values: treat them as read-only.
+    """`Reads` for threads.
 
-    For example::
+    Readers share the values: treat them as read-only::
 
         product = hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write

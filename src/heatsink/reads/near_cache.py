@@ -24,7 +24,7 @@ from .policy import NEAR
 
 CAPACITY = 10_000
 SMALL_SHARE = 0.1
-CREDIT_MAX = 3  # only so many hits count, so that yesterday's hot keys can leave
+CREDIT_MAX = 3  # hits that count at eviction, so that yesterday's hot keys can leave
 FRESH_S = 0.5
 STALE_S = 5.0
 BATCH = 64  # hits of an entry that are reported as one; a power of two
@@ -252,7 +252,7 @@ class Landing:
         self._trace: TracebackType | None = None
 
     def fail(self, key: str, error: BaseException) -> None:
-        """Note the error. Readers get `Unavailable` for one that is to end a thread or process."""
+        """Keep the error for the readers; one that ends a task or process becomes `Unavailable`."""
         if not isinstance(error, Exception):
             ended = Unavailable(f"{type(error).__name__} ended the load of {key!r}: retry")
             ended.__cause__ = error

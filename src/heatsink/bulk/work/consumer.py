@@ -83,7 +83,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 class Consumer:
     """Runs items of the queue: owns partitions, and has workers in each of them.
 
-    For example::
+    Any number of processes may run one::
 
         worker = hs.worker(actions, workers=16)
         await worker.run()  # until worker.stop()

@@ -38,7 +38,7 @@ OTHERS = "(others)"
 AHEAD_S = 0.01  # seconds of work to claim ahead, so that workers do not wait for claims
 CLAIM_MAX = 1_000
 FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
-RUN_SHARE = 8  # starts in a row: one per so many workers
+RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
 IDLE_S = 1.0  # how often an idle partition is polled
 MIND_S = 0.25
 PAUSE_S = 0.2  # after a failed call
@@ -294,7 +294,7 @@ class Pump:
             await self._keep_leases(self._lease_s / 3)
 
     async def _keep_leases(self, age_s: float) -> bool:
-        """Renew leases older than `age_s`, also before a claim, which may expire late ones."""
+        """Renew leases older than `age_s`; also before a claim, which takes back expired ones."""
         now_s = self._clock.monotonic_s()
         if now_s - self._beat_s < age_s or not len(self._ledger):
             return True
