@@ -41,7 +41,7 @@ class Plant:
             for decision in self.policy.decide(self._observation()):
                 assert decision.setting == "workers"
                 assert decision.value is not None
-                number = int(decision.subject.removeprefix("partition:"))
+                number = int(decision.subject.name)
                 self.coming.append((self.time_s + self.late_s, number, decision.value))
                 self.reasons.append(f"{self.time_s:g} s: {decision.value}: {decision.reason}")
             self._let_workers_come()

@@ -11,6 +11,7 @@ from heatsink.bulk.store import LEGACY, Outcome, ServerHealth, Slice
 from heatsink.bulk.work.pump import OTHERS, TENANTS_MAX, WorkMeter
 from heatsink.coordinator.workers import OWN_REDIS, READINGS, Advisor
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import real
@@ -35,7 +36,7 @@ def test_a_server_that_stays_busy_should_share(reading: object, reason: str) -> 
     advice = [decision for decisions in turns for decision in decisions]
     assert len(advice) == 1, "it is said once"
     assert (advice[0].subject, advice[0].setting, advice[0].value) == (
-        "redis:queue:6379",
+        Subject(Kind.REDIS, "queue:6379"),
         OWN_REDIS,
         2,
     )

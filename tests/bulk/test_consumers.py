@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from heatsink.bulk import Context
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
 from .world import Running, World, on_virtual_time
@@ -24,7 +25,7 @@ def slow_world(partitions: int, seconds: float = 0.1) -> World:
 
 
 def target(workers: int) -> Decision:
-    return Decision("partition:0", "workers", workers, "by hand")
+    return Decision(Subject(Kind.WORKERS, "0"), "workers", workers, "by hand")
 
 
 def owned(consumers: list[Running]) -> list[int]:

@@ -14,6 +14,7 @@ import pytest
 from heatsink.bulk.batch import Batch, PartPlace, Rate
 from heatsink.bulk.store import QueuePlan, Setback
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.stores.redis.queue import open_queue
@@ -70,7 +71,7 @@ async def test_a_queue_can_do_its_work(guarded: RedisServer | RedisCluster) -> N
     await stores.limits.refused("l", 5.0, 0)
     assert await stores.fleet.plan(QueuePlan(4, 4)) == QueuePlan(4, 4)
     await stores.fleet.leave("me")
-    await stores.soft.publish([Decision("p", "workers", 1, "why")], 1)
+    await stores.soft.publish([Decision(Subject(Kind.WORKERS, "0"), "workers", 1, "why")], 1)
     assert len(await stores.soft.read()) == 1
     await stores.close()
 

@@ -18,6 +18,7 @@ from heatsink.bulk.scaling.load import (
 from heatsink.bulk.scaling.policy import POLICIES, water_fill
 from heatsink.bulk.store import PartitionLoad
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
 from .plant import Plant, plant
@@ -58,7 +59,7 @@ def test_the_seeds_example() -> None:
     seen = PartitionReading(PartitionLoad(runnable=100), 8)
     decisions = [policy.decide(WorkerObservation(float(turn), {2: seen})) for turn in range(3)]
     reason = "depth per worker 12.5 for 3 cycles"
-    assert decisions == [[], [], [Decision("partition:2", "workers", 16, reason)]]
+    assert decisions == [[], [], [Decision(Subject(Kind.WORKERS, "2"), "workers", 16, reason)]]
 
 
 def test_cycles_must_follow_each_other() -> None:

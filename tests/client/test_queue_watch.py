@@ -7,6 +7,7 @@ from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
 from heatsink.coordinator.loops import Coordinator
 from heatsink.coordinator.workers import QueueWatch, worker_pin
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import ManualClock
@@ -20,7 +21,11 @@ class Wishing:
 
     def decide(self, _: object) -> list[Decision]:
         wanted, self.workers = self.workers, None
-        return [] if wanted is None else [Decision("partition:3", WORKERS, wanted, "busy")]
+        return (
+            []
+            if wanted is None
+            else [Decision(Subject(Kind.WORKERS, "3"), WORKERS, wanted, "busy")]
+        )
 
 
 class Leading:

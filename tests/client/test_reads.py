@@ -123,14 +123,14 @@ async def test_wrong_times_of_a_page_are_refused_by_name(hs: Heatsink) -> None:
 async def test_explain_tells_a_read_hot_key_from_a_write_hot_one() -> None:
     rules = NearRules(hot_reads_s=200)
     async with connect("memory://", window_s=0.2, near=rules) as hs:
-        assert (await hs.explain("product:42")).kind == ""
+        assert (await hs.explain("product:42")).hot_by == ""
         source = Source()
         async with asyncio.timeout(20):
-            while not ((explained := await hs.explain("product:42")).near and explained.kind):
+            while not ((explained := await hs.explain("product:42")).near and explained.hot_by):
                 for _ in range(200):
                     await hs.reads.get("product:42", source.load)
                 await asyncio.sleep(0.02)
-        assert explained.kind == "read-hot"
+        assert explained.hot_by == "read-hot"
         assert explained.buckets == 1, "salting a read-hot key would make it worse"
         assert "near    kept 100 ms, " in str(explained)
         assert "reads/s" in str(explained)

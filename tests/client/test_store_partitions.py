@@ -21,9 +21,9 @@ def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None
     meter.notes.append(("room", 2_500, 3.0, 7))
     meter.notes.append(("room", 2_000, 2.0, 7))
     counted, _ = tracker.roll().hottest(10, 1)
-    assert {key: each.write_units for key, each in counted.items()} == {"~partition/7": 5}
+    assert {key: each.write_units for key, each in counted.items()} == {"\0partition:7": 5}
 
-    window = WindowHeat(1, 1.0, True, {"room": heat(5), "~partition/7": heat(9)}, 0.5)
+    window = WindowHeat(1, 1.0, True, {"room": heat(5), "\0partition:7": heat(9)}, 0.5)
     keys, partitions = taken_apart(window)
     assert keys == WindowHeat(1, 1.0, True, {"room": heat(5)}, 0.5)
     assert partitions == (PartitionHeat(7, 9.0),)
@@ -54,14 +54,14 @@ def test_a_key_is_known_by_the_partition_that_took_its_latest_row() -> None:
     assert {key: each.place for key, each in counted.items()} == {
         "room#1": 7,
         "elsewhere": NOWHERE,
-        "~partition/7": NOWHERE,
-        "~partition/8": NOWHERE,
+        "\0partition:7": NOWHERE,
+        "\0partition:8": NOWHERE,
     }
 
 
 def test_a_key_comes_with_what_its_partition_took_at_most() -> None:
     said, unsaid = replace(heat(5), partition=7), replace(heat(5), partition=8)
-    keys = {"said": said, "unsaid": unsaid, "nowhere": heat(5), "~partition/7": heat(9)}
+    keys = {"said": said, "unsaid": unsaid, "nowhere": heat(5), "\0partition:7": heat(9)}
     for complete, in_all in ((True, [9.0, 0.5, None]), (False, [None, None, None])):
         window, _ = taken_apart(WindowHeat(1, 1.0, complete, keys, 0.5))
         assert [each.partition_units_s for each in window.keys.values()] == in_all

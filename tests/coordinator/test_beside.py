@@ -8,9 +8,10 @@ import pytest
 
 from heatsink.coordinator.loops import Beside
 from heatsink.errors import Unavailable
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
-DECISION = Decision("partition:1", "workers", 8, "busy")
+DECISION = Decision(Subject(Kind.WORKERS, "1"), "workers", 8, "busy")
 
 
 class Slow:

@@ -9,6 +9,7 @@ from heatsink.coordinator.lease import Lease
 from heatsink.coordinator.loops import TURNS_MAX, ControlLoop, Coordinator
 from heatsink.errors import HeatsinkError, Throttled, Unavailable
 from heatsink.primitives.chance import SECRET_BYTES
+from heatsink.primitives.subjects import subject_of
 from heatsink.registry.decisions import BUCKETS, Decision, Meta, for_key
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
@@ -96,10 +97,12 @@ class Refusing:
 async def test_what_was_refused_is_published_at_the_next_turn_together_with_what_is_new() -> None:
     stage = Refusing(refusals=2)
     await stage.turn(2)
-    assert stage.loop.wanted("key:k", BUCKETS) == for_key("k", BUCKETS, 3, "three is enough")
+    assert stage.loop.wanted(subject_of("k"), BUCKETS) == for_key(
+        "k", BUCKETS, 3, "three is enough"
+    )
     stage.seen.append("other")
     await stage.turn(3)
-    assert stage.loop.wanted("key:k", BUCKETS) is None
+    assert stage.loop.wanted(subject_of("k"), BUCKETS) is None
     assert stage.tried == [["k"], ["k"], ["k", "other"]]
 
 

@@ -111,7 +111,7 @@ async def test_a_process_notices_that_the_leader_is_gone(clock: ManualClock) -> 
         assert 96 < status.leaderless_s < 101
         await hs.pin("conv", buckets=4, reason="launch")
         explained = await hs.explain("conv")
-        assert explained.kind == "", "not yet"
+        assert explained.hot_by == "", "not yet"
         assert "not in force yet, as nobody leads" in explained.reason
         assert "heat    not known: nobody leads\n" in str(explained)
         assert "leader  nobody leads since" in str(explained)

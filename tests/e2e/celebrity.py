@@ -22,6 +22,7 @@ import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import BulkSettings
 from heatsink.errors import Retryable
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.testing.redis import RedisServer
 from heatsink.timelines import Post, TimelineSettings
 from heatsink.timelines.policy import PULLED, PUSHED
@@ -113,7 +114,7 @@ class Network:
                 await self.kill_in_mid_push()
         await following
         for author, size in self.followers.items():
-            assert await self.hs.counters.value(f"~followers/{author}") == size
+            assert await self.hs.counters.value(Subject(Kind.FOLLOWERS, author)) == size
 
     async def fall(self, author: str, number: int) -> None:
         """The newest followers leave, down to this number."""

@@ -4,6 +4,7 @@ import pytest
 
 from heatsink.errors import InvalidSetting
 from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.reads.policy import NearPolicy, NearRules, ReadObservation
 from heatsink.registry.decisions import Decision
 
@@ -28,7 +29,7 @@ class Fleet:
 
 def test_a_read_hot_key_is_kept_and_the_reason_says_why() -> None:
     decided = Fleet(NearRules()).see(1, hot=12_000, cold=900)
-    assert decided == [Decision("key:hot", "near", 500, "12,000 reads/s")]
+    assert decided == [Decision(Subject(Kind.KEY, "hot"), "near", 500, "12,000 reads/s")]
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     assert explained["pin"] == {"value": 3, "reason": "launch [at noon]"}
     assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
     assert "launch [at noon]" in asked(server, "decisions").stdout
-    assert answered(server, "decisions")[-1]["subject"] == "key:a/b #1"
-    unpinned = {"subject": "key:a/b #1", "value": None, "nobody_leads": None}
+    assert answered(server, "decisions")[-1]["subject"] == {"kind": "key", "name": "a/b #1"}
+    unpinned = {"subject": {"kind": "key", "name": "a/b #1"}, "value": None, "nobody_leads": None}
     assert answered(server, "unpin", "a/b #1") == unpinned
     assert answered(server, "explain", "a/b #1")["pin"] is None
 
@@ -90,7 +90,11 @@ def test_nothing_in_a_key_or_a_reason_steers_the_terminal(server: Served) -> Non
 def test_decisions_that_are_followed_are_lines_of_printable_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = {"time": "2026-01-01T00:00:00Z", "subject": "key:a\x1b[2K", "setting": "buckets"}
+    line = {
+        "time": "2026-01-01T00:00:00Z",
+        "subject": {"kind": "key", "name": "a\x1b[2K"},
+        "setting": "buckets",
+    }
     _say({**line, "value": None, "reason": "no\nforged"}, as_json=False)
     said = capsys.readouterr().out
     assert said == "2026-01-01 00:00:00 key:a\\x1b[2K buckets –  no\\nforged\n"

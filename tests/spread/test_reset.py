@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from heatsink.errors import Outdated, TokenExpired
 from heatsink.primitives.ids import Uuid7
 from heatsink.primitives.keys import partition_of, seeded_hash
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.closed_time import FAR_AHEAD_MS, check_append, evidence_of
 from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Meta, Snapshot, for_key
 from heatsink.registry.layouts import EPOCHS_MAX, Layout
@@ -46,6 +47,8 @@ traces = st.lists(st.tuples(st.sampled_from(KEYS), times), max_size=25)
 steps = st.lists(
     st.tuples(st.sampled_from(KEYS), st.integers(0, 6_000), st.integers(1, 5)), max_size=8
 )
+
+POSTS = Subject(Kind.POSTS, "ada").text
 
 
 def raw_of(time_ms: int, number: int) -> bytes:
@@ -165,19 +168,22 @@ async def store(tmp_path: Path) -> Store:
 async def test_a_layout_that_places_what_is_under_another_key_gets_that_ones_floor(
     store: Store,
 ) -> None:
-    store.layouts = {"~posts/ada": Layout()}
-    await store.put("~posts/ada", raw_of(AHEAD_MS - 5, 1))
-    await store.reset(Elsewhere(follow=(("~mode/", "~posts/"),)))
-    assert (await store.registry.layout("~mode/ada")).epochs[-1] == (AHEAD_MS - 4, 1)
+    store.layouts = {POSTS: Layout()}
+    await store.put(POSTS, raw_of(AHEAD_MS - 5, 1))
+    await store.reset(Elsewhere(follow=((Kind.AUTHOR, Kind.POSTS),)))
+    assert (await store.registry.layout(Subject(Kind.AUTHOR, "ada").text)).epochs[-1] == (
+        AHEAD_MS - 4,
+        1,
+    )
 
 
 async def test_a_layout_whose_rows_are_not_in_the_store_waits_for_the_old_closed_time(
     store: Store,
 ) -> None:
-    store.layouts = {"table:chat/x": Layout([(NOW_MS - 9, 4)])}
+    store.layouts = {Subject(Kind.TABLE, "chat/x").text: Layout([(NOW_MS - 9, 4)])}
     await store.found()
-    await store.reset(Elsewhere(unseen=("table:",)))
-    layout = await store.registry.layout("table:chat/x")
+    await store.reset(Elsewhere(unseen=(Kind.TABLE,)))
+    layout = await store.registry.layout(Subject(Kind.TABLE, "chat/x").text)
     assert layout == Layout([(NOW_MS - 9, 4), (AHEAD_MS, 4)])
 
 

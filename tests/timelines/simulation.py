@@ -14,6 +14,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.queue import Queue
 from heatsink.client.settings import Settings
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.subjects import Kind
 from heatsink.spread.backoff import Retries
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.messages import MemoryHomes
@@ -21,7 +22,6 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock, linked_stores, run_on_virtual_time
 from heatsink.testing.faults import _Linked
 from heatsink.timelines import TimelineSettings
-from heatsink.timelines.modes import PREFIX
 from heatsink.timelines.policy import PULLED, PUSHED
 from tests.bulk.process import Process
 
@@ -236,7 +236,7 @@ class World:
         found = Flips()
         for entry in await self.clients[max(self.clients)].decisions(200):
             for decision in entry.bucket_decisions:
-                if decision.key.startswith(PREFIX) and PINNED not in decision.key:
+                if decision.subject.kind is Kind.AUTHOR and PINNED not in decision.key:
                     pulls, by_cost = decision.value == 2, "cost: " in decision.reason
                     found += Flips(pulls and not by_cost, not pulls and not by_cost, by_cost)
         return found

@@ -12,6 +12,7 @@ import pytest
 
 import heatsink
 from heatsink.errors import Unavailable
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.testing import run_on_virtual_time
 from heatsink.timelines import Timelines
 from heatsink.timelines.graph import Graph
@@ -41,7 +42,7 @@ class Breaking:
         self.cut()
         return await self.counts.add(*arguments, **named)
 
-    async def value(self, key: str) -> int:
+    async def value(self, key: Subject) -> int:
         return await self.counts.value(key)
 
     def cut(self) -> None:
@@ -121,9 +122,9 @@ async def test_a_double_click_counts_once(tmp_path: Path, count: int) -> None:
         clients = [one.timelines, two.timelines][:count]
         for _ in range(2):
             assert await click(clients, "follow") == USERS
-            assert await one.counters.value("~followers/bob") == USERS
+            assert await one.counters.value(Subject(Kind.FOLLOWERS, "bob")) == USERS
             assert await click(clients, "unfollow") == USERS
-            assert await one.counters.value("~followers/bob") == 0
+            assert await one.counters.value(Subject(Kind.FOLLOWERS, "bob")) == 0
 
 
 def test_a_clock_that_goes_back_does_not_bring_an_old_event_back() -> None:

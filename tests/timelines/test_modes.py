@@ -4,7 +4,7 @@ from heatsink.registry.layouts import Layout
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.testing import ManualClock
-from heatsink.timelines.modes import PREFIX, Modes
+from heatsink.timelines.modes import Modes, mode_of
 
 
 async def test_a_post_from_beyond_the_horizon_has_a_mode_if_its_author_has_an_epoch_behind_it(
@@ -16,7 +16,7 @@ async def test_a_post_from_beyond_the_horizon_has_a_mode_if_its_author_has_an_ep
     async def reach(time_ms: int) -> None:
         reached.append(time_ms)
 
-    registry.view.layouts[f"{PREFIX}ada"] = Layout([(900, 2), (1_001, 2)])
+    registry.view.layouts[mode_of("ada").text] = Layout([(900, 2), (1_001, 2)])
     modes = Modes(registry, reach)
     await modes.know([("ada", 1_000), ("ada", 950)])
     assert (reached, modes.at("ada", 1_000)) == ([], "pull")

@@ -21,7 +21,7 @@ from heatsink.stores.memory.messages import MemoryHomes
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from heatsink.timelines import Timelines
-from heatsink.timelines.modes import BUCKETS, PREFIX
+from heatsink.timelines.modes import BUCKETS, mode_of
 from heatsink.timelines.policy import PULLED, PUSHED
 
 STALL_S = 5.0
@@ -81,7 +81,7 @@ def test_a_stale_view_hides_no_post(
 
 async def begin_at_once(registry: Registry, author: str, mode: str) -> None:
     """What the leader makes of a pin, without the moment that it takes to see it."""
-    key = PREFIX + author
+    key = mode_of(author).text
     decisions = [for_key(key, setting, BUCKETS[mode], "a test") for setting in (PIN, IN_FORCE)]
     await registry.publish(decisions, term=registry.meta.term)
 
@@ -114,7 +114,7 @@ def test_a_mode_that_begins_at_the_very_horizon_of_a_stale_view_is_asked_for(
             await other._registry.renew()
             world.other_clock.stall(STALL_S)
             await begin_at_once(one._registry, "ada", after)
-            start_ms = one._registry.view.layout(PREFIX + "ada").epochs[-1].start_ms
+            start_ms = one._registry.view.layout(mode_of("ada").text).epochs[-1].start_ms
             assert start_ms == other._registry.view.horizon_ms
             id = Uuid7().value(Uuid7().from_parts(start_ms, 1, 1))
             assert (await one.timelines.post("ada", b"hello", id=id)).mode == after

@@ -18,7 +18,7 @@ from heatsink.reads.reads import Reads
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from heatsink.timelines import Timelines, TimelineSettings
 from heatsink.timelines.policy import PULLED, PUSHED
-from heatsink.timelines.store import HOME_MAX
+from heatsink.timelines.store import HOME_MAX, posts_of
 from heatsink.timelines.timelines import FOLLOW_TOGETHER, LIMIT_MAX
 
 
@@ -311,7 +311,7 @@ def test_a_post_that_another_process_deleted_is_shown_for_a_moment_only() -> Non
             post = await timelines.post("ada", b"a mistake")
             await clock.sleep(1.0)
             assert await bodies(timelines, "zoe") == [b"a mistake"]
-            await hs.log.delete("~posts/ada", post.id)  # as seen from here
+            await hs.log.delete(posts_of("ada"), post.id)  # as seen from here
             await clock.sleep(TimelineSettings().fresh_for)
             await bodies(timelines, "zoe")
             await clock.sleep(0.1)

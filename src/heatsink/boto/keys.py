@@ -22,9 +22,9 @@ from heatsink.errors import InvalidId, InvalidKey
 from heatsink.primitives.checks import shown
 from heatsink.primitives.ids import Ulid, Uuid7
 from heatsink.primitives.keys import check_key
+from heatsink.primitives.subjects import Kind, Subject
 
 TAG = "\u241fhs"
-TABLES, ADOPTED = "table:", "adopted:"  # prefixes of their names in the registry
 TAGGED = re.compile(TAG + r"\d+\Z", re.ASCII)
 NUMBERS = Context(prec=38)  # DynamoDB's numbers have 38 digits
 
@@ -44,12 +44,7 @@ def physical(key: str, bucket: int | None) -> str:
 
 def registry_key(table: str, key: str) -> str:
     """The name of a table's key in the registry, which many tables may share."""
-    return check_key(f"{TABLES}{table}/{key}")
-
-
-def adoption_prefix(table: str) -> str:
-    """The prefix under which the registry notes that a table is adopted; no key begins so."""
-    return f"{ADOPTED}{table}/"
+    return check_key(Subject(Kind.TABLE, f"{table}/{key}"))
 
 
 def comparable(value: Any) -> Any:

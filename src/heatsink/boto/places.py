@@ -17,13 +17,14 @@ from heatsink.errors import InvalidId
 from heatsink.primitives.checks import check_text
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import seeded_hash
-from heatsink.registry.decisions import PIN, for_key
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.decisions import PIN, Decision
 from heatsink.registry.layouts import COLD, Epoch, Layout
 from heatsink.registry.registry import Registry
 from heatsink.registry.view import View
 
 from .calls import Background
-from .keys import TimeOf, adoption_prefix, careful, comparable, hashed_bytes, registry_key
+from .keys import TimeOf, careful, comparable, hashed_bytes, registry_key
 
 TABLE_NAME_MAX = 255
 SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
@@ -105,7 +106,7 @@ class Adoption:
     """
 
     def __init__(self, table: str, view: View) -> None:
-        self._prefix = adoption_prefix(table)
+        self._table = table
         self._view = view
         self._seen: tuple[int, float] = (-1, float("inf"))
 
@@ -114,31 +115,32 @@ class Adoption:
         """The time from which no row is a stray; infinite until adoption is complete."""
         version = self._view.version
         if self._seen[0] != version:
-            self._seen = (version, completed_ms(self._view, self._prefix))
+            self._seen = (version, completed_ms(self._view, self._table))
         return self._seen[1]
 
 
-def completed_ms(view: View, prefix: str) -> float:
-    notes = [name for name in list(view.pins) if name.startswith(prefix)]
-    return min((int(name.removeprefix(prefix)) for name in notes), default=float("inf"))
+def completed_ms(view: View, table: str) -> float:
+    """When the adoption of a table was complete, by the notes in the registry; else infinite."""
+    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
+    notes = (name.rpartition("/") for name in adopted)
+    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
     """The time of complete adoption, infinite if it is not; `complete` declares it now."""
     check_text("table", table, TABLE_NAME_MAX)
-    prefix = adoption_prefix(table)
     stores = open_stores(url, clock, must_exist=True)
     try:
         await stores.open()
         registry = Registry(stores.registry, clock)
         await registry.open((await stores.registry.meta()).meta)
-        found_ms = completed_ms(registry.view, prefix)
+        found_ms = completed_ms(registry.view, table)
         if not complete or found_ms < float("inf"):
             return found_ms
         await registry.keep_ahead(leads=False)
-        name = f"{prefix}{registry.view.horizon_ms}"
-        await registry.publish([for_key(name, PIN, 1, "adoption is complete")], term=None)
-        return completed_ms(registry.view, prefix)
+        note = Subject(Kind.ADOPTED, f"{table}/{registry.view.horizon_ms}")
+        await registry.publish([Decision(note, PIN, 1, "adoption is complete")], term=None)
+        return completed_ms(registry.view, table)
     finally:
         await stores.close()
 

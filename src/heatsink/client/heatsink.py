@@ -21,11 +21,11 @@ from heatsink.coordinator.keys import Coordination, Hottest, StorePartitions, co
 from heatsink.coordinator.lease import Leadership, Lease
 from heatsink.coordinator.loops import Beside
 from heatsink.coordinator.workers import (
-    PIN_PREFIX,
     PartitionStatus,
     QueueWatch,
     read_loads,
     worker_pin,
+    workers_of,
 )
 from heatsink.errors import Closed, InvalidSetting, NotFound, Overloaded
 from heatsink.heat.count import Tracker
@@ -35,6 +35,7 @@ from heatsink.primitives.checks import check_text, check_whole, shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import SEED_BYTES, check_key
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.subjects import AnyKey
 from heatsink.reads.near_cache import ReadStats
 from heatsink.reads.reads import Reads
 from heatsink.registry.decisions import PIN, Decision, LogEntry, Meta, for_key
@@ -376,7 +377,7 @@ class Heatsink:
         loads = await read_loads(queue.stores, queue.bulk)
         target = self.queue_watch.target if self.queue_watch else lambda _: None
         return [
-            PartitionStatus(number, load, target(number), pins.get(f"{PIN_PREFIX}{number}"))
+            PartitionStatus(number, load, target(number), pins.get(workers_of(number).text))
             for number, load in loads.items()
         ]
 
@@ -393,7 +394,7 @@ class Heatsink:
         check_text("reason", reason, REASON_MAX)
         await self._registry.publish([worker_pin(partition, workers, reason)], term=None)
 
-    async def explain(self, key: str) -> Explanation:
+    async def explain(self, key: AnyKey) -> Explanation:
         """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
         key = check_key(key)
         self._check_here()

@@ -5,12 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from heatsink.coordinator.lease import Leadership
-from heatsink.coordinator.workers import PIN_PREFIX
-from heatsink.registry.decisions import SETTING
+from heatsink.primitives.subjects import subject_of
 from heatsink.registry.registry import Registry
-from heatsink.timelines.modes import PREFIX as MODES
-
-NOT_KEYS = (MODES, PIN_PREFIX, SETTING)  # prefixes of pins that are not of keys
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -50,7 +46,7 @@ def status_of(name: str, registry: Registry, leads: bool, found: Leadership) -> 
     spread = [
         layout.buckets
         for key, layout in view.layouts.items()
-        if layout.buckets > 1 and not key.startswith(MODES)
+        if layout.buckets > 1 and subject_of(key).has_rows
     ]
     return Status(
         name=name,
@@ -61,7 +57,7 @@ def status_of(name: str, registry: Registry, leads: bool, found: Leadership) -> 
         servers=registry.servers,
         spread_keys=len(spread),
         extra_buckets=sum(spread) - len(spread),
-        pinned_keys=sum(not key.startswith(NOT_KEYS) for key in view.pins),
+        pinned_keys=sum(pin.subject.has_rows for pin in view.pins.values()),
         leader=found.leader,
         leaderless_s=found.leaderless_s,
     )

@@ -80,7 +80,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return len(self.layout.partitions(self.key))
 
     @property
-    def kind(self) -> str:
+    def hot_by(self) -> str:
         """Why it is spread or kept near: a pin is in force, or its writes or reads are hot."""
         is_pinned = self.pin is not None and self.pin.value == self.buckets
         spread = "pinned" if is_pinned else "write-hot" if self.buckets > 1 else ""
@@ -100,7 +100,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         page = _count(self.queries_per_page, "query", "queries")
-        hot = f" ({self.kind})" if self.kind else ""
+        hot = f" ({self.hot_by})" if self.hot_by else ""
         lines = [
             f"{self.key}: {_count(self.buckets, 'bucket')} now{hot}",
             f"  why     {self.reason}",

@@ -22,6 +22,7 @@ from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat, write_units
 from heatsink.heat.report import HeatBus
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import key_of
+from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.decisions import BUCKETS, Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -30,9 +31,6 @@ from heatsink.stores.stores import ConsumptionNotes, Stores
 
 from .lease import Leadership, Lease, TurnLog, leadership_of
 from .loops import ControlLoop, Coordinator
-from .workers import is_worker_pin
-
-PREFIX = "~partition/"
 
 
 class StorePartitions:
@@ -53,7 +51,7 @@ class StorePartitions:
                 units_in[partition] += int(units)
                 places[name] = partition
         for partition, taken in units_in.items():
-            self._tracker.record(f"{PREFIX}{partition}", taken)
+            self._tracker.record(Subject(Kind.PARTITION, str(partition)).text, taken)
         if places:
             self._tracker.note_places({key_of(name)[0]: at for name, at in places.items()})
 
@@ -65,7 +63,10 @@ class StorePartitions:
 
 def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ...]]:
     """The heat of keys, and that of partitions, the hottest first."""
-    numbers = {key: int(key[len(PREFIX) :]) for key in window.keys if key.startswith(PREFIX)}
+    subjects = ((key, subject_of(key)) for key in window.keys)
+    numbers = {
+        key: int(subject.name) for key, subject in subjects if subject.kind is Kind.PARTITION
+    }
     partitions = [
         PartitionHeat(number, window.keys[key].write_units_s) for key, number in numbers.items()
     ]
@@ -146,7 +147,7 @@ class KeyWatch:
         windows = [self._of_keys(window) for window in taken]
         self._lease.servers = self._aggregator.servers
         view = self._registry.view
-        pins = {key: pin for key, pin in view.pins.items() if not is_worker_pin(key)}
+        pins = {key: pin for key, pin in view.pins.items() if pin.subject.has_layout}
         return KeyObservation(windows, view.layouts, pins, view.version)
 
     def _of_keys(self, window: WindowHeat) -> WindowHeat:
@@ -230,7 +231,7 @@ class Coordination:
 
     def wanted(self, key: str) -> Decision | None:
         """The buckets that this process, which leads, has decided and the store did not take."""
-        return self.loop.wanted(f"key:{key}", BUCKETS) if self.coordinator.leads else None
+        return self.loop.wanted(subject_of(key), BUCKETS) if self.coordinator.leads else None
 
     async def look_who_leads(self, deadline_s: float) -> Leadership:
         """As META has it now: with news, this process reads it seldom."""

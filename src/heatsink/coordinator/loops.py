@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from heatsink.errors import Deposed, HeatsinkError
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.subjects import Subject
 from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
 
@@ -120,9 +121,9 @@ class ControlLoop(Generic[Observation]):
         self._policy = policy
         self._publish = publish
         self._turn = 0
-        self._wanted: dict[tuple[str, str], tuple[Decision, int]] = {}
+        self._wanted: dict[tuple[Subject, str], tuple[Decision, int]] = {}
 
-    def wanted(self, subject: str, setting: str) -> Decision | None:
+    def wanted(self, subject: Subject, setting: str) -> Decision | None:
         """What is decided and could not be published yet."""
         decision, _ = self._wanted.get((subject, setting), (None, 0))
         return decision

@@ -19,7 +19,8 @@ from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
 from heatsink.bulk.store import PartitionLoad, QueueStores, ServerHealth
 from heatsink.primitives.clock import Clock
-from heatsink.registry.decisions import PIN, Decision, for_key
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.decisions import PIN, Decision
 
 from .loops import ControlLoop, Coordinator
 
@@ -60,7 +61,7 @@ class Advisor:
         return ""
 
     def _change(self, server: ServerHealth, reason: str) -> list[Decision]:
-        subject, is_advised = f"redis:{server.place}", server.place in self._advised
+        subject, is_advised = Subject(Kind.REDIS, server.place), server.place in self._advised
         if self._streaks[server.place] >= READINGS and not is_advised:
             self._advised.add(server.place)
             half = max(len(server.partitions) // 2, 1)
@@ -78,7 +79,6 @@ logger = logging.getLogger("heatsink")
 TURN_S = 1.0
 HEALTH_S = 10.0
 REPEAT_S = 30.0
-PIN_PREFIX = "~workers/"  # pins of partitions, among those of keys
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -90,13 +90,13 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     pin: Decision | None
 
 
-def is_worker_pin(key: str) -> bool:
-    return key.startswith(PIN_PREFIX)
+def workers_of(partition: int) -> Subject:
+    return Subject(Kind.WORKERS, str(partition))
 
 
 def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
     """As a decision of the registry: it outlives leaders and the queue's own memory."""
-    return for_key(f"{PIN_PREFIX}{partition}", PIN, workers, reason)
+    return Decision(workers_of(partition), PIN, workers, reason)
 
 
 async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad]:
@@ -128,9 +128,9 @@ class QueueWatch:
         self._clock = clock
         self._loop = ControlLoop(self.observe, policy, self._wish)
         self._advisor = Advisor()
-        self._targets: dict[tuple[str, str], Decision] = {}
-        self._wishes: dict[str, Decision] = {}
-        self._pinned: set[str] = set()
+        self._targets: dict[tuple[Subject, str], Decision] = {}
+        self._wishes: dict[Subject, Decision] = {}
+        self._pinned: set[Subject] = set()
         self._turned_s = self._examined_s = self._repeated_s = float("-inf")
         self.latest: WorkerObservation | None = None
 
@@ -139,7 +139,7 @@ class QueueWatch:
         return list(self._targets.values())
 
     def target(self, partition: int) -> Decision | None:
-        return self._targets.get((f"partition:{partition}", WORKERS))
+        return self._targets.get((workers_of(partition), WORKERS))
 
     async def run_once(self) -> list[Decision]:
         """One turn a second, however often the coordinator comes round."""
@@ -178,12 +178,9 @@ class QueueWatch:
         self._wishes |= {decision.subject: decision for decision in decisions}
         return await self._publish([d for d in decisions if d.subject not in self._pins()])
 
-    def _pins(self) -> Mapping[str, Decision]:
-        return {
-            f"partition:{key.removeprefix(PIN_PREFIX)}": pin
-            for key, pin in self._all_pins().items()
-            if is_worker_pin(key)
-        }
+    def _pins(self) -> Mapping[Subject, Decision]:
+        pins = self._all_pins().values()
+        return {pin.subject: pin for pin in pins if pin.subject.kind is Kind.WORKERS}
 
     async def _follow_pins(self) -> list[Decision]:
         """Pins that are not in force yet; and where one is gone, the policy's last wish again."""

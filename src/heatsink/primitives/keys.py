@@ -16,6 +16,8 @@ from hashlib import blake2b
 
 from heatsink.errors import InvalidKey
 
+from .subjects import OWN, Kind, Subject
+
 KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
 
 PLAIN_MAX = KEY_BYTES_MAX // 3  # so many ASCII characters fit however they are escaped
@@ -24,10 +26,13 @@ PLAIN_MAX = KEY_BYTES_MAX // 3  # so many ASCII characters fit however they are 
 def check_key(key: object) -> str:
     """The key as plain text, or `InvalidKey` that says what is wrong with it.
 
-    Who takes text takes what is derived from it, such as members of an enum, which compare as their
-    text and yet have another hash, and which not every encoder knows.
+    A `Subject` of Heatsink's own becomes its text, which no user's key can be. Classes derived from
+    `str`, such as enums, become plain text: they may have another hash, and encoders refuse them.
     """
     if not isinstance(key, str):
+        if isinstance(key, Subject) and key.kind is not Kind.KEY:
+            _check_size(key.text)
+            return key.text
         raise InvalidKey(f"key must be a str, not {type(key).__name__}")
     if not key:
         raise InvalidKey("key must not be empty")
@@ -50,11 +55,11 @@ def _check_size(key: str) -> None:
 
 
 def escape(key: str) -> str:
-    return key.replace("%", "%25").replace("#", "%23")
+    return key.replace("%", "%25").replace("#", "%23").replace(OWN, "%00")
 
 
 def unescape(name: str) -> str:
-    return name.replace("%23", "#").replace("%25", "%")
+    return name.replace("%00", OWN).replace("%23", "#").replace("%25", "%")
 
 
 def partition_of(key: str, bucket: int | None) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.subjects import subject_of
 from heatsink.registry.decisions import Decision, SoftDecision, Targets
 
 from .policy import NEAR
@@ -354,10 +355,10 @@ class NearKeys:
         for key, heard_s in list(self._heard_s.items()) if news else ():
             if now_s - heard_s > FORGET_S or self.decision(key) is None:
                 del self._heard_s[key]
-                self._targets.forget(f"key:{key}", NEAR)
+                self._targets.forget(subject_of(key), NEAR)
 
     def decision(self, key: str) -> Decision | None:
-        return self._targets.get(f"key:{key}", NEAR)
+        return self._targets.get(subject_of(key), NEAR)
 
     def in_force(self) -> dict[str, Decision]:
         now_s = self._now()

@@ -20,6 +20,7 @@ from heatsink.errors import Closed, InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.subjects import AnyKey, Subject
 
 from .near_cache import (
     BATCH,
@@ -114,9 +115,22 @@ class Reads:
         other: T = await self._get_otherwise(key, load, times)
         return other
 
+    async def get_own(
+        self, subject: Subject, load: Load, *, fresh_for: float, stale_for: float
+    ) -> Any:
+        """As `get`, for a value that Heatsink keeps for itself."""
+        key = check_key(subject)
+        entry = self._find(key)
+        if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
+            entry.hits += 1
+            return entry.value
+        return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
+
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
         """The rest of `get`, when there is no fresh value."""
-        key = check_key(key)
+        return await self._load_or_join(check_key(key), load, times)
+
+    async def _load_or_join(self, key: str, load: Load, times: Times) -> Any:
         self._check_open()
         if self._owner is not None:
             self._owner.check()
@@ -149,7 +163,7 @@ class Reads:
         around = self.around_load(key, load)
         return self._loading.start(key, around, keep, is_wanted=is_refresh)
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: AnyKey) -> None:
         """Call it after a write: from now on no `get` here returns a value loaded before.
 
         The other processes get the invalidation too, shortly after.

@@ -15,29 +15,32 @@ from typing import Any, Protocol
 
 import msgspec
 
+from heatsink.primitives.subjects import Subject, subject_of
+
 from .layouts import Layout
 
 BUCKETS = "buckets"
 PIN = "pin"
-SETTING = "~setting/"  # a pin of such a key is a number for the whole deployment, nobody's buckets
 FORMAT = 1
 
 
 class Decision(msgspec.Struct, frozen=True):
     """What shall be, and why: always a target, never a step. A value of None takes it back."""
 
-    subject: str
+    subject: Subject
     setting: str
     value: int | None
     reason: str
 
     @property
     def key(self) -> str:
-        return self.subject.removeprefix("key:")
+        """The text of the subject, under which views and stores hold it."""
+        return self.subject.text
 
 
 def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
-    return Decision(f"key:{key}", setting, value, reason)
+    """A decision about the subject that a text spells: mostly a user's key."""
+    return Decision(subject_of(key), setting, value, reason)
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -151,7 +154,7 @@ class Targets:
 
     def __init__(self) -> None:
         self.term = 0
-        self._targets: dict[tuple[str, str], Decision] = {}
+        self._targets: dict[tuple[Subject, str], Decision] = {}
 
     def apply(self, news: Iterable[SoftDecision]) -> None:
         for soft in news:
@@ -166,11 +169,11 @@ class Targets:
         else:
             self._targets[what] = decision
 
-    def forget(self, subject: str, setting: str) -> None:
+    def forget(self, subject: Subject, setting: str) -> None:
         """Drop a target that nobody repeats any more, so that memory stays bounded."""
         self._targets.pop((subject, setting), None)
 
-    def get(self, subject: str, setting: str) -> Decision | None:
+    def get(self, subject: Subject, setting: str) -> Decision | None:
         return self._targets.get((subject, setting))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from heatsink.errors import Closed, Conflict, HeatsinkError, InvalidId, Retryable, TokenExpired
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.keys import check_key, partition_of
+from heatsink.primitives.subjects import AnyKey
 from heatsink.registry.layouts import Layout
 
 from .routing import Parts
@@ -49,7 +50,7 @@ class Counters:
         self._token_ttl_s = token_ttl_s
         self._folded: dict[str, int] = {}
 
-    async def add(self, key: str, amount: int = 1, *, token: Any = None) -> None:
+    async def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add `amount`, which may be negative, to a counter.
 
         `token` is an id of the deployment's kind: calls with the same token count once. Raises
@@ -80,7 +81,7 @@ class Counters:
         """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`."""
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
-    async def value(self, key: str) -> int:
+    async def value(self, key: AnyKey) -> int:
         """The sum of all acknowledged adds at one moment during the call."""
         key = check_key(key)
         deadline_s = self._parts.begin()

@@ -13,6 +13,7 @@ import msgspec
 
 from heatsink.primitives.ids import TIME_MS_MAX, IdScheme, scheme_named
 from heatsink.primitives.keys import key_of, partition_of, seeded_hash
+from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import (
     BUCKETS,
@@ -223,14 +224,14 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Prefixes of keys whose layouts place rows that are stored somewhere else.
+    """Kinds of subject whose layouts place something else than rows under their own key.
 
-    Layouts under an `unseen` prefix place rows that are not in this store. In a pair of `follow`,
-    the layout under the first prefix places the rows of the same key under the second.
+    Layouts of the kinds in `unseen` place rows of other tables. In each pair of `follow`, layouts
+    of the first kind place rows of the second kind with the same name.
     """
 
-    unseen: tuple[str, ...] = ()
-    follow: tuple[tuple[str, str], ...] = ()
+    unseen: tuple[Kind, ...] = ()
+    follow: tuple[tuple[Kind, Kind], ...] = ()
 
 
 async def reset_closed_time(
@@ -257,7 +258,7 @@ async def reset_closed_time(
     closed_ms = 1 + (near[1] if near else now_ms)
     newest = _newest_traces(alone.traces(scheme), elsewhere)
     for key in snapshot.layouts:
-        if key.startswith(elsewhere.unseen):
+        if subject_of(key).kind in elsewhere.unseen:
             _raise(newest, key, meta.closed_ms - 1)
     opened, sealed = _sort_seals(alone, snapshot, closed_ms, scheme)
     for partition, until_ms in sealed.items():
@@ -316,9 +317,10 @@ def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> d
     for partition, time_ms in traces:
         key, _ = key_of(partition)
         _raise(newest, key, time_ms)
+        subject = subject_of(key)
         for follower, followed in elsewhere.follow:
-            if key.startswith(followed):
-                _raise(newest, follower + key.removeprefix(followed), time_ms)
+            if subject.kind is followed:
+                _raise(newest, Subject(follower, subject.name).text, time_ms)
     return newest
 
 

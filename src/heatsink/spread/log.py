@@ -18,6 +18,7 @@ from heatsink.errors import Conflict, Deleted, HeatsinkError, InvalidBody, Inval
 from heatsink.primitives.checks import check_number
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import PLAIN_MAX, check_key, escape
+from heatsink.primitives.subjects import AnyKey
 from heatsink.registry.layouts import Layout
 
 from .gather import Gather, Range
@@ -61,7 +62,7 @@ class Log:
         return self._scheme
 
     async def append(
-        self, key: str, body: bytes, *, id: Any = None, ttl: float | None = None
+        self, key: AnyKey, body: bytes, *, id: Any = None, ttl: float | None = None
     ) -> Receipt:
         """Add an entry; a retry with the same id and body writes nothing new.
 
@@ -71,8 +72,7 @@ class Log:
             receipt = await hs.log.append("conv_1", b"hello")
             await hs.log.append("conv_1", b"hello", id=receipt.id)  # the same append
         """
-        is_plain = type(key) is str and 0 < len(key) <= PLAIN_MAX and key.isascii()
-        if not is_plain or "\0" in key:
+        if type(key) is not str or not (0 < len(key) <= PLAIN_MAX and key.isascii()) or "\0" in key:
             key = check_key(key)
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
             body = check_body(body)
@@ -115,7 +115,7 @@ class Log:
 
     async def page(
         self,
-        key: str,
+        key: AnyKey,
         *,
         limit: int = 50,
         cursor: str | None = None,
@@ -207,7 +207,7 @@ class Log:
     async def _layout(self, key: str, deadline_s: float) -> Layout:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
-    async def get(self, key: str, id: Any) -> Entry | None:
+    async def get(self, key: AnyKey, id: Any) -> Entry | None:
         """One entry by its id; None if there is none."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
@@ -225,7 +225,7 @@ class Log:
             return None
         return entry_of(row, self._scheme)
 
-    async def delete(self, key: str, id: Any) -> bool:
+    async def delete(self, key: AnyKey, id: Any) -> bool:
         """Delete an entry; True if it was there. A tombstone keeps late retries from restoring it.
 
         `await hs.log.delete("conv_1", receipt.id)`
@@ -242,7 +242,7 @@ class Log:
         finally:
             self._pages.wrote(key)
 
-    async def erase(self, key: str) -> int:
+    async def erase(self, key: AnyKey) -> int:
         """Remove every row of the key from every bucket it ever had, with tombstones and counters.
 
         Stop its writers first: a later append or retry writes again. Returns how many rows were

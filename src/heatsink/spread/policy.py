@@ -12,7 +12,8 @@ import msgspec
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.checks import check_kind, check_number, check_whole
 from heatsink.primitives.damping import RecentPeak, forecast
-from heatsink.registry.decisions import BUCKETS, SETTING, Decision, for_key
+from heatsink.primitives.subjects import subject_of
+from heatsink.registry.decisions import BUCKETS, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
 
 Culprit = Literal["key", "partition"]
@@ -137,7 +138,8 @@ class BucketPolicy:
     def _note_spread_keys(self, observation: KeyObservation) -> None:
         if observation.version != self._spread_version:
             layouts = observation.layouts
-            self._spread = {key: None for key in layouts if layouts[key].buckets > 1}
+            spread = (key for key, layout in layouts.items() if layout.buckets > 1)
+            self._spread = {key: None for key in spread if subject_of(key).has_rows}
             self._spread_version = observation.version
 
     def _grow(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
@@ -248,5 +250,5 @@ def _pinned(observation: KeyObservation) -> list[Decision]:
     return [
         for_key(key, BUCKETS, pin.value, f"pinned: {pin.reason}")
         for key, pin in observation.pins.items()
-        if observation.layouts.get(key, COLD).buckets != pin.value and not key.startswith(SETTING)
+        if observation.layouts.get(key, COLD).buckets != pin.value
     ]

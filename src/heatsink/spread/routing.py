@@ -18,6 +18,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.ids import IdScheme, Uuid7, minter_of
 from heatsink.primitives.keys import escape, partition_of, seeded_hash, seeded_state
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.subjects import OWN
 from heatsink.registry.layouts import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
 
@@ -59,7 +60,7 @@ class Router:
         raw, time_ms = self._mint(now_ms, view.horizon_ms)
         layout = view.layouts.get(key)
         if layout is None:
-            name = escape(key) if "#" in key or "%" in key else key
+            name = escape(key) if "#" in key or "%" in key or key[0] == OWN else key
             return raw, time_ms, name, FIRST_EPOCH
         epoch = layout.epochs[-1]
         if time_ms < epoch.start_ms:

@@ -18,10 +18,10 @@ import msgspec
 
 from heatsink.errors import Conflict, TokenExpired
 from heatsink.primitives.ids import COUNTER_BITS, TAIL_BITS
+from heatsink.primitives.subjects import Kind, Subject
 
 from .store import Cache, Counts, PostLog
 
-FOLLOWERS, FOLLOWING = "~followers/", "~following/"
 PAGE = 500
 STRETCHES = 4
 FRESH_S, STALE_S = 1.0, 5.0
@@ -81,14 +81,17 @@ class Graph:
         return held == mine
 
     async def _last(self, user: str, author: str) -> FollowEvent:
-        async for event in self._events(FOLLOWING + user):
+        async for event in self._events(Subject(Kind.FOLLOWING, user)):
             if event.name == author:
                 return event
         return FollowEvent(author, False)
 
     async def _claim(self, user: str, event: FollowEvent) -> FollowEvent:
         """The change of this number, as whoever came first made it."""
-        key, id = FOLLOWING + user, self._scheme.value(self._raw(event.number, user, event.name))
+        key, id = (
+            Subject(Kind.FOLLOWING, user),
+            self._scheme.value(self._raw(event.number, user, event.name)),
+        )
         try:
             await self._log.append(key, _encode(event), id=id)
         except Conflict:
@@ -102,10 +105,12 @@ class Graph:
     async def _tell(self, user: str, author: str, event: FollowEvent) -> None:
         if event.number:
             body = _encode(FollowEvent(user, event.is_in, event.number, event.token))
-            await self._log.append(FOLLOWERS + author, body, id=self._scheme.value(event.token))
+            await self._log.append(
+                Subject(Kind.FOLLOWERS, author), body, id=self._scheme.value(event.token)
+            )
 
     async def _count(self, author: str, event: FollowEvent) -> None:
-        key = FOLLOWERS + author
+        key = Subject(Kind.FOLLOWERS, author)
         if event.number:
             with suppress(TokenExpired):  # a day old
                 token = self._scheme.value(event.token)
@@ -126,30 +131,30 @@ class Graph:
         return self._scheme.from_parts(time_ms, counter, tail)
 
     async def following(self, user: str) -> frozenset[str]:
-        key = FOLLOWING + user
-        found: frozenset[str] = await self._cache.get(
+        key = Subject(Kind.FOLLOWING, user)
+        found: frozenset[str] = await self._cache.get_own(
             key, lambda: self.load_following(user), fresh_for=FRESH_S, stale_for=STALE_S
         )
         return found
 
     async def load_following(self, user: str) -> frozenset[str]:
         """As the store has it now."""
-        return frozenset([name async for name in self._current(FOLLOWING + user)])
+        return frozenset([name async for name in self._current(Subject(Kind.FOLLOWING, user))])
 
     async def follower_count(self, author: str) -> int:
-        key = FOLLOWERS + author
-        count: int = await self._cache.get(
+        key = Subject(Kind.FOLLOWERS, author)
+        count: int = await self._cache.get_own(
             key, lambda: self._counts.value(key), fresh_for=FRESH_S, stale_for=STALE_S
         )
         return max(count, 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
         """Every one; who came and went, or clicked twice, may come twice."""
-        return self._current(FOLLOWERS + author)
+        return self._current(Subject(Kind.FOLLOWERS, author))
 
     async def some_followers(self, author: str, count: int) -> list[str]:
         """The newest, and as many from before each of some moments by chance."""
-        key, each = FOLLOWERS + author, count // STRETCHES
+        key, each = Subject(Kind.FOLLOWERS, author), count // STRETCHES
         newest = await self._log.page(key, limit=each)
         pages = [newest]
         if newest.cursor:
@@ -161,7 +166,7 @@ class Graph:
         events = [_decode(entry.body) for page in pages for entry in page.entries]
         return sorted({event.name for event in events if event.is_in})
 
-    async def _current(self, key: str) -> AsyncIterator[str]:
+    async def _current(self, key: Subject) -> AsyncIterator[str]:
         """Newest first, so that only those who left need to be remembered."""
         gone: set[str] = set()
         async for event in self._events(key):
@@ -170,7 +175,7 @@ class Graph:
             elif event.name not in gone:
                 yield event.name
 
-    async def _events(self, key: str) -> AsyncIterator[FollowEvent]:
+    async def _events(self, key: Subject) -> AsyncIterator[FollowEvent]:
         cursor = None
         while True:
             page = await self._log.page(key, limit=PAGE, cursor=cursor)

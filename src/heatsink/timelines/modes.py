@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from heatsink.errors import Retryable
-from heatsink.registry.decisions import PIN, SETTING, for_key
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.decisions import PIN, Decision
 from heatsink.registry.registry import Registry
 
 from .graph import FRESH_S, STALE_S, Graph
@@ -33,11 +34,10 @@ from .policy import (
     TimelineSettings,
     wanted_mode,
 )
-from .store import POSTS, Cache, HomeStore, PostLog
+from .store import Cache, HomeStore, PostLog, posts_of
 
-PREFIX = "~mode/"
 PINNED = "pinned: "
-THRESHOLD = f"{SETTING}timelines.threshold"
+THRESHOLD = Subject(Kind.SETTING, "timelines.threshold")
 BUCKETS = {PUSHED: 1, PULLED: 2}
 
 
@@ -50,6 +50,11 @@ class AuthorMode(NamedTuple):
     since_ms: int
 
 
+def mode_of(author: str) -> Subject:
+    """Whose layout holds an author's mode."""
+    return Subject(Kind.AUTHOR, author)
+
+
 class Modes:
     """`reach` renews the registry's view until it knows all epochs up to a time."""
 
@@ -60,32 +65,32 @@ class Modes:
     async def know(self, posts: Iterable[tuple[str, int]]) -> None:
         """Make `at` exact for posts, each given by its author and its time."""
         knows = self._registry.view.knows
-        unknown = [time_ms for author, time_ms in posts if not knows(PREFIX + author, time_ms)]
+        unknown = [time_ms for author, time_ms in posts if not knows(mode_of(author).text, time_ms)]
         if unknown:
             await self._reach(max(unknown))
 
     def now(self, author: str) -> str:
         """What is in force for the newest posts, as far as this process knows."""
-        return _mode(self._registry.view.layout(PREFIX + author).buckets)
+        return _mode(self._registry.view.layout(mode_of(author).text).buckets)
 
     def at(self, author: str, time_ms: int) -> str:
         """The mode of a post. Exact for ids below this process's horizon."""
-        return _mode(self._registry.view.layout(PREFIX + author).epoch_at(time_ms).buckets)
+        return _mode(self._registry.view.layout(mode_of(author).text).epoch_at(time_ms).buckets)
 
     def was_ever_pulled(self, author: str) -> bool:
-        return self._registry.view.layout(PREFIX + author).max_buckets > 1
+        return self._registry.view.layout(mode_of(author).text).max_buckets > 1
 
     def reason(self, author: str) -> str:
-        pin = self._registry.view.pins.get(PREFIX + author)
+        pin = self._registry.view.pins.get(mode_of(author).text)
         return pin.reason if pin else "few followers"
 
     def since_ms(self, author: str) -> int:
         """The time of the first post that the newest mode holds for; 0 if it always did."""
-        return self._registry.view.layout(PREFIX + author).epochs[-1].start_ms
+        return self._registry.view.layout(mode_of(author).text).epochs[-1].start_ms
 
     def wanted(self, author: str) -> str | None:
         """What was decided last; it takes effect a moment later."""
-        pin = self._registry.view.pins.get(PREFIX + author)
+        pin = self._registry.view.pins.get(mode_of(author).text)
         return _mode(pin.value or 1) if pin else None
 
     def decided(self) -> list[AuthorMode]:
@@ -93,22 +98,21 @@ class Modes:
         view = self._registry.view
         found = []
         for key, pin in view.pins.items():
-            if key.startswith(PREFIX):
-                epoch = view.layout(key).epochs[-1]
-                author = key.removeprefix(PREFIX)
+            if pin.subject.kind is Kind.AUTHOR:
+                epoch, author = view.layout(key).epochs[-1], pin.subject.name
                 found.append(AuthorMode(author, _mode(epoch.buckets), pin.reason, epoch.start_ms))
         return sorted(found, key=lambda one: -one.since_ms)
 
     def threshold(self, otherwise: int) -> int:
         """Of followers: what an operator set for the whole deployment."""
-        pin = self._registry.view.pins.get(THRESHOLD)
+        pin = self._registry.view.pins.get(THRESHOLD.text)
         return pin.value if pin and pin.value else otherwise
 
     async def set_threshold(self, followers: int, reason: str) -> None:
-        await self._registry.publish([for_key(THRESHOLD, PIN, followers, reason)], term=None)
+        await self._registry.publish([Decision(THRESHOLD, PIN, followers, reason)], term=None)
 
     async def change(self, author: str, mode: str, reason: str) -> None:
-        decision = for_key(PREFIX + author, PIN, BUCKETS[mode], reason)
+        decision = Decision(mode_of(author), PIN, BUCKETS[mode], reason)
         await self._registry.publish([decision], term=None)
 
 
@@ -144,8 +148,8 @@ class CostMeter:
         cost = PostingCost(await self.posts_s(author), followers)
         if cost.writes_s <= costly_writes_s * COST_SLACK:
             return cost
-        one_s: float | None = await self._cache.get(
-            f"~reads/{author}",
+        one_s: float | None = await self._cache.get_own(
+            Subject(Kind.CACHED, f"reads/{author}"),
             lambda: self._reads_s(author, 1 / cost.posts_s),
             fresh_for=READS_FRESH_S,
             stale_for=READS_STALE_S,
@@ -154,13 +158,16 @@ class CostMeter:
 
     async def posts_s(self, author: str) -> float:
         """Over the last posts and the time since; 0 until there are some."""
-        posts_s: float = await self._cache.get(
-            f"~rate/{author}", lambda: self._posts_s(author), fresh_for=FRESH_S, stale_for=STALE_S
+        posts_s: float = await self._cache.get_own(
+            Subject(Kind.CACHED, f"rate/{author}"),
+            lambda: self._posts_s(author),
+            fresh_for=FRESH_S,
+            stale_for=STALE_S,
         )
         return posts_s
 
     async def _posts_s(self, author: str) -> float:
-        page = await self._log.page(POSTS + author, limit=LAST_POSTS)
+        page = await self._log.page(posts_of(author), limit=LAST_POSTS)
         if len(page.entries) < POSTS_MIN:
             return 0.0
         oldest_ms = self._log.scheme.time_ms(page.entries[-1].raw)

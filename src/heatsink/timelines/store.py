@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from heatsink.primitives.ids import IdScheme
+from heatsink.primitives.subjects import Kind, Subject
 
-POSTS = "~posts/"
 HOME_MAX = 800
 HOME_SLOTS = 64
 
@@ -68,17 +68,21 @@ class StoredPage(Protocol):
     def cursor(self) -> str | None: ...
 
 
+def posts_of(author: str) -> Subject:
+    return Subject(Kind.POSTS, author)
+
+
 class PostLog(Protocol):
     """Logs by key, as `heatsink.spread.log.Log` has them."""
 
     @property
     def scheme(self) -> IdScheme: ...
 
-    async def append(self, key: str, body: bytes, *, id: Any = None) -> Stored: ...
+    async def append(self, key: Subject, body: bytes, *, id: Any = None) -> Stored: ...
 
     async def page(
         self,
-        key: str,
+        key: Subject,
         *,
         limit: int = 50,
         cursor: str | None = None,
@@ -86,28 +90,28 @@ class PostLog(Protocol):
         before: Any = None,
     ) -> StoredPage: ...
 
-    async def get(self, key: str, id: Any) -> StoredEntry | None: ...
+    async def get(self, key: Subject, id: Any) -> StoredEntry | None: ...
 
-    async def delete(self, key: str, id: Any) -> Any: ...
+    async def delete(self, key: Subject, id: Any) -> Any: ...
 
 
 class Counts(Protocol):
-    async def add(self, key: str, amount: int, *, token: Any) -> Any: ...
+    async def add(self, key: Subject, amount: int, *, token: Any) -> Any: ...
 
-    async def value(self, key: str) -> int: ...
+    async def value(self, key: Subject) -> int: ...
 
 
 class Cache(Protocol):
-    async def get(
+    async def get_own(
         self,
-        key: str,
+        key: Subject,
         load: Callable[[], Awaitable[Any]],
         *,
         fresh_for: float,
         stale_for: float,
     ) -> Any: ...
 
-    def forget(self, key: str) -> Any: ...
+    def forget(self, key: Subject) -> Any: ...
 
 
 class FanOut(Protocol):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from heatsink.errors import InvalidCursor, InvalidId, InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, each, shown
 from heatsink.primitives.keys import escape
+from heatsink.primitives.subjects import Kind, Subject
 
 from .graph import Graph
 from .modes import PINNED, AuthorMode, Choice, Modes
@@ -21,12 +22,12 @@ from .policy import FOLLOWERS_MAX, PULLED, PUSHED, TimelineSettings
 from .store import (
     HOME_MAX,
     HOME_SLOTS,
-    POSTS,
     Cache,
     FanOut,
     HomeEntry,
     HomeStore,
     PostLog,
+    posts_of,
     slot_of,
 )
 
@@ -144,8 +145,8 @@ class Timelines:
         """
         _check_name("author", author)
         await self._choice.renew(author)
-        stored = await self._log.append(POSTS + author, body, id=id)
-        self._cache.forget(POSTS + author)
+        stored = await self._log.append(posts_of(author), body, id=id)
+        self._cache.forget(posts_of(author))
         mode = self._modes.at(author, self._scheme.time_ms(stored.raw))
         batch = ""
         if mode == PUSHED:
@@ -155,8 +156,8 @@ class Timelines:
 
     async def delete(self, author: str, id: Any) -> bool:
         """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
-        found = await self._log.delete(POSTS + _check_name("author", author), id)
-        self._cache.forget(POSTS + author)
+        found = await self._log.delete(posts_of(_check_name("author", author)), id)
+        self._cache.forget(posts_of(author))
         self._cache.forget(_post_key(author, self._scheme.raw(id)))
         return bool(found)
 
@@ -284,8 +285,8 @@ class Timelines:
     ) -> list[HomeEntry]:
         """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
         settings = self._settings
-        newest: list[HomeEntry] = await self._cache.get(
-            POSTS + author,
+        newest: list[HomeEntry] = await self._cache.get_own(
+            posts_of(author),
             lambda: self._load_posts(author, None, LIMIT_MAX),
             fresh_for=settings.fresh_for,
             stale_for=settings.stale_for,
@@ -298,7 +299,7 @@ class Timelines:
     async def _load_posts(
         self, author: str, below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        key, before = POSTS + author, None if below is None else self._scheme.value(below.raw)
+        key, before = posts_of(author), None if below is None else self._scheme.value(below.raw)
         load = self._log.page(key, limit=limit, before=before)
         if below is None or author >= below.author:
             return [HomeEntry(entry.raw, author) for entry in (await load).entries]
@@ -324,11 +325,11 @@ class Timelines:
         id = self._scheme.value(entry.raw)
 
         async def load() -> bytes | None:
-            stored = await self._log.get(POSTS + entry.author, id)
+            stored = await self._log.get(posts_of(entry.author), id)
             return stored.body if stored else None
 
         settings = self._settings
-        body: bytes | None = await self._cache.get(
+        body: bytes | None = await self._cache.get_own(
             _post_key(entry.author, entry.raw),
             load,
             fresh_for=settings.fresh_for,
@@ -352,8 +353,8 @@ def _cursor(entry: HomeEntry) -> str:
     return (entry.raw + entry.author.encode()).hex()
 
 
-def _post_key(author: str, raw: bytes) -> str:
-    return f"~post/{raw.hex()}/{author}"
+def _post_key(author: str, raw: bytes) -> Subject:
+    return Subject(Kind.CACHED, f"post/{raw.hex()}/{author}")
 
 
 def _check_name(field: str, value: object) -> str:

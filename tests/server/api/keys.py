@@ -11,8 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from heatsink.errors import InvalidKey
-from heatsink.primitives.keys import KEY_BYTES_MAX, key_of, partition_of
-from heatsink.server.api.calls.data import to_key
+from heatsink.primitives.keys import KEY_BYTES_MAX, check_key, key_of, partition_of
 from heatsink.server.api.routing import RouteTable
 from heatsink.server.api.table import MESSAGES, ROUTES
 from tests.raw_http import Line, hang_up, open_line
@@ -42,7 +41,7 @@ def _piece(rng: Random) -> str:
 
 def is_right(key: str) -> bool:
     try:
-        to_key(key)
+        check_key(key)
     except InvalidKey:
         return False
     return True

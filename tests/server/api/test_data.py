@@ -95,7 +95,7 @@ async def test_any_key_is_a_key_of_its_own(api: AsyncClient, hs: Heatsink, key: 
     assert [entry.body.decode() for entry in (await hs.log.page(key)).entries] == [key]
 
 
-@pytest.mark.parametrize("key", ["", "%00", "x" * 2_000, "~followers%2Fme", "%ff"])
+@pytest.mark.parametrize("key", ["", "%00", "x" * 2_000, "%ff"])
 async def test_what_is_no_key_is_refused(api: AsyncClient, key: str) -> None:
     for answer in (
         await api.post(f"/v1/conversations/{key}/messages", json={"body": "x"}),

@@ -18,10 +18,11 @@ from heatsink.bulk.batch import Progress
 from heatsink.bulk.bulk import Bulk
 from heatsink.errors import NoAccess
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind
 from heatsink.server.api.calls.system import _QueueLooks, make_feed
 from heatsink.server.api.feed import Feed
 from heatsink.server.api.metrics import Metrics
-from heatsink.server.api.shapes import DecisionLine, Done
+from heatsink.server.api.shapes import DecisionLine, Done, SubjectLine
 
 LINES = {"content-type": "application/x-ndjson"}
 
@@ -166,7 +167,11 @@ async def test_the_hottest_keys_come_first_with_bounds(api: AsyncClient, hs: Hea
 async def test_a_pin_is_explained_and_decided(api: AsyncClient) -> None:
     body = {"buckets": 4, "reason": "launch"}
     pinned = await api.put("/v1/keys/big/pin", json=body)
-    assert pinned.json() == {"subject": "key:big", "value": 4, "nobody_leads": None}
+    assert pinned.json() == {
+        "subject": {"kind": "key", "name": "big"},
+        "value": 4,
+        "nobody_leads": None,
+    }
     for _ in range(100):
         explained = (await api.get("/v1/keys/big")).json()
         if explained["buckets"] == 4:
@@ -199,7 +204,7 @@ async def test_workers_of_a_partition_can_be_pinned(api: AsyncClient, hs: Heatsi
         seen = await line()
         assert (seen["workers"], seen["target"], seen["reason"]) == (2, 2, "pinned: calm")
         assert seen["pin"] == {"value": 2, "reason": "calm"}
-        assert "~workers/3" not in hs._registry.view.layouts, "a partition is no key"
+        assert "\0workers:3" not in hs._registry.view.layouts, "a partition is no key"
         await api.put(path, json={"workers": None, "reason": "busy again"})
         for _ in range(200):
             if (await line())["workers"] == 8:
@@ -233,7 +238,7 @@ async def test_partitions_of_a_store_that_tells_of_them_are_listed(
 ) -> None:
     heat: dict[str, Any] = {"partitions": []}
     while not heat["partitions"]:
-        hs._tracker.record("~partition/3", 40)
+        hs._tracker.record("\0partition:3", 40)
         await asyncio.sleep(0.03)
         heat = (await api.get("/v1/heat")).json()
     (partition,) = heat["partitions"]
@@ -290,7 +295,7 @@ async def test_what_one_round_saw_comes_in_one_piece() -> None:
     numbers = count()
 
     async def look() -> Done:
-        return Done("something new", next(numbers))
+        return Done(SubjectLine(Kind.KEY, "something new"), next(numbers))
 
     async def none(_: int) -> list[DecisionLine]:
         return []

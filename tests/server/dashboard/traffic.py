@@ -13,6 +13,8 @@ from threading import Event, Thread
 import httpx
 
 from heatsink import connect
+from heatsink.registry.decisions import PIN, Decision
+from heatsink.timelines.modes import mode_of
 
 HOT, WARM = "conv_launch", "conv_team"
 BODY = "x" * 30_000  # thirty units a message: hot without wearing out the machine
@@ -75,7 +77,8 @@ def tell_stories(url: str, data: Path) -> None:
 async def _pull(data: Path) -> None:
     async with connect(f"sqlite:///{data}/heatsink.db", coordinate=False) as hs:
         reason = "pinned: twelve million followers"
-        await hs.pin(f"~mode/{PULLED}", buckets=2, reason=reason)
+        decision = Decision(mode_of(PULLED), PIN, 2, reason)
+        await hs._registry.publish([decision], term=None)
 
 
 def until_spread(url: str) -> None:

@@ -62,7 +62,7 @@ async def test_an_add_is_heat_of_the_partition_that_it_was_in() -> None:
         with patch.object(hs._tracker, "record") as heat:
             await hs.counters.add("likes", 1)
             hs._tracker.alarms()
-    placed = [args for args, _ in heat.call_args_list if args[0].startswith("~partition/")]
+    placed = [args for args, _ in heat.call_args_list if args[0].startswith("\0partition:")]
     assert [units for _, units in placed] == [4]
 
 
@@ -198,7 +198,7 @@ async def test_explain_tells_a_hot_partition_from_a_hot_key() -> None:
             await until_explained(hs, cool_keys, "store   hot partition (2, ")
             assert 2 in [each.partition for each in (await hs.hottest()).partitions]
             keys = (await hs.hottest()).keys
-            assert not [each for each in keys if each.key.startswith("~partition")]
+            assert not [each for each in keys if each.key.startswith("\0")]
             await until_explained(hs, [hot_key], "store   one hot key (2, ")
 
 

@@ -14,6 +14,7 @@ import pytest
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import Heat, Report, WindowHeat
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.connection import Connection, Refused
@@ -68,7 +69,9 @@ async def test_each_role_can_do_its_work(guarded: RedisServer | RedisCluster) ->
         await RedisNews(coordinator, keys).publish("first", {1: body(1), 2: body(2)}, PAIR)
         assert await RedisNews(app, keys).pair() == PAIR
         assert await RedisNews(app, keys).entries("first", 0, 2) == [body(1), body(2)]
-        await RedisSoft(coordinator, keys).publish([Decision("p", "workers", 1, "why")], 1)
+        await RedisSoft(coordinator, keys).publish(
+            [Decision(Subject(Kind.WORKERS, "0"), "workers", 1, "why")], 1
+        )
         assert len(await RedisSoft(app, keys).read()) == 1
         await RedisBoard(coordinator, keys).show(HEAT)
         assert await RedisBoard(app, keys).look() == HEAT

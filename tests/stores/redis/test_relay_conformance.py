@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from heatsink.heat.heat import Heat, Report
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision, SoftDecision, Targets
 
 from .conftest import Relay
@@ -19,8 +20,11 @@ def body(version: int) -> bytes:
     return b"\0signed\xff entry %d" % version
 
 
+PARTITION = Subject(Kind.WORKERS, "2")
+
+
 def workers(count: int | None) -> Decision:
-    return Decision("partition:2", "workers", count, "depth 12.5")
+    return Decision(PARTITION, "workers", count, "depth 12.5")
 
 
 async def test_reports_arrive_once_and_in_order(relay: Relay) -> None:
@@ -91,11 +95,11 @@ async def test_a_deposed_leader_sets_no_target(relay: Relay, late: Decision) -> 
     await soft.publish([workers(24)], term=4)
     await soft.publish([late], term=3)
     targets.apply(await soft.read())
-    assert targets.get("partition:2", "workers") == workers(24)
+    assert targets.get(PARTITION, "workers") == workers(24)
 
 
 async def test_a_target_is_taken_back_by_none(relay: Relay) -> None:
     soft, targets = relay.soft(), Targets()
     await soft.publish([workers(8), workers(None)], term=3)
     targets.apply(await soft.read())
-    assert targets.get("partition:2", "workers") is None
+    assert targets.get(PARTITION, "workers") is None

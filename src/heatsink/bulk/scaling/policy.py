@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
 
 from .laws import Congestion, Exponential, LittlesLaw, TimeDecay
@@ -80,7 +81,9 @@ class WorkerPolicy:
             partition.target = target.workers
             if target.workers != in_force:
                 decisions.append(
-                    Decision(f"partition:{number}", WORKERS, target.workers, target.reason)
+                    Decision(
+                        Subject(Kind.WORKERS, str(number)), WORKERS, target.workers, target.reason
+                    )
                 )
         return decisions
 

@@ -37,6 +37,7 @@ from heatsink.bulk.submit import LEFT_BEHIND, give_up, lane_of
 from heatsink.errors import Closed, HeatsinkError
 from heatsink.primitives.checks import check_kind, check_number, check_whole, shown, shown_url
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
 
 from .pump import Pump, Terms, WorkMeter
@@ -270,7 +271,7 @@ class Consumer:
                 pump.ring()
 
     def _target(self, partition: int) -> int:
-        decision = self._targets.get(f"partition:{partition}", WORKERS)
+        decision = self._targets.get(Subject(Kind.WORKERS, str(partition)), WORKERS)
         wanted = self._settings.workers if decision is None else decision.value or 1
         return max(min(wanted, self._settings.workers_max), 1)
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from heatsink.bulk.batch import Progress, State
 from heatsink.heat.heat import PartitionHeat
+from heatsink.primitives.subjects import Kind
 from heatsink.reads.near_cache import ReadStats
 
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="At most so many.")]
@@ -217,12 +218,21 @@ class Underway(msgspec.Struct, frozen=True):
 # -- heat, keys, decisions, the queue --------------------------------------------------------
 
 
+class SubjectLine(msgspec.Struct, frozen=True):
+    """What a decision is about. The `name` of a subject of kind `key` is a user's key."""
+
+    kind: Kind
+    name: str
+
+
 class HotKeyLine(msgspec.Struct, frozen=True):
     """Costs a second over the whole fleet: each is true within `[rate, rate + bound_s]`.
 
+    `kind` is `key` for a user's key, and `posts`, for example, for the rows of an author's posts.
     `bound_s` is null where a server's report is late: then nobody knows how much more it is.
     """
 
+    kind: Kind
     key: str
     buckets: int
     write_units_s: float
@@ -256,6 +266,12 @@ class LimitQuery(Strict, frozen=True):
     limit: Limit = 20
 
 
+class SubjectQuery(Strict, frozen=True):
+    """`kind` is what the heat lists for rows of Heatsink's own, such as `posts`."""
+
+    kind: Kind = Kind.KEY
+
+
 class EpochLine(msgspec.Struct, frozen=True):
     """`start` is null for the first, which is from the beginning."""
 
@@ -275,15 +291,16 @@ class KeyAnswer(msgspec.Struct, frozen=True):
 
     Then the fleet's heat is not known here: ask `leader`.
     `bucket_units` went to each bucket through this server, since it started.
-    `kind` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
+    `hot_by` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
     `store` is about a key that is throttled: by its own heat, or by its partition's. `wanted` are
     buckets that are decided and that the store refuses to write so far. `nobody_leads` says since
     when nobody leads, and is null while somebody does.
     """
 
+    kind: Kind
     key: str
     buckets: int
-    kind: str
+    hot_by: str
     reason: str
     pin: Chosen | None
     near: Chosen | None
@@ -319,7 +336,7 @@ class Done(msgspec.Struct, frozen=True):
     `nobody_leads` says since when nobody does; then it waits for the next leader.
     """
 
-    subject: str
+    subject: SubjectLine
     value: int | None
     nobody_leads: str | None = None
 
@@ -330,7 +347,7 @@ class DecisionLine(msgspec.Struct, frozen=True):
     version: int
     time: datetime
     effective: datetime
-    subject: str
+    subject: SubjectLine
     setting: str
     value: int | None
     reason: str

@@ -168,6 +168,7 @@ OPERATIONS = (
         operations.explain,
         "Why a key is laid out as it is, and what reading it costs.",
         shapes.KeyAnswer,
+        query=shapes.SubjectQuery,
     ),
     Route(
         "PUT",

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import msgspec
 
-from heatsink.boto.keys import ADOPTED, TABLES
 from heatsink.client.urls import open_alone, open_stores
 from heatsink.errors import InvalidSetting, Misconfigured, NoTable
 from heatsink.primitives.chance import fresh_secret
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import Clock, now_ms, witness_of
 from heatsink.primitives.ids import scheme_named
+from heatsink.primitives.subjects import Kind
 from heatsink.registry.closed_time import FAR_AHEAD_MS, evidence_of
 from heatsink.spread.fsck import (
     Elsewhere,
@@ -32,10 +32,8 @@ from heatsink.spread.fsck import (
 )
 from heatsink.spread.store import Row
 from heatsink.stores.stores import Stores
-from heatsink.timelines.modes import PREFIX as MODES
-from heatsink.timelines.store import POSTS
 
-FROM_ELSEWHERE = Elsewhere(unseen=(TABLES,), follow=((MODES, POSTS),))
+FROM_ELSEWHERE = Elsewhere(unseen=(Kind.TABLE,), follow=((Kind.AUTHOR, Kind.POSTS),))
 
 
 class FsckOutcome(msgspec.Struct, frozen=True):
@@ -158,9 +156,8 @@ async def _check_reset(stores: Stores, time_ms: int) -> None:
     if ahead_ms <= FAR_AHEAD_MS:
         raise InvalidSetting(f"the closed time is {_away(ahead_ms)}: there is nothing to reset")
     pins = (await stores.registry.snapshot()).pins
-    tables = {
-        name.removeprefix(ADOPTED).partition("/")[0] for name in pins if name.startswith(ADOPTED)
-    }
+    adopted = (pin.subject.name for pin in pins.values() if pin.subject.kind is Kind.ADOPTED)
+    tables = {name.partition("/")[0] for name in adopted}
     if tables:
         raise InvalidSetting(
             f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "

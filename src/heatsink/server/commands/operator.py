@@ -13,6 +13,7 @@ from rich.table import Table
 from heatsink.coordinator.explainer import heat_words, not_known, wanted_words
 from heatsink.coordinator.lease import CURE
 from heatsink.heat.heat import KeyHeat
+from heatsink.primitives.subjects import Kind
 from heatsink.server.shell import one_line
 
 from .configuration import WORD
@@ -53,7 +54,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
     for key in heat["keys"]:
         rates = ("writes_s", "write_units_s", "reads_s", "throttles_s", "bound_s")
         table.add_row(
-            escape(one_line(key["key"][:60])),
+            escape(one_line(_subject(key["kind"], key["key"])[:60])),
             str(key["buckets"]),
             *(_rate(key[rate]) for rate in rates),
         )
@@ -76,7 +77,7 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
     heat = msgspec.convert(found["heat"], KeyHeat | None)
     told = (found[name] for name in ("unreported_s", "leads", "leader", "nobody_leads"))
     words = heat_words(heat, *told)
-    kind = f" ({found['kind']})" if found["kind"] else ""
+    kind = f" ({found['hot_by']})" if found["hot_by"] else ""
     lines = [
         f"{key}: {found['buckets']} bucket(s) now{kind}",
         f"  why     {found['reason']}",
@@ -164,14 +165,21 @@ def _say(line: dict[str, Any], as_json: bool) -> None:
     if as_json:
         shown(line)
     else:
-        words = (_time(line), line["subject"], line["setting"], _value(line), "", line["reason"])
+        words = (
+            _time(line),
+            _subject(**line["subject"]),
+            line["setting"],
+            _value(line),
+            "",
+            line["reason"],
+        )
         click.echo(one_line(" ".join(words)))
 
 
 def decisions_table(lines: list[dict[str, Any]]) -> Table:
     table = Table("version", "time", "subject", "setting", "value", "reason", box=None)
     for line in lines:
-        words = (line["subject"][:60], line["setting"], _value(line), line["reason"])
+        words = (_subject(**line["subject"])[:60], line["setting"], _value(line), line["reason"])
         table.add_row(
             str(line["version"]), _time(line), *(escape(one_line(word)) for word in words)
         )
@@ -184,3 +192,7 @@ def _time(line: dict[str, Any]) -> str:
 
 def _value(line: dict[str, Any]) -> str:
     return "–" if line["value"] is None else str(line["value"])
+
+
+def _subject(kind: str, name: str) -> str:
+    return name if kind == Kind.KEY else f"{kind} {name}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from heatsink.errors import InvalidBody, InvalidId, InvalidKey, InvalidSetting, NotFound
+from heatsink.errors import InvalidBody, InvalidId, InvalidSetting, NotFound
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import check_key
 from heatsink.server.api.routing import Call, Reply, Service
@@ -44,15 +44,6 @@ from heatsink.server.api.shapes import (
 from heatsink.spread.pages import Entry
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import Post
-
-OWN = "~"  # how keys begin that Heatsink keeps its own records under
-
-
-def to_key(key: str) -> str:
-    """A key that callers may write to: not one of Heatsink's own records."""
-    if key.startswith(OWN):
-        raise InvalidKey(f"key {key[:40]!r} begins with {OWN!r}: such keys are Heatsink's own")
-    return check_key(key)
 
 
 def to_bytes(body: str | Base64) -> bytes:
@@ -105,13 +96,13 @@ PAGE_BYTES = 4 * 1_024 * 1_024
 async def append(call: Call[NoQuery, NewMessage]) -> Reply:
     log, message = call.service.hs.log, call.body
     id = to_id(log.scheme, message.id)
-    receipt = await log.append(to_key(call.path["key"]), to_bytes(message.body), id=id)
+    receipt = await log.append(check_key(call.path["key"]), to_bytes(message.body), id=id)
     return Reply(Appended(str(receipt.id), receipt.time), 201 if receipt.is_new else 200)
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
     """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
-    log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
+    log, query, key = call.service.hs.log, call.query, check_key(call.path["key"])
     bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),
         "before": to_bound(log.scheme, "before", query.before),
@@ -132,7 +123,7 @@ async def page(call: Call[PageQuery, None]) -> Reply:
 
 async def get(call: Call[NoQuery, None]) -> Reply:
     log, text = call.service.hs.log, call.path["id"]
-    entry = await log.get(to_key(call.path["key"]), to_id(log.scheme, text))
+    entry = await log.get(check_key(call.path["key"]), to_id(log.scheme, text))
     if entry is None:
         raise NotFound(f"there is no message {text[:40]!r} in this conversation")
     return Reply(_message(entry))
@@ -143,7 +134,7 @@ def _message(entry: Entry) -> Message:
 
 
 async def add(call: Call[NoQuery, Add]) -> Reply:
-    hs, body, key = call.service.hs, call.body, to_key(call.path["key"])
+    hs, body, key = call.service.hs, call.body, check_key(call.path["key"])
     try:
         await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
     except InvalidId as error:  # which would blame a field `id`
@@ -152,7 +143,7 @@ async def add(call: Call[NoQuery, Add]) -> Reply:
 
 
 async def value(call: Call[NoQuery, None]) -> Reply:
-    return Reply(CounterValue(await call.service.hs.counters.value(to_key(call.path["key"]))))
+    return Reply(CounterValue(await call.service.hs.counters.value(check_key(call.path["key"]))))
 
 
 class FollowMany(Strict, frozen=True):

@@ -16,6 +16,8 @@ from heatsink.coordinator.workers import PartitionStatus
 from heatsink.errors import NotFound
 from heatsink.heat.heat import KeyHeat
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.keys import check_key
+from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.decisions import Decision, LogEntry
 from heatsink.server.api.metrics import Metrics
 from heatsink.server.api.routing import Call, Reply
@@ -36,10 +38,12 @@ from heatsink.server.api.shapes import (
     Pin,
     ReadActivity,
     Requests,
+    SubjectLine,
+    SubjectQuery,
     WorkerPin,
 )
 
-from .data import from_ms, to_key
+from .data import from_ms
 
 PARTITION_DIGITS_MAX = 6
 
@@ -64,8 +68,10 @@ async def heat_of(hs: Heatsink, limit: int) -> HeatAnswer:
 
 
 def _hot_key(key: str, buckets: int, heat: KeyHeat) -> HotKeyLine:
+    subject = subject_of(key)
     return HotKeyLine(
-        key=key,
+        kind=subject.kind,
+        key=subject.name,
         buckets=buckets,
         write_units_s=round(heat.write_units_s, 1),
         writes_s=round(heat.writes_s, 1),
@@ -79,16 +85,19 @@ def reads_of(hs: Heatsink) -> ReadActivity:
     return ReadActivity(hs.reads.stats(), hs.page_stats())
 
 
-async def explain(call: Call[NoQuery, None]) -> Reply:
-    return Reply(_explained(await call.service.hs.explain(call.path["key"])))
+async def explain(call: Call[SubjectQuery, None]) -> Reply:
+    key, kind = call.path["key"], call.query.kind
+    asked = key if kind is Kind.KEY else Subject(kind, key)
+    return Reply(_explained(await call.service.hs.explain(asked)))
 
 
 def _explained(found: Explanation) -> KeyAnswer:
-    heat = found.heat
+    heat, subject = found.heat, subject_of(found.key)
     return KeyAnswer(
-        key=found.key,
+        kind=subject.kind,
+        key=subject.name,
         buckets=found.buckets,
-        kind=found.kind,
+        hot_by=found.hot_by,
         reason=found.reason,
         pin=_chosen(found.pin),
         near=_chosen(found.near),
@@ -117,19 +126,19 @@ def _chosen(decision: Decision | None) -> Chosen | None:
 
 
 async def pin(call: Call[NoQuery, Pin]) -> Reply:
-    key, wish = to_key(call.path["key"]), call.body
+    key, wish = check_key(call.path["key"]), call.body
     await call.service.hs.pin(key, buckets=wish.buckets, reason=wish.reason)
-    return Reply(await _done(call.service.hs, f"key:{key}", wish.buckets))
+    return Reply(await _done(call.service.hs, Kind.KEY, key, wish.buckets))
 
 
 async def unpin(call: Call[NoQuery, None]) -> Reply:
-    key = to_key(call.path["key"])
+    key = check_key(call.path["key"])
     await call.service.hs.unpin(key)
-    return Reply(await _done(call.service.hs, f"key:{key}", None))
+    return Reply(await _done(call.service.hs, Kind.KEY, key, None))
 
 
-async def _done(hs: Heatsink, subject: str, value: int | None) -> Done:
-    return Done(subject, value, (await hs.leadership()).vacancy)
+async def _done(hs: Heatsink, kind: Kind, name: str, value: int | None) -> Done:
+    return Done(SubjectLine(kind, name), value, (await hs.leadership()).vacancy)
 
 
 async def decisions(call: Call[DecisionsQuery, None]) -> Reply:
@@ -145,7 +154,7 @@ def lines_of(entry: LogEntry) -> list[DecisionLine]:
             version=entry.version,
             time=from_ms(entry.decided_ms),
             effective=from_ms(entry.start_ms),
-            subject=decision.subject,
+            subject=SubjectLine(decision.subject.kind, decision.subject.name),
             setting=decision.setting,
             value=decision.value,
             reason=decision.reason,
@@ -190,7 +199,7 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
     if not (text.isascii() and text.isdigit() and len(text) <= PARTITION_DIGITS_MAX):
         raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
     await call.service.hs.pin_workers(int(text), wish.workers, reason=wish.reason)
-    return Reply(await _done(call.service.hs, f"partition:{int(text)}", wish.workers))
+    return Reply(await _done(call.service.hs, Kind.WORKERS, str(int(text)), wish.workers))
 
 
 EVERY_S = 2.0

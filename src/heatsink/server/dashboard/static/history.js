@@ -123,7 +123,7 @@ export async function loadOlder() {
 
 export function addDecisions(lines) {
   for (const line of lines) {
-    decisions.set(`${line.version} ${line.subject} ${line.setting}`, line);
+    decisions.set(`${line.version} ${line.subject.kind} ${line.subject.name} ${line.setting}`, line);
   }
 }
 

@@ -28,38 +28,47 @@ export function moment(text) {
   return today ? CLOCK.format(time) : `${DAY.format(time)} ${CLOCK.format(time)}`;
 }
 
-// Some keys are Heatsink's own: say what they are for.
-const OWN = {
-  "~posts/": "posts of ",
-  "~mode/": "author ",
-  "~workers/": "partition ",
-  "~followers/": "followers of ",
-  "~following/": "follows of ",
-  "~setting/": "setting ",
+// What heat and decisions are about: a user's key, or a subject of Heatsink's own.
+const KINDS = {
+  key: "",
+  posts: "posts of ",
+  followers: "followers of ",
+  following: "follows of ",
+  author: "author ",
+  workers: "workers of partition ",
 };
 
-export function keyName(key) {
-  const prefix = Object.keys(OWN).find((start) => key.startsWith(start));
-  return prefix ? OWN[prefix] + key.slice(prefix.length) : key;
+const nameOf = (kind, name) => (KINDS[kind] ?? `${kind} `) + name;
+
+// Pages know a line of heat by its id, so that a user's key and a subject of ours never mix.
+export const idOf = (one) => `${one.kind}:${one.key}`;
+
+export function subjectOf(id) {
+  const at = id.indexOf(":");
+  return { kind: id.slice(0, at), key: id.slice(at + 1) };
 }
 
-export const isOwn = (key) => key.startsWith("~");
-
-export function subject(decision) {
-  const [kind, ...rest] = decision.subject.split(":");
-  const name = rest.join(":");
-  return kind === "key" ? keyName(name) : `${kind} ${name}`;
+export function pageOf(id) {
+  const { kind, key } = subjectOf(id);
+  return `/keys?key=${encodeURIComponent(key)}${isOwn(id) ? `&kind=${kind}` : ""}`;
 }
+
+export const keyName = (id) => nameOf(subjectOf(id).kind, subjectOf(id).key);
+
+export const isOwn = (id) => !id.startsWith("key:");
+
+export const subject = (decision) => nameOf(decision.subject.kind, decision.subject.name);
 
 export function target(decision) {
   const { setting, value } = decision;
-  if (decision.subject.startsWith("key:~mode/")) {
+  const { kind } = decision.subject;
+  if (kind === "author") {
     return value === 2 ? "pulled" : "pushed";
   }
-  if (decision.subject.startsWith("key:~workers/")) {
+  if (kind === "workers") {
     return value == null ? "workers unpinned" : `pinned to ${count(value, "worker")}`;
   }
-  if (decision.subject.startsWith("key:~setting/")) {
+  if (kind === "setting") {
     return value == null ? "back to its default" : number(value);
   }
   if (setting === "pin") {
@@ -80,13 +89,13 @@ export function hotNow(heat) {
   const room = heat.bucket_units_s;
   const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.write_units_s > room / 2);
   if (!hot.length) return [{ text: calmWords(heat.keys, room) }];
-  return hot.slice(0, HOT_SHOWN).map((one) => ({ key: one.key, text: heatWords(one, room), bad: one.throttles_s > 0 }));
+  return hot.slice(0, HOT_SHOWN).map((one) => ({ id: idOf(one), text: heatWords(one, room), bad: one.throttles_s > 0 }));
 }
 
 function calmWords(keys, room) {
   const nothing = `Nothing is hot: no key takes half of what one bucket is meant to take (${number(room)} write units/s).`;
   const busiest = keys[0];
-  return busiest ? `${nothing} The busiest is ${keyName(busiest.key)} with ${number(busiest.write_units_s)}.` : nothing;
+  return busiest ? `${nothing} The busiest is ${keyName(idOf(busiest))} with ${number(busiest.write_units_s)}.` : nothing;
 }
 
 function heatWords(one, room) {

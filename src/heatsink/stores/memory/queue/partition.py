@@ -103,7 +103,6 @@ def _first(line: dict[str, float]) -> str:
 
 STALE_MS = 60_000
 SUSPECT_PAUSE_MS = 20.0
-SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker; else one
 SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
 SERVICE_WEIGHT = 0.1
 QUANTUM_US = 20_000.0
@@ -294,8 +293,7 @@ class QueuePartition:
         now_ms: float,
     ) -> int:
         """Lease up to `most` items of one chunk; the part finds its new place."""
-        suspects = SUSPECTS_MAX.get(share.next_losses, 1) - self.suspects_running
-        found = share.take(most, suspects > 0, now_ms)
+        found = share.take(most, self.suspects_running, now_ms)
         if found is None:
             self._put_aside(share, now_ms)
             return 0

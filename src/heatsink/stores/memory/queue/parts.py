@@ -14,6 +14,9 @@ LOST = "its worker died {} times while it ran"
 Place = tuple[int, int]  # chunk, offset in it
 
 
+SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker; else one
+
+
 @dataclass
 class Share:
     part: Part
@@ -56,9 +59,9 @@ class Share:
         ended = self.done + self.failed + self.cancelled + self.lost
         return self.waiting + ended + self.running
 
-    @property
-    def next_losses(self) -> int:
-        return self.losses[self.suspects[0]] if self.suspects else 0
+    def may_run_suspect(self, running: int) -> bool:
+        """Whether the next suspect may run beside those of the partition that run already."""
+        return bool(self.suspects) and running < SUSPECTS_MAX.get(self.losses[self.suspects[0]], 1)
 
     def add(self, chunk: Chunk) -> None:
         if chunk.number not in self.chunks:
@@ -131,13 +134,13 @@ class Share:
         return min(self.delayed.values(), default=None)
 
     def take(
-        self, most: int, suspects_may: bool, now_ms: float
+        self, most: int, suspects_running: int, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
         """(chunk, start, count, suspect): what waited longest first, then what is fresh.
 
         Items whose chunk is gone are counted as lost: they must not hold up the others.
         """
-        while (found := self._next(most, suspects_may, now_ms)) and found[0] not in self.chunks:
+        while (found := self._next(most, suspects_running, now_ms)) and found[0] not in self.chunks:
             chunk, start, count, _ = found
             self.running -= count
             self.lost += count
@@ -145,12 +148,12 @@ class Share:
         return found
 
     def _next(
-        self, most: int, suspects_may: bool, now_ms: float
+        self, most: int, suspects_running: int, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
         due = min(self.delayed, key=lambda place: (self.delayed[place], place), default=None)
         if due is not None and self.delayed[due] <= now_ms:
             return self._take_due(due, most, now_ms)
-        if self.suspects and suspects_may:
+        if self.may_run_suspect(suspects_running):
             return self._run(self.suspects.pop(0), 1, suspect=True)
         self._skip_gaps()
         return self._take_fresh(most) if self.fresh else None

@@ -4,7 +4,7 @@ import { get, part, send } from "/static/api.js";
 import { bars, steps } from "/static/charts.js";
 import { bar, button, chart, figures, fillBar, h, table, wide, write } from "/static/elements.js";
 import { latest } from "/static/history.js";
-import { count, isOwn, keyName, number, seconds } from "/static/words.js";
+import { count, idOf, isOwn, keyName, number, pageOf, seconds, subjectOf } from "/static/words.js";
 
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
@@ -15,38 +15,38 @@ const NO_KEYS = [
 
 export function makeKeys(app) {
   const chosen = makeDetail(app);
-  const choose = (key) => app.go(`/keys?key=${part(key)}`);
+  const choose = (id) => app.go(pageOf(id));
   const hottest = table([
-    { name: "key", make: (key) => button(keyName(key), () => choose(key), "plain"), update() {} },
+    { name: "key", make: (id) => button(keyName(id), () => choose(id), "plain"), update() {} },
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
     { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
     { name: "in each bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
     { name: "a bucket is full to", make: bar, update: showFull },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
-  ], (one) => one.key, NO_KEYS);
+  ], idOf, NO_KEYS);
   const note = h("small");
   const box = h("input", { name: "key", required: true, placeholder: "conv_abc123", autocomplete: "off" });
   const form = h("form", { class: "line" }, h("label", { class: "grow" }, "Any other key", box),
     h("button", { type: "submit", class: "quiet" }, "Explain"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    choose(box.value);
+    choose(`key:${box.value}`);
   });
   const list = wide("The hottest keys ", hottest.element, form);
   list.querySelector("h2").append(note);
   const element = h("div", { class: "cards" }, list, chosen.element);
-  let key = null;
+  let id = null;
   return {
     title: "Keys",
     element,
     open(query) {
-      key = query.get("key");
-      chosen.open(key);
+      id = query.has("key") ? idOf({ kind: query.get("kind") ?? "key", key: query.get("key") }) : null;
+      chosen.open(id);
     },
     update() {
       const heat = latest.heat;
-      hottest.update(heat?.keys, key ?? "");
+      hottest.update(heat?.keys, id ?? "");
       write(note, boundOfOthers(heat));
       chosen.update();
     },
@@ -66,7 +66,7 @@ function showFull(element, one) {
 }
 
 function makeDetail(app) {
-  const state = { key: null, found: null, counts: [], asked_ms: 0 };
+  const state = { id: null, found: null, counts: [], asked_ms: 0 };
   const title = h("h2");
   const refusal = h("p", { class: "empty" });
   const facts = figures({
@@ -88,10 +88,11 @@ function makeDetail(app) {
 
   async function look() {
     state.asked_ms = Date.now();
-    const asked = state.key;
+    const asked = state.id;
+    const { kind, key } = subjectOf(asked);
     try {
-      const found = await get(`/v1/keys/${part(asked)}`);
-      if (asked === state.key) {
+      const found = await get(`/v1/keys/${part(key)}?kind=${kind}`);
+      if (asked === state.id) {
         note(state, found);
       }
     } catch (error) {
@@ -102,16 +103,16 @@ function makeDetail(app) {
 
   return {
     element,
-    open(key) {
-      element.hidden = !key;
-      if (key !== state.key) {
-        Object.assign(state, { key, found: null, counts: [], asked_ms: 0 });
+    open(id) {
+      element.hidden = !id;
+      if (id !== state.id) {
+        Object.assign(state, { id, found: null, counts: [], asked_ms: 0 });
       }
     },
     update() {
-      if (!state.key) return;
+      if (!state.id) return;
       if (Date.now() - state.asked_ms > LOOK_MS) look();
-      write(title, keyName(state.key));
+      write(title, keyName(state.id));
       body.hidden = !state.found;
       if (!state.found) return;
       refusal.hidden = true;
@@ -178,8 +179,8 @@ function epochPoints(epochs) {
 function makePin(app, state) {
   const buckets = h("input", { type: "number", name: "buckets", min: 1, max: 10_000, value: 4, required: true });
   const reason = h("input", { name: "reason", required: true, maxlength: 500, placeholder: "launch at noon" });
-  const path = () => `/v1/keys/${part(state.key)}/pin`;
-  const takeBack = () => app.attempt(() => send("DELETE", path()), `${state.key} is unpinned: heat decides again.`);
+  const path = () => `/v1/keys/${part(subjectOf(state.id).key)}/pin`;
+  const takeBack = () => app.attempt(() => send("DELETE", path()), `${keyName(state.id)} is unpinned: heat decides again.`);
   const unpin = button("Unpin", takeBack);
   const form = h("form", { class: "line" },
     h("label", {}, "Buckets", buckets), h("label", { class: "grow" }, "Reason, for whoever asks later", reason),
@@ -187,14 +188,14 @@ function makePin(app, state) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wish = { buckets: Number(buckets.value), reason: reason.value };
-    const said = `${state.key} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`;
+    const said = `${keyName(state.id)} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`;
     app.attempt(() => send("PUT", path(), wish), said);
   });
   const element = h("div", {}, h("h3", {}, "Pin ", h("small", {}, "a fixed number of buckets, until it is taken back")), form);
   return {
     element,
     update() {
-      element.hidden = isOwn(state.key);
+      element.hidden = isOwn(state.id);
       unpin.hidden = !state.found.pin;
     },
   };

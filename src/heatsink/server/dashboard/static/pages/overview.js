@@ -3,7 +3,7 @@
 import { overTime } from "/static/charts.js";
 import { bar, card, chart, figures, fillBar, h, keyed, table, wide, write } from "/static/elements.js";
 import { decided, latest, older, rateOf, requestsNow, series } from "/static/history.js";
-import { hotNow, keyName, moment, number, seconds, subject, target } from "/static/words.js";
+import { hotNow, keyName, moment, number, pageOf, seconds, subject, target } from "/static/words.js";
 
 const SHOWN = 6;
 const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the partitions of the store that a key is spread over.";
@@ -42,13 +42,13 @@ const makeFigures = () => figures({
 });
 
 function sentence(line) {
-  const link = line.key ? h("a", { href: `/keys?key=${encodeURIComponent(line.key)}`, "data-tab": true }) : null;
+  const link = line.id ? h("a", { href: pageOf(line.id), "data-tab": true }) : null;
   return h("p", {}, link, h("span"));
 }
 
 function saySentence(element, line) {
-  if (line.key) {
-    write(element.firstElementChild, keyName(line.key));
+  if (line.id) {
+    write(element.firstElementChild, keyName(line.id));
   }
   write(element.lastElementChild, line.text);
   element.classList.toggle("bad", Boolean(line.bad));
@@ -79,7 +79,7 @@ export function makeOverview() {
     { name: "when", text: (one) => moment(one.time), tight: true },
     { name: "what", text: (one) => `${subject(one)}: ${target(one)}` },
     { name: "why", text: (one) => one.reason },
-  ], (one) => `${one.version} ${one.subject} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
+  ], (one) => `${one.version} ${subject(one)} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => [one.action, one.tenant, one.reason].filter(Boolean).join(" · ") },
     { name: "progress", make: bar, update: showProgress },
@@ -93,7 +93,7 @@ export function makeOverview() {
     wide("Batches under way", batches.element),
     wide("Latest decisions", news.element));
   const update = () => {
-    keyed(says, hotNow(latest.heat), (line) => line.key ?? "", sentence, saySentence);
+    keyed(says, hotNow(latest.heat), (line) => line.id ?? "", sentence, saySentence);
     now.update();
     overTime(heat, series.heat, [
       { name: "write units", style: "main", of: (one) => one.units },

@@ -3,7 +3,7 @@
 import { overTime } from "/static/charts.js";
 import { card, chart, figures, h, table, wide } from "/static/elements.js";
 import { latest, requestsNow, saved, series, together } from "/static/history.js";
-import { keyName, number, percent, seconds } from "/static/words.js";
+import { idOf, keyName, number, percent, seconds } from "/static/words.js";
 
 const NOT_READ = [
   "Nothing was read near in this server yet. Applications read anything through it: ",
@@ -47,10 +47,10 @@ export function makeReads() {
   const nothing = h("p", { class: "empty" }, ...NOT_READ);
   const near = wide("Kept near", kept.element, ratio, nothing);
   const most = table([
-    { name: "key", text: (one) => keyName(one.key) },
+    { name: "key", text: (one) => keyName(idOf(one)) },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
-  ], (one) => one.key, "No key is read often enough to be reported.", true);
+  ], idOf, "No key is read often enough to be reported.", true);
   const rate = chart("HTTP reads and store queries a second over time");
   const element = h("div", { class: "cards" },
     wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Read most", most.element));

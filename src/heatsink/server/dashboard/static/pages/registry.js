@@ -18,7 +18,7 @@ export function makeRegistry(app) {
     { name: "subject", text: subject },
     { name: "decision", text: target },
     { name: "reason", text: (one) => one.reason },
-  ], (one) => `${one.version} ${one.subject} ${one.setting}`, NO_DECISIONS);
+  ], (one) => `${one.version} ${subject(one)} ${one.setting}`, NO_DECISIONS);
   const none = h("p", { class: "empty" });
   const refused = (error) => app.say(error.message, true);
   const more = button("Load older decisions", () => loadOlder().then(update, refused));

@@ -6,8 +6,7 @@ import pytest
 
 from heatsink.primitives.ids import Minter, Ulid, Uuid7
 from heatsink.primitives.keys import seeded_hash
-
-from .chi_square import assert_even
+from tests.chi_square import assert_even
 
 NOW_MS = 1_800_000_000_000
 
