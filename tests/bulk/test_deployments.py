@@ -136,8 +136,8 @@ async def test_a_callback_that_cannot_be_submitted_or_run_is_logged_with_its_bat
     assert batch is not None
     assert not await reconciler._record_end(0, batch.ends[0])
     assert await reconciler._end(batch) == ""
-    assert "the end of a part of batch 'x' is not recorded: try again" in caplog.text
-    assert "the end of batch 'x' could not be told: try again" in caplog.text
+    assert "recording the end of a part of batch 'x' failed: try again" in caplog.text
+    assert "concluding batch 'x' failed: try again" in caplog.text
 
 
 @on_virtual_time

@@ -86,4 +86,4 @@ async def test_a_generator_that_comes_back_is_an_error(generator: Any, together:
 
     progress, reasons = await run_all(hidden, together=together)
     assert progress.failed == 3
-    assert set(reasons) == {"BadAnswer: it returned a generator, which nobody runs"}
+    assert set(reasons) == {"BadAnswer: the handler returned a generator, which never runs"}

@@ -166,7 +166,7 @@ async def test_a_cancelled_batch_gets_no_advice_to_submit_it_again() -> None:
     progress = await world.bulk.wait("x", 60.0)
     assert (progress.state, progress.lost, progress.reason) == ("cancelled", len(lost), "")
     assert [batch.reason for batch in await world.bulk.list()] == [""]
-    with pytest.raises(Conflict, match="is cancelled: only a failed one can be retried"):
+    with pytest.raises(Conflict, match="is cancelled: only a failed batch can be retried"):
         await world.bulk.retry_failed("x")
 
 

@@ -54,12 +54,12 @@ async def reasons_of(error: BaseException) -> list[str]:
         (Fail(HALF), "half a ? character"),
         (OSError(HALF), "OSError: half a ? character"),
         (Retry(0.1, HALF), "half a ? character"),
-        (Retry("2"), "Retry wants seconds, not '2'"),  # type: ignore[arg-type]
-        (Retry(float("nan")), "Retry wants seconds, not nan"),
-        (RateLimited("5"), "RateLimited wants seconds, not '5'"),  # type: ignore[arg-type]
-        (RateLimited(float("nan")), "RateLimited wants seconds, not nan"),
-        (RateLimited([]), "RateLimited wants seconds, not []"),  # type: ignore[arg-type]
-        (Retry(10**400), "Retry wants seconds, not 1000"),
+        (Retry("2"), "Retry takes a number of seconds, not '2'"),  # type: ignore[arg-type]
+        (Retry(float("nan")), "Retry takes a number of seconds, not nan"),
+        (RateLimited("5"), "RateLimited takes a number of seconds, not '5'"),  # type: ignore[arg-type]
+        (RateLimited(float("nan")), "RateLimited takes a number of seconds, not nan"),
+        (RateLimited([]), "RateLimited takes a number of seconds, not []"),  # type: ignore[arg-type]
+        (Retry(10**400), "Retry takes a number of seconds, not 1000"),
     ],
 )
 @on_virtual_time

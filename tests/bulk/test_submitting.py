@@ -263,7 +263,7 @@ async def test_a_queue_that_is_away_for_long_is_said_so_and_the_id_can_be_tried_
     ) as raised:
         await world.bulk.submit("note", range(10), id="x")
     assert isinstance(raised.value.__cause__, Unavailable)
-    with pytest.raises(Overloaded, match=r"did not answer for 3 s .*: try again$"):
+    with pytest.raises(Overloaded, match=r"did not answer for 3 s .*: retry$"):
         await world.bulk.list()
     world.link_of_producer.faults.heal()
     async with world.consumer():
@@ -350,7 +350,7 @@ async def test_a_record_that_is_lost_during_a_submission_is_made_again() -> None
 
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"items": "text"}, "items must be an iterable"),
-    ({"id": "x:done:0"}, "id 'x:done:0' has ':done:', which callbacks have: choose another"),
+    ({"id": "x:done:0"}, "id 'x:done:0' contains ':done:', reserved for callbacks: choose another"),
     ({"items": b"bytes"}, "items must be an iterable"),
     ({"items": {"a": 1}}, "items must be an iterable"),
     ({"items": 7}, "items must be an iterable"),
@@ -391,7 +391,7 @@ async def test_an_item_that_cannot_be_stored_is_named_and_nothing_runs() -> None
     async with world.consumer():
         with pytest.raises(InvalidBody, match="item 2 cannot be stored"):
             await world.bulk.submit("note", [1, 2, object()])
-        with pytest.raises(InvalidBody, match="item 1 has 2,097,157 bytes, the most is 262,144"):
+        with pytest.raises(InvalidBody, match="item 1 has 2,097,157 bytes, more than 262,144"):
             await world.bulk.submit("note", [1, "x" * 2**21])
         await asyncio.sleep(2.0)
     assert (world.ran, world.staged()) == ([], [])

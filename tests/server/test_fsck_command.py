@@ -73,7 +73,7 @@ async def test_a_lost_epoch_is_named_and_mended(file: Path) -> None:
     ("url", "complaint"),
     [
         ("sqlite:///nowhere.db", "no database nowhere.db"),
-        ("memory://", "gone with its process"),
+        ("memory://", "ends with its process"),
         ("ftp://x", "names no store"),
     ],
 )

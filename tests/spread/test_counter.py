@@ -23,7 +23,7 @@ async def test_adds_count_and_tokens_count_once(hs: Heatsink) -> None:
     await hs.counters.add("views", -2, token=token)
     await hs.counters.add("views", -2, token=token)
     assert await hs.counters.value("views") == 3
-    with pytest.raises(Conflict, match="added -2 before"):
+    with pytest.raises(Conflict, match="used before to add -2"):
         await hs.counters.add("views", 7, token=token)
     assert await hs.counters.value("nothing") == 0
 

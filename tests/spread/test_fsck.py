@@ -40,7 +40,7 @@ async def test_a_row_in_the_wrong_place_is_named(hs: Heatsink) -> None:
     findings = await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
     assert findings.misplaced == 1
     assert "conv#7" in findings.problems[0]
-    assert "belongs into conv#" in findings.problems[0]
+    assert "belongs in conv#" in findings.problems[0]
 
 
 async def test_lost_epochs_are_found_and_rebuilt_from_the_rows(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Heatsink under a DynamoDB table that exists already, behind the calls of boto3's Table."""
+"""Heatsink for an existing DynamoDB table, with the calls of boto3's Table."""
 
 from .table import Table
 

@@ -1,12 +1,12 @@
-"""What a user's keys are called in their table and in the registry.
+"""Keys of an existing table: the names of their buckets, and the time in their sort keys.
 
-A bare key stays verbatim. A bucket of it is the key with a reserved tag and a number, and no key
-of a user's may end in such a tag: so no key can take the name of another key's bucket.
+A bare key stays as it is. A bucket is named by the key, a reserved tag and a number. No key of the
+application may end in such a tag, so no key can take the name of another key's bucket.
 
-Ready-made readers of the time that a sort key carries: pass one as `time_of`.
-
-A reader gives milliseconds since 1970 and refuses what is not a whole sort key. Time must grow
-with the sort key: keep to one format, of one width, in UTC.
+Pass one of the functions below (`iso_text`, `seconds`, `millis`, `millis_text`, `uuid7_text`,
+`ulid_text`, or one of them in `after`) as `time_of`. Each returns milliseconds since 1970 and
+raises `InvalidId` for a malformed sort key. Time must grow with the sort key: use one format, of
+one width, in UTC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heatsink.primitives.subjects import Kind, Subject
 
 TAG = "\u241fhs"
 TAGGED = re.compile(TAG + r"\d+\Z", re.ASCII)
-NUMBERS = Context(prec=38)  # as many digits as a number of DynamoDB's has
+NUMBERS = Context(prec=38)  # DynamoDB's numbers have 38 digits
 
 
 def check_partition_value(value: object) -> str:
@@ -43,12 +43,12 @@ def physical(key: str, bucket: int | None) -> str:
 
 
 def registry_key(table: str, key: str) -> str:
-    """What the registry calls a key of a table; many tables may share a registry."""
+    """The name of a table's key in the registry, which many tables may share."""
     return check_key(Subject(Kind.TABLE, f"{table}/{key}"))
 
 
 def comparable(value: Any) -> Any:
-    """A sort key as something that sorts as DynamoDB sorts it: str, Decimal or bytes."""
+    """A sort key as a str, Decimal or bytes, which sort as in DynamoDB."""
     if isinstance(value, bool | float):
         raise InvalidId(f"a sort key is text, bytes, int or Decimal, not {shown(value)}")
     if isinstance(value, int):
@@ -62,7 +62,7 @@ def comparable(value: Any) -> Any:
 
 
 def hashed_bytes(value: Any) -> bytes:
-    """The bytes of a comparable sort key, the same however a number was written."""
+    """The bytes of a comparable sort key, equal for equal numbers."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, Decimal):
@@ -71,7 +71,7 @@ def hashed_bytes(value: Any) -> bytes:
 
 
 def size_of(value: Any) -> int:
-    """About the bytes that a value takes in DynamoDB: for heat, and to end a page at 1 MB."""
+    """A value's approximate size in DynamoDB in bytes: for heat, and to end a page at 1 MB."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, dict):
@@ -94,8 +94,8 @@ ISO_TEXT = re.compile(
 def iso_text(value: Any) -> int:
     """`2026-11-15T12:00:00.000Z`, with any fraction; a time without a zone is UTC.
 
-    Other forms of ISO 8601 are refused: only where the seconds stand in the same 19 characters
-    does text sort as its times do.
+    Other forms of ISO 8601 are refused: text sorts by time only if the time up to the second always
+    takes the same 19 characters.
     """
     found = ISO_TEXT.fullmatch(_text(value))
     if found is None:
@@ -104,7 +104,7 @@ def iso_text(value: Any) -> int:
     try:
         time = datetime(*map(int, fields), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError as error:
-        raise InvalidId(f"{shown(value)} is no time: {error}") from None
+        raise InvalidId(f"{shown(value)} is not a valid time: {error}") from None
     return int(time.timestamp()) * 1000 + int(fraction[:3].ljust(3, "0"))
 
 
@@ -152,14 +152,14 @@ def ulid_text(value: Any) -> int:
 
 
 def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
-    """Two spellings of one id do not sort alike."""
+    """Refuse another spelling of an id, which would sort differently."""
     if value != spelling:
         raise InvalidId(f"write it as {spelling}")
     return raw
 
 
 def after(prefix: str, time_of: TimeOf) -> TimeOf:
-    """For sort keys with a fixed beginning: `after("MSG#", iso_text)`."""
+    """For sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
 
     def read(value: Any) -> int:
         if not value.startswith(prefix):
@@ -170,7 +170,7 @@ def after(prefix: str, time_of: TimeOf) -> TimeOf:
 
 
 def careful(time_of: TimeOf) -> TimeOf:
-    """Gives a reader str, Decimal or bytes; what it stumbles over is an `InvalidId`."""
+    """Pass `time_of` a str, Decimal or bytes, and turn its errors into `InvalidId`."""
 
     def read(value: Any) -> int:
         try:

@@ -1,14 +1,10 @@
-"""Where an item of a table is: from its partition key, its sort key, and the registry's view.
+"""Where an item of an existing table is, from its keys and the registry's view.
 
-Until when a table's bare keys may have been written by programs without Heatsink.
-
-Such a program puts every row under the bare key, also where a layout says otherwise. So reads ask
-the bare key along with the buckets, until an operator says that the last such program is gone.
-The registry then notes the time: rows from before it may still be strays under the bare key, and
-stay readable; rows from after it are where their layout puts them.
-
-The note is a pin of one bucket on a reserved name that carries the time. Such a pin asks nothing
-of the coordinator, and travels to every process as all decisions do.
+Programs without Heatsink write every row under the bare key, whatever the layout says. So reads
+query the bare key along with the buckets, until an operator declares the table's **adoption**
+complete: the last such program is gone. The registry then notes the time. Rows from before it may
+still be strays under the bare key, and stay readable. Rows from after it are where their layout
+puts them.
 """
 
 from __future__ import annotations
@@ -31,56 +27,14 @@ from .calls import Background
 from .keys import TimeOf, careful, comparable, hashed_bytes, registry_key
 
 TABLE_NAME_MAX = 255
-
-
-class Adoption:
-    """Reads the note in a view; looks anew only when the view has changed."""
-
-    def __init__(self, table: str, view: View) -> None:
-        self._table = table
-        self._view = view
-        self._seen: tuple[int, float] = (-1, float("inf"))
-
-    @property
-    def complete_ms(self) -> float:
-        """From this time on no row is a stray; infinite while adoption is not complete."""
-        version = self._view.version
-        if self._seen[0] != version:
-            self._seen = (version, completed_ms(self._view, self._table))
-        return self._seen[1]
-
-
-def completed_ms(view: View, table: str) -> float:
-    """When the adoption of a table was complete, by the notes in the registry; else infinite."""
-    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
-    notes = (name.rpartition("/") for name in adopted)
-    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
-
-
-async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
-    """When the table's adoption was complete, after making it so if told to; else infinite."""
-    check_text("table", table, TABLE_NAME_MAX)
-    stores = open_stores(url, clock, must_exist=True)
-    try:
-        await stores.open()
-        registry = Registry(stores.registry, clock)
-        await registry.open((await stores.registry.meta()).meta)
-        found_ms = completed_ms(registry.view, table)
-        if not complete or found_ms < float("inf"):
-            return found_ms
-        await registry.keep_ahead(leads=False)
-        note = Subject(Kind.ADOPTED, f"{table}/{registry.view.horizon_ms}")
-        await registry.publish([Decision(note, PIN, 1, "adoption is complete")], term=None)
-        return completed_ms(registry.view, table)
-    finally:
-        await stores.close()
-
-
-SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: order and time agree to the second only
+SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
 
 
 class KeyPlaces:
-    """Safe from threads: the view is read horizon first, so what follows is never older."""
+    """Finds the buckets of items, from any thread.
+
+    It reads the view's horizon first, so the layouts that it reads then are at least as new.
+    """
 
     def __init__(self, table: str, time_of: TimeOf, background: Background) -> None:
         self.time_of = careful(time_of)
@@ -107,12 +61,12 @@ class KeyPlaces:
         return epoch.bucket(self._hash(hashed_bytes(comparable(sort))))
 
     def candidates(self, key: str, sort: Any) -> list[int | None]:
-        """Where an item may be, the better place first: its bucket, then a stray's bare key."""
+        """Where an item may be: its bucket first, then the bare key if it may be a stray."""
         time_ms = self.time_of(sort)
         if time_ms >= self._view.horizon_ms:
             self._background.renew()
         if time_ms >= self._view.horizon_ms:
-            return [None]  # nobody with Heatsink can have placed it yet
+            return [None]  # no process with Heatsink can have placed it yet
         bucket = self._bucket(key, sort, time_ms)
         may_stray = bucket is not None and time_ms < self._adoption.complete_ms
         return [bucket, None] if may_stray else [bucket]
@@ -126,14 +80,14 @@ class KeyPlaces:
         )
 
     def _bound(self, value: Any) -> int | None:
-        """A bound need not be a whole sort key: one without a time bounds no time."""
+        """The time of a bound; None if it is not a whole sort key, and so has no time."""
         try:
             return None if value is None else self.time_of(value)
         except InvalidId:
             return None
 
     def passes_horizon(self, to_ms: int | None) -> bool:
-        """Whether epochs may overlap the range that the view does not know."""
+        """Whether the range may overlap epochs that the view does not know yet."""
         return to_ms is None or to_ms >= self._view.horizon_ms
 
     def plan(self, key: str, span: tuple[int | None, int | None]) -> ReadPlan:
@@ -144,8 +98,55 @@ class KeyPlaces:
         return ReadPlan(layout, span, self._adoption.complete_ms)
 
 
+class Adoption:
+    """Reads the time of complete adoption from a view, again only when the view has changed.
+
+    The registry notes it as a pin of one bucket, on a reserved name that carries the time. Such a
+    pin asks nothing of the coordinator, and reaches every process as all decisions do.
+    """
+
+    def __init__(self, table: str, view: View) -> None:
+        self._table = table
+        self._view = view
+        self._seen: tuple[int, float] = (-1, float("inf"))
+
+    @property
+    def complete_ms(self) -> float:
+        """The time from which no row is a stray; infinite until adoption is complete."""
+        version = self._view.version
+        if self._seen[0] != version:
+            self._seen = (version, completed_ms(self._view, self._table))
+        return self._seen[1]
+
+
+def completed_ms(view: View, table: str) -> float:
+    """When the adoption of a table was complete, by the notes in the registry; else infinite."""
+    adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
+    notes = (name.rpartition("/") for name in adopted)
+    return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
+
+
+async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
+    """The time of complete adoption, infinite if it is not; `complete` declares it now."""
+    check_text("table", table, TABLE_NAME_MAX)
+    stores = open_stores(url, clock, must_exist=True)
+    try:
+        await stores.open()
+        registry = Registry(stores.registry, clock)
+        await registry.open((await stores.registry.meta()).meta)
+        found_ms = completed_ms(registry.view, table)
+        if not complete or found_ms < float("inf"):
+            return found_ms
+        await registry.keep_ahead(leads=False)
+        note = Subject(Kind.ADOPTED, f"{table}/{registry.view.horizon_ms}")
+        await registry.publish([Decision(note, PIN, 1, "adoption is complete")], term=None)
+        return completed_ms(registry.view, table)
+    finally:
+        await stores.close()
+
+
 class OpenEpoch(Epoch):
-    """An epoch in which programs without Heatsink wrote too: under the bare key."""
+    """An epoch in which programs without Heatsink may have written under the bare key."""
 
     def partitions(self, key: str) -> Iterator[str]:
         yield from super().partitions(key)
@@ -167,7 +168,7 @@ class ReadPlan(Layout):
         self.epochs = tuple(_split(layout, complete_ms))
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:  # noqa: ARG002
-        """By the query's own span: bounds of a query are no ids, and have some slack."""
+        """Use the query's span, which has slack, and not the bounds, which are no ids."""
         return super().overlapping(*self._span)
 
     def counts_bare(self, time_ms: int) -> bool:

@@ -1,8 +1,6 @@
-"""A query of one key over all its buckets, in the order of the sort keys.
+"""Queries of one key over all its buckets, in the order of the sort keys.
 
-What to ask of which bucket is `spread.gather`'s business; here sort keys stand for its ids.
-
-What a `Key(...)` condition asks: which partition key, and which range of sort keys.
+`spread.gather` plans which buckets to query for how much; here sort keys take the place of ids.
 """
 
 from __future__ import annotations
@@ -22,11 +20,25 @@ from .places import SLACK_MS, KeyPlaces, ReadPlan
 
 RANGES = ("=", "<", "<=", ">", ">=", "BETWEEN", "begins_with")
 CURE = "use Key(partition_key).eq(value), alone or & one condition on the sort key"
+CHUNK = 500
+PAGE_BYTES = 1_000_000
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """The names of a table's key attributes."""
+
+    partition: str
+    sort: str
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`lowest` and `highest` bound the sort keys, both included; None is no bound."""
+    """A parsed `Key(...)` condition: the partition key, and a range of sort keys.
+
+    `lowest` and `highest` are included; None is no bound.
+    """
 
     key: str
     partition: Any  # boto3's Key of the partition key
@@ -38,6 +50,117 @@ class Asked:
         """The same condition on one partition of the table."""
         where = self.partition.eq(physical)
         return where if self.sort is None else where & self.sort
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The page to read: condition, start, order and limit."""
+
+    asked: Asked
+    start: Any
+    newest_first: bool
+    limit: int | None
+    consistent: bool
+
+
+class Queries:
+    """Reads pages of a table."""
+
+    def __init__(
+        self,
+        keys: TableKeys,
+        places: KeyPlaces,
+        calls: Calls,
+        background: Background,
+        pool: Executor,
+    ) -> None:
+        self._keys = keys
+        self._places = places
+        self._calls = calls
+        self._background = background
+        self._pool = pool
+
+    def page(self, wanted: Wanted) -> tuple[list[Item], Any]:
+        """Items, and the sort key after which the next page starts; None at the end."""
+        items: list[Item] = []
+        start, size = wanted.start, 0
+        while True:
+            room = CHUNK if wanted.limit is None else min(wanted.limit - len(items), CHUNK)
+            found, last = self._chunk(wanted, start, room + 1)
+            for sort, item in found[:room]:
+                items.append(item)
+                start, size = sort, size + size_of(item)
+                if size >= PAGE_BYTES:
+                    return items, start
+            if len(found) <= room:
+                start = last
+            if start is None or len(items) == wanted.limit:
+                return items, start
+
+    def _chunk(self, wanted: Wanted, start: Any, count: int) -> tuple[list[tuple[Any, Item]], Any]:
+        """Items after `start`, and the last sort key read; None if all rows were read."""
+        asked, places = wanted.asked, self._places
+        key = places.registry_key(asked.key)
+        low, high = (
+            (asked.lowest, asked.highest if start is None else start)
+            if wanted.newest_first
+            else (asked.lowest if start is None else start, asked.highest)
+        )
+        span = places.span_of(low, high)
+        truth = self._background.start_layout(key) if places.passes_horizon(span[1]) else None
+        plan, found = places.plan(asked.key, span), _Found()
+        ids: Any = _SortKeys(places, wanted.newest_first)
+        gather = Gather(key, plan, Range(None, None, wanted.newest_first), count, ids)
+        frontiers: dict[str, Any] = {}
+        while asks := gather.asks():
+            fetches = {p: (key_of(p)[1], frontiers.get(p, start), a.limit) for p, a in asks.items()}
+            answers = self._fetch_all(wanted, list(fetches.values()))
+            for (partition, ask), answer in zip(asks.items(), answers, strict=True):
+                rows = self._take(answer, key_of(partition)[1], found)
+                gather.feed(partition, ask, rows)
+                if rows:
+                    frontiers[partition] = rows[-1].raw
+            if truth is not None:
+                plan, truth = places.plan_by(truth.result(), span), None
+                gather.learn(plan)
+        rows = gather.rows
+        end = rows[-1].raw if len(rows) >= count else None
+        return found.items(rows, plan, places), end
+
+    def _take(self, items: list[Item], bucket: int | None, found: _Found) -> list[Row]:
+        by_sort = {comparable(item[self._keys.sort]): item for item in items}
+        (found.bare if bucket is None else found.placed).update(by_sort)
+        return [Row(sort, b"", 0, 1, None) for sort in by_sort]
+
+    def _fetch_all(
+        self, wanted: Wanted, fetches: list[tuple[int | None, Any, int]]
+    ) -> list[list[Item]]:
+        """Query all buckets at once, the first in this thread: a cold key needs no other."""
+        others = [self._pool.submit(self._fetch, wanted, *fetch) for fetch in fetches[1:]]
+        first = self._fetch(wanted, *fetches[0])
+        return [first, *(other.result() for other in others)]
+
+    def _fetch(self, wanted: Wanted, bucket: int | None, start: Any, limit: int) -> list[Item]:
+        """Up to `limit` rows of one partition."""
+        key = wanted.asked.key
+        name = physical(key, bucket)
+        parameters: dict[str, Any] = {
+            "KeyConditionExpression": wanted.asked.at(name),
+            "ScanIndexForward": not wanted.newest_first,
+            "ConsistentRead": wanted.consistent,
+        }
+        if start is not None:
+            parameters["ExclusiveStartKey"] = {self._keys.partition: name, self._keys.sort: start}
+        items: list[Item] = []
+        label = self._places.registry_key(key)
+        while len(items) < limit:
+            parameters["Limit"] = limit - len(items)
+            answer = self._calls.send("query", label, bucket, **parameters)
+            items += answer["Items"]
+            parameters["ExclusiveStartKey"] = answer.get("LastEvaluatedKey")
+            if not parameters["ExclusiveStartKey"]:
+                break
+        return items
 
 
 def read_condition(condition: Any, partition_key: str, sort_key: str) -> Asked:
@@ -77,44 +200,9 @@ def _with_range(key: str, partition: Any, sort: Any) -> Asked:
     return Asked(key, partition, sort, lowest, highest)
 
 
-CHUNK = 500
-PAGE_BYTES = 1_000_000
-Item = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TableKeys:
-    """The names of a table's key attributes."""
-
-    partition: str
-    sort: str
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One page: which items, from where on, in which order, how many."""
-
-    asked: Asked
-    start: Any
-    newest_first: bool
-    limit: int | None
-    consistent: bool
-
-
-class _SortKeys:
-    """Sort keys as ids: a safe distance before or after their time, as the order demands."""
-
-    def __init__(self, places: KeyPlaces, newest_first: bool) -> None:
-        self._time_of = places.time_of
-        self._slack_ms = -SLACK_MS if newest_first else SLACK_MS
-
-    def time_ms(self, value: Any) -> int:
-        return self._time_of(value) + self._slack_ms
-
-
 @dataclass
 class _Found:
-    """The rows that came, by sort key. Of two with one sort key the bucket's is the item."""
+    """The rows read so far, by sort key. If both places hold a sort key, the bucket's row wins."""
 
     placed: dict[Any, Item] = field(default_factory=dict)
     bare: dict[Any, Item] = field(default_factory=dict)
@@ -129,99 +217,12 @@ class _Found:
         return list(chosen.items())
 
 
-class Queries:
-    def __init__(
-        self,
-        keys: TableKeys,
-        places: KeyPlaces,
-        calls: Calls,
-        background: Background,
-        pool: Executor,
-    ) -> None:
-        self._keys = keys
-        self._places = places
-        self._calls = calls
-        self._background = background
-        self._pool = pool
+class _SortKeys:
+    """Sort keys in place of ids, with slack before or after their time by the order."""
 
-    def page(self, wanted: Wanted) -> tuple[list[Item], Any]:
-        """Items, and the sort key after which the next page begins, or None at the end."""
-        items: list[Item] = []
-        start, size = wanted.start, 0
-        while True:
-            room = CHUNK if wanted.limit is None else min(wanted.limit - len(items), CHUNK)
-            found, last = self._chunk(wanted, start, room + 1)
-            for sort, item in found[:room]:
-                items.append(item)
-                start, size = sort, size + size_of(item)
-                if size >= PAGE_BYTES:
-                    return items, start
-            if len(found) <= room:
-                start = last
-            if start is None or len(items) == wanted.limit:
-                return items, start
+    def __init__(self, places: KeyPlaces, newest_first: bool) -> None:
+        self._time_of = places.time_of
+        self._slack_ms = -SLACK_MS if newest_first else SLACK_MS
 
-    def _chunk(self, wanted: Wanted, start: Any, count: int) -> tuple[list[tuple[Any, Item]], Any]:
-        """Items from `start` on, and how far the rows were seen; None if to their end."""
-        asked, places = wanted.asked, self._places
-        key = places.registry_key(asked.key)
-        low, high = (
-            (asked.lowest, asked.highest if start is None else start)
-            if wanted.newest_first
-            else (asked.lowest if start is None else start, asked.highest)
-        )
-        span = places.span_of(low, high)
-        truth = self._background.start_layout(key) if places.passes_horizon(span[1]) else None
-        plan, found = places.plan(asked.key, span), _Found()
-        ids: Any = _SortKeys(places, wanted.newest_first)
-        gather = Gather(key, plan, Range(None, None, wanted.newest_first), count, ids)
-        frontiers: dict[str, Any] = {}
-        while asks := gather.asks():
-            fetches = {p: (key_of(p)[1], frontiers.get(p, start), a.limit) for p, a in asks.items()}
-            answers = self._fetch_all(wanted, list(fetches.values()))
-            for (partition, ask), answer in zip(asks.items(), answers, strict=True):
-                rows = self._take(answer, key_of(partition)[1], found)
-                gather.feed(partition, ask, rows)
-                if rows:
-                    frontiers[partition] = rows[-1].raw
-            if truth is not None:
-                plan, truth = places.plan_by(truth.result(), span), None
-                gather.learn(plan)
-        rows = gather.rows
-        end = rows[-1].raw if len(rows) >= count else None
-        return found.items(rows, plan, places), end
-
-    def _take(self, items: list[Item], bucket: int | None, found: _Found) -> list[Row]:
-        by_sort = {comparable(item[self._keys.sort]): item for item in items}
-        (found.bare if bucket is None else found.placed).update(by_sort)
-        return [Row(sort, b"", 0, 1, None) for sort in by_sort]
-
-    def _fetch_all(
-        self, wanted: Wanted, fetches: list[tuple[int | None, Any, int]]
-    ) -> list[list[Item]]:
-        """All buckets at once; the first in this thread, so that a cold key needs no other."""
-        others = [self._pool.submit(self._fetch, wanted, *fetch) for fetch in fetches[1:]]
-        first = self._fetch(wanted, *fetches[0])
-        return [first, *(other.result() for other in others)]
-
-    def _fetch(self, wanted: Wanted, bucket: int | None, start: Any, limit: int) -> list[Item]:
-        """So many rows of one partition, unless it ends before."""
-        key = wanted.asked.key
-        name = physical(key, bucket)
-        parameters: dict[str, Any] = {
-            "KeyConditionExpression": wanted.asked.at(name),
-            "ScanIndexForward": not wanted.newest_first,
-            "ConsistentRead": wanted.consistent,
-        }
-        if start is not None:
-            parameters["ExclusiveStartKey"] = {self._keys.partition: name, self._keys.sort: start}
-        items: list[Item] = []
-        label = self._places.registry_key(key)
-        while len(items) < limit:
-            parameters["Limit"] = limit - len(items)
-            answer = self._calls.send("query", label, bucket, **parameters)
-            items += answer["Items"]
-            parameters["ExclusiveStartKey"] = answer.get("LastEvaluatedKey")
-            if not parameters["ExclusiveStartKey"]:
-                break
-        return items
+    def time_ms(self, value: Any) -> int:
+        return self._time_of(value) + self._slack_ms

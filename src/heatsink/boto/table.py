@@ -1,7 +1,4 @@
-"""The common part of boto3's Table resource, over a table whose hot keys are spread.
-
-`with table.batch_writer() as batch`: many puts and deletes in few requests, none lost.
-"""
+"""The common calls of boto3's Table resource, for a table whose hot keys are spread."""
 
 from __future__ import annotations
 
@@ -20,62 +17,23 @@ from .places import KeyPlaces
 from .query import Item, Queries, TableKeys, Wanted, read_condition
 
 REQUESTS_MAX = 25
-Place = tuple[str, int | None, Any]  # a key as the registry calls it, its bucket, the sort key
-
-
-class BatchWriter:
-    """Of several writes to one item only the last is sent, as a batch may name it only once.
-
-    A batch goes to one bucket, so that a bucket that is over its limit holds up no other.
-    """
-
-    def __init__(self, calls: Calls, placed: Callable[[Any, bool], dict[Place, Any]]) -> None:
-        self._calls = calls
-        self._placed = placed
-        self._waiting: dict[tuple[str, int | None], dict[Any, Any]] = defaultdict(dict)
-
-    def put_item(self, Item: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
-        self._add(self._placed(Item, False))
-
-    def delete_item(self, Key: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
-        self._add(self._placed(Key, True))
-
-    def _add(self, requests: dict[Place, Any]) -> None:
-        for (key, bucket, sort), request in requests.items():
-            bucketful = self._waiting[key, bucket]
-            bucketful[sort] = request
-            if len(bucketful) >= REQUESTS_MAX:
-                self._send(key, bucket)
-
-    def _send(self, key: str, bucket: int | None) -> None:
-        """What was refused until the deadline keeps waiting: `flush` may be called again."""
-        requests = self._waiting[key, bucket]
-        self._calls.write_batch(list(requests.values()), key, bucket)
-        del self._waiting[key, bucket]
-
-    def flush(self) -> None:
-        for key, bucket in list(self._waiting):
-            self._send(key, bucket)
-
-    def __enter__(self) -> BatchWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """What was put before an error is written too, as boto3 does."""
-        self.flush()
-
-
 NAME_MAX = 255
 LIMIT_MAX = 10**9
 PARALLEL_QUERIES = 16
+Place = tuple[str, int | None, Any]  # a key as the registry calls it, its bucket, the sort key
 
 
 class Table:
-    """Use it as you use boto3's Table; from any thread. `close` it, or use it in a `with` block.
+    """An existing table with the calls of boto3's Table, from any thread; `close` it at the end.
 
-    `boto_table` is your own `boto3.resource("dynamodb").Table(…)`, `time_of` reads milliseconds
-    from a sort key (see `heatsink.boto.times`), and `registry` is the URL of a store for
+    `boto_table` is your own `boto3.resource("dynamodb").Table(…)`. `time_of` returns the
+    milliseconds in a sort key (see `heatsink.boto.keys`). `registry` is the URL of a store for
     Heatsink's registry. `settings` are those of `heatsink.connect`: `news`, `rules`, `retries`, …
+    Raises `InvalidSetting` for a bad argument::
+
+        table = Table(boto_table, partition_key="room", sort_key="at", time_of=iso_text,
+                      registry="dynamodb://registry")
+        table.put_item(Item={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
     """
 
     def __init__(
@@ -112,7 +70,7 @@ class Table:
         return dict(answer)
 
     def delete_item(self, *, Key: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
-        """Remove an item, wherever it is. Removing one that is not there is no error."""
+        """Delete an item; one that does not exist is no error."""
         _refuse("delete_item", others)
         answer: dict[str, Any] = {}
         for (key, bucket, _), request in self._placed(Key, deleted=True).items():
@@ -126,7 +84,7 @@ class Table:
         ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
         **others: Any,
     ) -> dict[str, Any]:
-        """One item by its keys, under "Item" if there is one."""
+        """One item by its keys, under "Item" in the response if it exists."""
         _refuse("get_item", others)
         self._background.check_open()
         key, sort = self._key_of(Key, exactly=True)
@@ -152,7 +110,10 @@ class Table:
         ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
         **others: Any,
     ) -> dict[str, Any]:
-        """Items of one key in the order of their sort keys. Follow `LastEvaluatedKey` for more."""
+        """Items of one key in the order of their sort keys; follow `LastEvaluatedKey` for more.
+
+        `table.query(KeyConditionExpression=Key("room").eq("r1"), Limit=20)`
+        """
         _refuse("query", others)
         self._background.check_open()
         if Limit is not None:
@@ -171,22 +132,22 @@ class Table:
         return answer
 
     def batch_writer(self, **others: Any) -> BatchWriter:
-        """Puts and deletes in batches; `overwrite_by_pkeys` is always on."""
+        """A context manager that batches puts and deletes; `overwrite_by_pkeys` is always on."""
         others.pop("overwrite_by_pkeys", None)
         _refuse("batch_writer", others)
         return BatchWriter(self._calls, self._placed)
 
     def explain(self, key: str) -> Explanation:
-        """Buckets now, epochs, heat, why, and what a read costs."""
+        """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
         explanation: Explanation = self._background.client.explain(self._label(key))
         return explanation
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
-        """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat."""
         self._background.client.pin(self._label(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
-        """Let the policy decide again."""
+        """Remove a pin, so that the policy decides again."""
         self._background.client.unpin(self._label(key))
 
     def _label(self, key: str) -> str:
@@ -194,7 +155,7 @@ class Table:
         return self._places.registry_key(check_partition_value(key))
 
     def close(self) -> None:
-        """Give back what it holds; your own table stays open."""
+        """Close Heatsink's client; your own boto3 table stays usable."""
         self._background.is_closed = True
         self._pool.shutdown()
         self._background.close()
@@ -237,11 +198,54 @@ class Table:
             return None
         named, sort = self._key_of(start, exactly=True)
         if named != key:
-            raise InvalidSetting("ExclusiveStartKey is of another key than the query")
+            raise InvalidSetting("ExclusiveStartKey has another partition key than the query")
         return comparable(sort)
 
     def _named(self, item: Item, partition: str) -> Item:
         return {**item, self._keys.partition: partition}
+
+
+class BatchWriter:
+    """`with table.batch_writer() as batch`: many puts and deletes in few requests, with retries.
+
+    Of several writes to one item only the last is sent, as DynamoDB allows one per batch. Each
+    batch goes to one bucket, so that a throttled bucket holds up no other.
+    """
+
+    def __init__(self, calls: Calls, placed: Callable[[Any, bool], dict[Place, Any]]) -> None:
+        self._calls = calls
+        self._placed = placed
+        self._waiting: dict[tuple[str, int | None], dict[Any, Any]] = defaultdict(dict)
+
+    def put_item(self, Item: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        self._add(self._placed(Item, False))
+
+    def delete_item(self, Key: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        self._add(self._placed(Key, True))
+
+    def _add(self, requests: dict[Place, Any]) -> None:
+        for (key, bucket, sort), request in requests.items():
+            bucketful = self._waiting[key, bucket]
+            bucketful[sort] = request
+            if len(bucketful) >= REQUESTS_MAX:
+                self._send(key, bucket)
+
+    def _send(self, key: str, bucket: int | None) -> None:
+        """Send a batch; if it fails it stays queued, and `flush` may be called again."""
+        requests = self._waiting[key, bucket]
+        self._calls.write_batch(list(requests.values()), key, bucket)
+        del self._waiting[key, bucket]
+
+    def flush(self) -> None:
+        for key, bucket in list(self._waiting):
+            self._send(key, bucket)
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Flush, also after an error in the block, as boto3 does."""
+        self.flush()
 
 
 def _refuse(call: str, others: dict[str, Any]) -> None:

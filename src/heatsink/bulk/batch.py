@@ -1,4 +1,4 @@
-"""A batch: what was submitted, where its parts are, and how far it is."""
+"""A batch's record: what was submitted, where its parts are, and its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ State = Literal[
 FINAL: frozenset[State] = frozenset(("done", "failed", "lost", "cancelled", "aborted"))
 PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0}
 PERIODS_S |= {"h": 3600.0, "hour": 3600.0}
-KEEP_MS = 7 * 86_400_000  # a batch that has ended, or never got in
+KEEP_MS = 7 * 86_400_000  # how long the record of an ended or abandoned batch is kept
 RATE_MAX = 10_000_000
 _encoded = msgspec.msgpack.Encoder().encode
 
@@ -32,7 +32,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def per_s(self) -> float:
-        """The same as a number of starts a second."""
+        """Starts per second."""
         return self.count / self.period_s
 
     def __str__(self) -> str:
@@ -63,15 +63,15 @@ class PartEnd(msgspec.Struct, frozen=True):
 
     @property
     def items(self) -> int:
-        """Items that have a result. A part that a server lost has ended with none."""
+        """Items with a result: none if a server lost the whole part."""
         return self.done + self.failed + self.cancelled
 
 
 class PartPlace(msgspec.Struct, frozen=True):
-    """What was staged in one partition: how much, its checksum, and which items.
+    """A part in one partition: its number of items, their checksum, and which items they are.
 
-    `missing` are those that the partition's server has lost; `moved` are those that it had lost and
-    that are in another part now.
+    The partition's server has lost the `missing` items. It had lost the `moved` ones too, and they
+    were submitted again into another part.
     """
 
     id: str
@@ -88,18 +88,19 @@ class PartPlace(msgspec.Struct, frozen=True):
         return without(spans_of(self.runs), self.moved)
 
     def at(self, gaps: Iterable[Gap]) -> tuple[Span, ...]:
-        """The items of it that stand at these gaps."""
+        """Its items in these gaps."""
         return without((span_of_gap(self.runs, gap) for gap in gaps), self.moved)
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """`generation` tells one submission of an id from another: only one of them is ever sealed.
+    """The record of a batch.
 
-    `lap` counts how often the failed items were tried again. `on_done` is an action or a URL.
-    Whoever submits it renews it until it is sealed. `trace` is the one that it was submitted in.
-    `fingerprint` is of its items, if its id was the caller's choice. `restored` counts how often
-    items that a server had lost were submitted again. `tag` is a digest of the record: a server
-    that has lost its newest writes gives a version out a second time.
+    `generation` tells apart submissions of the same id, of which at most one is ever sealed. Until
+    then the submitter sets `renewed_ms` now and then. `lap` counts retries of the failed items.
+    `on_done` is an action or a URL. `trace` is the trace in which it was submitted. `fingerprint`
+    is a digest of the items, if the caller chose the id. `restored` counts how often lost items
+    were submitted again. `tag` is a digest of the record, since a server that lost its newest
+    writes may assign the same version twice.
     """
 
     id: str
@@ -126,7 +127,7 @@ class Batch(msgspec.Struct, frozen=True):
     tag: str = ""
 
     def next(self) -> Batch:
-        """The same as it is kept, one version on."""
+        """The same batch with the next version, as it is stored."""
         newer = msgspec.structs.replace(self, version=self.version + 1, tag="")
         return newer.tagged()
 
@@ -136,7 +137,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> tuple[Span, ...]:
-        """The items that servers have lost, as far as it was noticed."""
+        """The items that servers are known to have lost."""
         return merged(span for part in self.parts for span in part.missing)
 
     @property
@@ -154,35 +155,35 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a batch is."""
+    """The progress of a batch."""
 
     id: str
     action: str
     tenant: str
     state: State
     accepted: int
-    """Items of the batch: safe."""
+    """All items of the batch, stored durably."""
     done: int
-    """Items that are done."""
+    """Items that succeeded."""
     failed: int
-    """Items that have failed for good."""
+    """Items that failed for good."""
     cancelled: int
     """Items that will not run."""
     lost: int
     """Items that the queue's servers have lost. Submit the same items with the same id to run
     exactly these."""
     running: int
-    """Items that workers have now."""
+    """Items that workers are running."""
     waiting: int
-    """Items that wait: for a worker, their rate or their next attempt."""
+    """Items that wait for a worker, for their rate limit or for their next attempt."""
     eta_s: float | None
-    """Seconds left by the pace so far, and no fewer than its rate limit and back-off take; None
-    until there is a pace, while it is paused, and while no worker can run it."""
+    """Estimated seconds left by the pace so far, and at least what the rate limit and back-off
+    take. None before the first item is done, while paused, and while no worker can run it."""
     reason: str = ""
-    """Why it was aborted, which items were lost, or what it waits for: a worker that can run it,
-    or, if that is all that is left, its rate limit or back-off."""
+    """Why the batch was aborted, which items were lost, or what it waits for: a worker that has the
+    action or, if only that is left, its rate limit or back-off."""
     missing: list[Span] = []
-    """Which items were lost: the index of the first and how many, for each range."""
+    """The lost items as ranges: the index of the first item, and how many."""
 
     @property
     def is_final(self) -> bool:

@@ -1,4 +1,4 @@
-"""Bulk actions as an application sees them: submit, look, steer."""
+"""Bulk actions for applications: submit a batch, read its progress, pause, cancel or retry it."""
 
 from __future__ import annotations
 
@@ -39,28 +39,32 @@ Durability = Literal["fsync", "relaxed"]
 
 
 class BulkSettings(msgspec.Struct, frozen=True):
-    """The queue of bulk actions, as every process that uses it has to see it."""
+    """The queue of bulk actions; every process that uses the queue needs the same settings.
+
+    `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An
+    invalid value raises `InvalidSetting`.
+    """
 
     partitions: int = PARTITIONS
-    """For the first process that opens the queue; later `repartition` changes it."""
+    """Used by the first process that opens the queue; `repartition` changes it later."""
     partitioned: bool = True
-    """`False` is the path from before partitions, for a rollout without a stop."""
+    """`False` uses the unpartitioned queue, for a rollout without downtime."""
     stage: str = "default"
-    """Keeps deployments on one Redis apart."""
+    """Separates deployments that share a Redis."""
     durability: Durability = "fsync"
-    """`relaxed` accepts what is not on disk yet."""
+    """`relaxed` accepts a batch before it is on disk."""
     replicas: int | None = None
-    """How many replicas must acknowledge what is accepted, on servers that have some. By default as
-    many as are connected. A fail-over loses nothing if every replica that may be promoted is among
-    them."""
+    """How many replicas must acknowledge an accepted batch, on servers that have replicas. By
+    default all that are connected. A fail-over loses nothing if every replica that may be promoted
+    is among them."""
     places: Mapping[int, str] = {}
     """Partitions on a Redis of their own: `{3: "redis://other"}`."""
     deadline_s: float = 30.0
-    """How long a call waits for a queue that is away."""
+    """How long a call retries while the queue does not answer."""
     weights: Mapping[str, float] = {}
-    """Tenants with more, or less, than one share."""
+    """Shares of tenants that get more, or less, than one."""
     webhooks: tuple[str, ...] = ()
-    """Prefixes of URLs that may be called when a batch is done: a host, or a path's beginning."""
+    """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
 
     def __post_init__(self) -> None:
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -78,7 +82,13 @@ class BulkSettings(msgspec.Struct, frozen=True):
 
 
 class Bulk:
-    """`hs.bulk`: batches of items, submitted, looked at and steered."""
+    """`hs.bulk`: submit batches of items, read their progress, pause, cancel and retry them.
+
+    Calls raise `NotFound` for an unknown batch, `Overloaded` if the queue does not answer::
+
+        batch = await hs.bulk.submit("tag", items, tenant="acme", rate="500/s")
+        progress = await hs.bulk.wait(batch.id)
+    """
 
     def __init__(
         self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
@@ -92,14 +102,14 @@ class Bulk:
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
-        self.trace_now: Callable[[], str] = str  # names the trace that a batch is submitted in
+        self.trace_now: Callable[[], str] = str  # the current trace, stored with a new batch
 
     async def open(self) -> None:
-        """Connect now, to hear of trouble early. Else the first call does it."""
+        """Connect now, so that errors show early; otherwise the first call connects."""
         await self._patience.open()
 
     def close(self) -> None:
-        """Calls from now on, and those that wait, end with `Closed`."""
+        """End waiting and later calls with `Closed`."""
         self._patience.is_closed = True
 
     @property
@@ -118,11 +128,13 @@ class Bulk:
         on_done: str = "",
         spread: bool = True,
     ) -> Batch:
-        """Accept a batch: when this returns, every item will be run, whatever dies meanwhile.
+        """Submit a batch; once this returns, every item will run, whichever process crashes.
 
-        `items` may be any (async) iterable: it is streamed. `rate` limits the starts of this action
-        for this tenant; `priority` orders a tenant's own batches. With `id`, submitting the same
-        again is safe. `on_done` is an action (or an allowed URL) that is told the outcome.
+        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits the
+        starts of this action for this tenant; `priority` orders a tenant's own batches. With an
+        `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
+        outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
+        taken by another batch, and `Overloaded` with the id to submit again.
         """
         check_kind("spread", spread, bool)
         wanted = Batch(
@@ -182,7 +194,7 @@ class Bulk:
         items: Iterable[Any] | AsyncIterable[Any],
         fingerprint: Fingerprint | None,
     ) -> Batch:
-        """The same call again. It may be that nobody was told yet that the first one worked."""
+        """Answer a repeated call; the caller may not know yet that the first one succeeded."""
         if known.fingerprint and fingerprint is not None:
             await fingerprint.add_all(items, self._clock)
             changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
@@ -195,7 +207,7 @@ class Bulk:
         return found
 
     async def _declare(self, wanted: Batch, rate: Rate) -> None:
-        """A lane's first rate also holds for what was queued without one."""
+        """Set a lane's rate; a first rate also limits batches that were queued without one."""
         lane, limits = lane_of(wanted), self._stores.limits
         before = await self._patience.call(limits.rate_of, lane)
         await self._patience.call(limits.declare, lane, rate)
@@ -205,7 +217,7 @@ class Bulk:
                     await self._tell_parts(batch, "limit")
 
     async def _release(self, batch: Batch) -> None:
-        """Whoever declared a rate since this was staged did not see it before it was sealed."""
+        """Let the parts run; limit them first if a rate was declared after they were staged."""
         if batch.state != "running":
             return
         limits = self._stores.limits
@@ -225,9 +237,9 @@ class Bulk:
         return check_allowed("on_done", on_done, self._webhooks)
 
     async def _check_known(self, wanted: Batch) -> None:
-        """Workers announce what they can do. Before the first of them came, anything may be.
+        """Refuse an action that no worker has announced, unless no worker has announced any.
 
-        What was accepted then stays so, whatever workers say now.
+        A batch that was accepted before stays accepted.
         """
         known = await self._patience.call(self._stores.fleet.actions)
         callback = "" if "://" in wanted.on_done else wanted.on_done
@@ -248,12 +260,12 @@ class Bulk:
         return hand(batch, (await self.plan()).partitions, spread)
 
     async def plan(self) -> QueuePlan:
-        """How many partitions there are."""
+        """How many partitions the queue has."""
         first = QueuePlan(self._settings.partitions, self._settings.partitions)
         return await self._patience.call(self._stores.fleet.plan, first)
 
     async def repartition(self, partitions: int) -> QueuePlan:
-        """Change the number of partitions. What is queued drains where it is."""
+        """Change the number of partitions; queued items are drained where they are."""
         check_whole("partitions", partitions, 1, PARTITIONS_MAX)
         while True:
             now = await self.plan()
@@ -262,13 +274,13 @@ class Bulk:
             if kept == wanted:
                 return kept
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
-        """How far a batch is. A wish that not all of its parts have heard is told them again.
+        """The progress of a batch; a final state is durable when it is returned.
 
-        A final state is durable when it is shown. Items that the queue's servers have lost are
-        noticed here at the latest.
+        This also repairs: parts that missed a pause, resume or cancel get it again, and items that
+        the queue's servers have lost are found.
         """
         batch = await self._look(id)
         counts = await self._counts(batch)
@@ -309,7 +321,7 @@ class Bulk:
         )
 
     async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:
-        """Nothing runs before the seal is durable, and no wish is told that may be lost."""
+        """Repeat what parts have missed, once the record that asks for it is durable."""
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
         batch = changes.check_found(found, batch.id)
         for verb in changes.unheard(batch, states):
@@ -317,7 +329,7 @@ class Bulk:
         return batch
 
     async def _surely_ended(self, batch: Batch) -> Batch:
-        """An end is durable before anybody hears of it: what follows from it cannot be undone."""
+        """Make a final state durable before it is returned: callers act on it."""
         if not batch.is_final or (batch.id, batch.version) in self._ended:
             return batch
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
@@ -329,7 +341,7 @@ class Bulk:
     async def _outlook(
         self, batch: Batch, counts: Sequence[PartCounts], left: int
     ) -> tuple[float | None, str]:
-        """When it may end, and why it does not get on."""
+        """The estimated seconds left, and why the batch makes no progress."""
         if batch.is_final or not left or batch.state == "paused":
             eta_s = None if left and batch.state == "paused" else 0.0
             return eta_s, changes.reason(batch, [batch.action])
@@ -342,7 +354,7 @@ class Bulk:
         return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
 
     async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
-        """Of its parts, by their ids."""
+        """The counts of its parts, by part id."""
         calls = (
             self._patience.call(self._stores.queue.part, part.partition, part.id)
             for part in batch.parts
@@ -351,14 +363,14 @@ class Bulk:
         return dict(zip(ids, await asyncio.gather(*calls), strict=True))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
-        """The newest batches first."""
+        """Batches, newest first; `tenant` selects one tenant's."""
         check_whole("limit", limit, 1, LIST_MAX)
         found = await self._patience.call(self._stores.batches.list, limit, tenant)
         offered = await self._patience.call(self._stores.fleet.offered)
         return [replace(batch, reason=changes.reason(batch, offered)) for batch in found]
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
-        """Every item that failed for good, with the reason."""
+        """Iterate over every item that failed for good, with the reason."""
         batch = await self._get(id)
         for part in batch.parts:
             after = ""
@@ -370,21 +382,21 @@ class Bulk:
                 after = page[-1].place
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
-        """Until the batch has ended. Raises `Overloaded` when the time is up before that."""
+        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds."""
         start_s, pause_s = self._clock.monotonic_s(), LOOK_S
         while not (progress := await self.status(id)).is_final:
             if timeout_s is not None and self._clock.monotonic_s() - start_s > timeout_s:
-                raise Overloaded(f"batch {id!r} has not ended after {timeout_s:g} s: it goes on")
+                raise Overloaded(f"batch {id!r} has not ended after {timeout_s:g} s: it continues")
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
         return progress
 
     async def trace_of(self, id: str) -> str:
-        """The trace that a batch was submitted in, as `trace_now` named it."""
+        """The trace in which a batch was submitted."""
         return (await self._get(id)).trace
 
     async def _look(self, id: str) -> Batch:
-        """One whose submitter died before it was in has ended, and whoever looks says so."""
+        """The batch; aborted if its submitter died before it was accepted."""
         batch = await self._get(id)
         if not is_left_behind(batch, now_ms(self._clock)):
             return batch
@@ -399,27 +411,30 @@ class Bulk:
     # -- steering --------------------------------------------------------------------------
 
     async def cancel(self, id: str) -> None:
-        """What waits will not run; what runs may finish."""
+        """Cancel a batch: waiting items will not run, running ones may finish.
+
+        This call, `pause` and `resume` raise `Conflict` if the batch's state does not allow it.
+        """
         await self._look(id)
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
-        """Hand out no more items; what runs finishes."""
+        """Pause a batch: no more items start, running ones finish."""
         await self._steer(id, "paused")
 
     async def resume(self, id: str) -> None:
-        """Go on with a paused batch."""
+        """Resume a paused batch."""
         await self._steer(id, "running")
 
     async def retry_failed(self, id: str) -> None:
-        """Run what failed once more, as if it had never been tried."""
+        """Run the failed items again, with new attempts. Raises `Conflict` if none failed."""
         was_running = not (await self._get(id)).is_final
-        await self.status(id)  # an end that is not recorded yet is now
+        await self.status(id)  # records an end that is not recorded yet
         batch = await self._get(id)
         if was_running and batch.state == "done":
-            return  # this wish was heard before, but not by all parts until now
+            return  # an earlier retry, which only now has reached all parts
         if batch.is_final:
-            await self.tell_done(batch)  # before that end is history
+            await self.tell_done(batch)  # before the retry replaces that end
         batch = await self.change(id, changes.tried_again)
         await self._tell_durably(batch, "retry")
 
@@ -428,14 +443,14 @@ class Bulk:
         await self._tell_durably(batch, VERBS[wish])
 
     async def _tell_durably(self, batch: Batch, verb: Verb) -> None:
-        """Parts carry the record, too: whichever is lost, the other one has the wish."""
+        """Tell the parts and make the record durable: if one of them is lost, the other has it."""
         confirmation = self._patience.call(self._stores.barrier.batches, [batch.id])
         (found,), _ = await asyncio.gather(confirmation, self._tell_parts(batch, verb))
         if found is None or found.version < batch.version:
-            raise Overloaded(f"the queue lost the record of batch {batch.id!r}: try again")
+            raise Overloaded(f"the queue lost the record of batch {batch.id!r}: retry")
 
     async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
-        """False if a part is not there."""
+        """Send a verb to all parts; False if a part does not exist."""
         steer, wish = self._stores.queue.steer, (verb, batch.lap, batch.version, batch)
         calls = (
             self._patience.call(steer, part.partition, part.id, *wish)
@@ -445,11 +460,11 @@ class Bulk:
         return all(await asyncio.gather(*calls))
 
     async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
-        """Take a batch one step further, whoever else is doing that at the same time."""
+        """Apply `step` to a batch's record, safely among concurrent changes."""
         return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
-        """Submit the completion callback: under an id of its own, so however often, it is one."""
+        """Submit the completion callback; its id comes from the batch, so repeating is safe."""
         if not batch.on_done:
             return
         callback, item = changes.callback(batch, now_ms(self._clock))
@@ -459,14 +474,14 @@ class Bulk:
 def _failure(part: PartPlace, failed: FailedItem) -> Failure:
     if not failed.body:
         gap = int(failed.place.partition(":")[0]), failed.offset, 1
-        reason = f"{failed.reason} (the queue's server has lost the item itself)"
+        reason = f"{failed.reason} (the queue's server has lost the item's body)"
         return Failure(span_of_gap(part.runs, gap)[0], None, reason, failed.tries)
     first, items = unpacked(failed.body)
     return Failure(first + failed.offset, items[failed.offset], failed.reason, failed.tries)
 
 
 def _is_over(batch: Batch, place: PartPlace) -> bool:
-    """Whether a part is known to be lost."""
+    """Whether a part is recorded as lost."""
     return any(end.part == place.id and changes.is_gone(end, place) for end in batch.ends)
 
 
@@ -474,6 +489,6 @@ def _checked_id(id: str) -> str:
     check_text("id", id, TEXT_MAX)
     if changes.CALLBACK in id:
         raise InvalidSetting(
-            f"id {shown(id)} has {changes.CALLBACK!r}, which callbacks have: choose another"
+            f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks: choose another"
         )
     return id

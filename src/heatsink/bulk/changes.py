@@ -1,4 +1,7 @@
-"""What may become of a batch's record: pure, from one version to the next."""
+"""The state machine of a batch's record: pure functions from one version to the next.
+
+Every change is idempotent: applied twice, the second time changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 def sealed(
     batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int, fingerprint: str = ""
 ) -> Batch:
-    """From here on the batch is accepted. With no items there is nothing left to do."""
+    """Accept the batch; one without items is done at once."""
     items = sum(part.items for part in parts)
     state: State = "running" if items else "done"
     return replace(
@@ -42,16 +45,16 @@ def aborted(batch: Batch, reason: str, now_ms: int) -> Batch:
 
 
 def steered(batch: Batch, wish: State) -> Batch:
-    """Paused, running again, or on its way to be cancelled. Said twice, it changes nothing."""
+    """Pause, resume or cancel the batch."""
     if batch.state == wish or (wish == "cancelling" and batch.state in ("cancelled", "aborted")):
         return batch
     if batch.state not in ("running", "paused"):
-        raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot become {wish}")
+        raise Conflict(f"batch {batch.id!r} is {batch.state}: it cannot change to {wish}")
     return replace(batch, state=wish)
 
 
 def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
-    """What some parts were never told, since whoever wished it died half way."""
+    """The verbs that some parts have missed, because the caller died half way."""
     ended = {end.part for end in batch.ends}
     found = {state for part, state in states.items() if part not in ended}
     wanted: list[tuple[Verb, set[PartState]]] = []
@@ -62,12 +65,12 @@ def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
     elif batch.state == "cancelling":
         wanted = [("cancel", {"ready", "paused", "staged"})]
     if batch.lap and batch.state != "paused":
-        wanted.insert(0, ("retry", {"finished"}))  # even to be cancelled, it must know of its lap
+        wanted.insert(0, ("retry", {"finished"}))  # also before a cancel: a part needs its lap
     return [verb for verb, behind in wanted if behind & found]
 
 
 def tried_again(batch: Batch) -> Batch:
-    """Only what failed runs again, and the batch ends anew. Said twice, it changes nothing."""
+    """Run the failed items again, as the next lap of the batch."""
     if batch.state == "running" and batch.lap:
         return batch
     if batch.missing and batch.state != "cancelled":
@@ -76,15 +79,15 @@ def tried_again(batch: Batch) -> Batch:
             "first, then retry what failed"
         )
     if batch.state != "failed":
-        raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed one can be retried")
+        raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed batch can be retried")
     return replace(batch, state="running", lap=batch.lap + 1, ends=(), ended_ms=0)
 
 
 def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
-    """A part has ended: said twice, or of an earlier lap, it changes nothing.
+    """Record the end of a part; one of an earlier lap changes nothing.
 
-    `missing` are the items of it that its server has lost. A part that was taken for lost and ends
-    after all counts as it ended.
+    `missing` are those of its items that its server has lost. If the part was recorded as lost and
+    ends after all, its real end counts.
     """
     place = next((place for place in batch.parts if place.id == end.part), None)
     if place is None or end.lap != batch.lap:
@@ -100,12 +103,12 @@ def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = 
 
 
 def is_gone(end: PartEnd, place: PartPlace) -> bool:
-    """Whether this is the end of a part that its server has lost as a whole."""
+    """Whether this end records that a server lost the whole part."""
     return end.items == 0 < place.items
 
 
 def gone(batch: Batch, part: str, now_ms: int) -> Batch:
-    """A server has lost a part. It ends so, that the batch can end."""
+    """Record a part that its server lost as ended, so that the batch can end."""
     place = next((place for place in batch.parts if place.id == part), None)
     if place is None or any(end.part == part for end in batch.ends):
         return batch
@@ -114,15 +117,15 @@ def gone(batch: Batch, part: str, now_ms: int) -> Batch:
 
 
 def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
-    """A server has lost some items of a part that goes on with the others."""
+    """Record the items of a running part that its server has lost."""
     place = next((place for place in batch.parts if place.id == part), None)
     if place is None or any(end.part == part for end in batch.ends):
-        return batch  # somebody else has found out meanwhile how it ended
+        return batch  # its end was recorded meanwhile
     return _missing(batch, place, missing)
 
 
 def found_again(batch: Batch, part: str) -> Batch:
-    """A part that was taken for lost is there after all: somebody restored the server's files."""
+    """Undo the loss of a part that is back, because someone restored the server's files."""
     place = next((place for place in batch.parts if place.id == part), None)
     end = next((end for end in batch.ends if end.part == part), None)
     if place is None or end is None or not is_gone(end, place):
@@ -138,12 +141,12 @@ def _missing(batch: Batch, place: PartPlace, missing: Sequence[Span]) -> Batch:
 
 
 def may_restore(batch: Batch) -> bool:
-    """Whether submitting the items again brings back those that were lost."""
+    """Whether submitting the same items again restores the lost ones."""
     return bool(batch.missing) and batch.state in ("lost", "running", "paused")
 
 
 def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
-    """The lost items are in new parts now; the old parts keep what they still have."""
+    """Add the parts that hold the lost items now; the old parts keep the rest."""
     kept = []
     for place in batch.parts:
         left = place.items - total(place.missing)
@@ -163,10 +166,10 @@ def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
 
 
 def rebuilt(carried: Batch, known: Batch | None) -> Batch:
-    """A record that its home has lost, from the newest copy that parts carry.
+    """Rebuild a record that its server lost, from the newest copy that parts carry.
 
-    Its version is beyond any that the lost record had: parts ignore wishes that are older than
-    what they have heard.
+    Its version is above any that the lost record can have had, since parts ignore commands of an
+    older version.
     """
     version = max(carried.version, known.version if known else 0) + VERSIONS_APART
     return replace(carried, version=version, ends=(), ended_ms=0).tagged()
@@ -181,7 +184,7 @@ def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:
 
 
 def reason(batch: Batch, offered: Collection[str]) -> str:
-    """Why it was aborted, what it lost, or why it waits: `offered` are actions of live workers."""
+    """Why the batch was aborted, what it lost, or why it waits; live workers have `offered`."""
     if batch.missing and batch.state != "cancelled":
         return (
             f"the queue's server lost {batch.lost:,} of {batch.items:,} items "
@@ -195,9 +198,9 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """What lies before a batch: so many items wait, of which some are in back-off.
+    """The work left in a batch. Of the `waiting` items, `backing_off` wait for their next attempt.
 
-    The next start that its lane has not given to anybody is in `start_s`.
+    `start_s` is how many seconds from now its lane has its next free start.
     """
 
     waiting: int
@@ -229,7 +232,7 @@ def ahead_of(
 
 
 def waits_for(ahead: Ahead) -> str:
-    """What all that is left waits for, if it is neither a worker nor a handler."""
+    """Why no item runs, if all that are left wait for the rate limit or back-off."""
     if ahead.running or not ahead.waiting:
         return ""
     reasons = []
@@ -243,11 +246,11 @@ def waits_for(ahead: Ahead) -> str:
 
 
 def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
-    """By the pace so far, and not before the rate limit and the back-off allow."""
+    """Seconds left by the pace so far, and at least what rate limit and back-off take."""
     elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
     by_rate_s = None
     if ahead.per_s:
-        booked_s = ahead.start_s - BOOKED_MS_MAX / 1000  # some starts until then are its own
+        booked_s = ahead.start_s - BOOKED_MS_MAX / 1000  # some booked starts are this batch's
         by_rate_s = max(left / ahead.per_s, booked_s + (left - 1) / ahead.per_s)
     by_pace_s = left * elapsed_s / ahead.done if ahead.done else by_rate_s
     if by_pace_s is None:
@@ -256,13 +259,13 @@ def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
 
 
 def check_same(known: Batch, wanted: Batch) -> None:
-    """An id names one batch: the same call again is fine, another call under it is not."""
+    """Raise `IdReused` if the id is taken by a batch that was submitted otherwise."""
     if (known.action, known.tenant) != (wanted.action, wanted.tenant):
         raise IdReused(
             f"id {wanted.id!r} is taken by a batch of {known.action!r} for {known.tenant!r}: "
             "choose another id"
         )
-    if not known.fingerprint:  # not accepted yet, or before there were fingerprints
+    if not known.fingerprint:  # not accepted yet, or by a release without fingerprints
         return
     for option in ("priority", "rate", "on_done"):
         before, now = getattr(known, option), getattr(wanted, option)
@@ -280,7 +283,7 @@ def _said(option: object) -> str:
 
 
 def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
-    """The batch that tells how another one ended, and its one item."""
+    """The batch that delivers another one's outcome, and its one item."""
     outcome: dict[str, str | int] = {
         "batch": batch.id,
         "action": batch.action,
@@ -306,5 +309,5 @@ def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
 
 def check_found(batch: Batch | None, id: str) -> Batch:
     if batch is None:
-        raise NotFound(f"there is no batch {id!r}: it never was, or is long finished")
+        raise NotFound(f"there is no batch {id!r}: the id is wrong, or it ended over 7 days ago")
     return batch

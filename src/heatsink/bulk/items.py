@@ -1,10 +1,7 @@
-"""Items on their way in and out: encoded one by one, stored in chunks, counted from 0.
+"""Items of a batch: encoded one by one, stored in chunks, numbered from 0.
 
-Which items: spans of item indexes, and the runs of chunks that hold them.
-
-A batch's record keeps, for each part, which items went into it. So when a server has lost some, the
-record can still name them. Chunks of equal size that follow each other are one run, and a large
-batch has a few hundred runs.
+A batch's record keeps which items went into which part, so that it can name the ones that a server
+has lost. It keeps them as runs: consecutive chunks of equal size. A large batch has a few hundred.
 """
 
 from __future__ import annotations
@@ -35,14 +32,14 @@ def encoded(index: int, item: object) -> bytes:
         ) from None
     if len(body) > ITEM_BYTES_MAX:
         raise InvalidBody(
-            f"item {index} has {len(body):,} bytes, the most is {ITEM_BYTES_MAX:,}: "
+            f"item {index} has {len(body):,} bytes, more than {ITEM_BYTES_MAX:,}: "
             "store it elsewhere and submit its name"
         )
     return body
 
 
 def packed(first: int, bodies: list[bytes]) -> bytes:
-    """One chunk: the index of its first item, and the items as they were encoded."""
+    """Encode a chunk: the index of its first item, and its encoded items."""
     return _encode((first, [msgspec.Raw(body) for body in bodies]))
 
 
@@ -51,17 +48,17 @@ def unpacked(body: bytes) -> tuple[int, list[Any]]:
 
 
 def digest_of(body: bytes) -> int:
-    """A chunk's checksum, 48 bits of it: what Lua's numbers hold exactly, also when they add up."""
+    """A chunk's checksum: 48 bits, so that Lua's numbers hold it exactly, even when added up."""
     return int(sha1(body, usedforsecurity=False).hexdigest()[:12], 16)
 
 
 def digests_added(one: int, other: int) -> int:
-    """The checksum of chunks together, in whatever order they come."""
+    """The checksum of several chunks, whatever their order."""
     return (one + other) % (1 << 48)
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A full chunk: the index of its first item, how many there are, and their encoded form."""
+    """An encoded chunk: the index of its first item, the number of items, and the body."""
 
     first: int
     count: int
@@ -69,7 +66,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 class Chunker:
-    """Collects items until they fill a chunk. The items of a chunk follow each other."""
+    """Packs items into chunks; the indexes in a chunk are consecutive."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,7 +74,7 @@ class Chunker:
         self._bytes = 0
 
     def add(self, item: object) -> Packed | None:
-        """A chunk when one is full, without the new item if that has no room."""
+        """Add an item; return a chunk when one is full, perhaps without the new item."""
         body = encoded(self.count, item)
         full = None
         if self._bytes + len(body) > CHUNK_BYTES_MAX:
@@ -90,7 +87,7 @@ class Chunker:
         return full
 
     def skip(self) -> Packed | None:
-        """Leave the next item out."""
+        """Count the next item without storing it."""
         full = self.rest()
         self._count_one()
         return full
@@ -109,17 +106,17 @@ class Chunker:
 
 
 Span = tuple[int, int]
-"""The first item and how many there are."""
+"""A range of items: the first index, and how many."""
 Run = tuple[int, int, int]
-"""The first item, the number of chunks, and the items in each of them."""
+"""Consecutive chunks: the first item, the number of chunks, and the items in each."""
 Gap = tuple[int, int, int]
-"""A chunk's number, an offset in it, and how many items; -1 means all from there on."""
+"""Missing items: a chunk's number, an offset in it, and how many; -1 is all from there on."""
 
 NAMED_MAX = 5  # spans that a message names
 
 
 def add_chunk(runs: list[Run], first: int, count: int) -> None:
-    """Note one more chunk behind the others."""
+    """Append a chunk to the runs."""
     if runs:
         start, chunks, each = runs[-1]
         if each == count and start + chunks * each == first:
@@ -137,7 +134,7 @@ def spans_of(runs: Iterable[Run]) -> tuple[Span, ...]:
 
 
 def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
-    """The items that a gap stands for."""
+    """The range of items that a gap covers."""
     number, offset, count = gap
     for first, chunks, each in runs:
         if number < chunks:
@@ -148,7 +145,7 @@ def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """In order, and joined where they touch."""
+    """Sort ranges and join those that touch."""
     joined: list[Span] = []
     for first, count in sorted(spans):
         if joined and first <= joined[-1][0] + joined[-1][1]:
@@ -160,7 +157,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> tuple[Span, ...]:
-    """What is left of `spans` when the items of `taken` are gone."""
+    """The items of `spans` that are not in `taken`."""
     left = list(merged(spans))
     for start, length in taken:
         pieces = []
@@ -188,7 +185,7 @@ def named(spans: Sequence[Span]) -> str:
 
 
 class Cursor:
-    """Tells, for indexes that are asked about in rising order, whether a span has them."""
+    """Tests whether spans contain an index; indexes must be passed in rising order."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = iter(spans)

@@ -1,4 +1,4 @@
-"""Calls that go on in spite of a queue that is away for a moment."""
+"""Retries of calls to the queue while it does not answer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from heatsink.primitives.owner import Owner
 Result = TypeVar("Result")
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
-FIRST_S = 3.0  # for a queue that has never answered: it is not away, its URL is wrong
+FIRST_S = 3.0  # for a queue that has never answered: its URL is probably wrong
 
 
 class Opening:
-    """Opens the queue with the first call that needs it, once."""
+    """Opens the queue once, when the first call needs it."""
 
     def __init__(self, open_queue: Callable[[], Awaitable[None]]) -> None:
         self._open = open_queue
@@ -33,7 +33,7 @@ class Opening:
 
 
 class Patience:
-    """Repeats a call of the queue store until it works or the time is up: they are all safe to."""
+    """Retries a call to the queue store until the deadline; all its calls may be repeated."""
 
     def __init__(self, deadline_s: float, clock: Clock, rng: Random, opening: Opening) -> None:
         self._deadline_s = deadline_s
@@ -66,12 +66,12 @@ class Patience:
         raise Closed("the client of this queue was closed: use it inside `async with`")
 
     def _check_time(self, began_s: float, wait_s: float, error: Retryable) -> None:
-        """Whether to try once more, after a pause. A queue that was never there gets less time."""
+        """Raise if a retry after `wait_s` would be too late; sooner if the queue never answered."""
         resumed_s = self._clock.monotonic_s() + wait_s - began_s
         if self._opening.is_open:
             if resumed_s > self._deadline_s:
                 raise Overloaded(
-                    f"the queue did not answer for {self._deadline_s:g} s ({error}): try again"
+                    f"the queue did not answer for {self._deadline_s:g} s ({error}): retry"
                 ) from error
         elif resumed_s > min(FIRST_S, self._deadline_s):
             never = Overloaded(_never_reached(error))

@@ -1,14 +1,15 @@
-"""When a rate-limited lane may start items: booked ahead, exact, and explored when unknown.
+"""Rate limits: when the items of a lane may start, by a declared rate or one found by probing.
 
-A lane's starts come in *grants* of one size, one `step` apart, so that a limit is a calendar
-and nothing needs to be counted afterwards. A start may be up to `LATE_MS` late, no more, and the
-step is that little longer than the rate says: so no window of one period ever holds more starts
-than the rate allows, however late each of them is.
+A lane is one action of one tenant. Its starts are booked ahead in *grants* of equal size, one
+`step` apart: a limit is a calendar, and nothing is counted afterwards. A start may be at most
+`LATE_MS` late, and the step is longer than the rate says by that much. So no window of one period
+ever holds more starts than the rate allows, however late each start is.
 
-A limit that nobody declared shows itself by refusals. The first ones start a *search*: far down,
-then up by a factor each second. Once a level is found, the pace is a cubic in the time since the
-last refusal: from a little below the level it rises, lingers there, and then leaves it faster
-and faster. So most of the time is spent near the limit, and a limit that was raised is followed.
+A limit that was not declared shows when the downstream service refuses. The first refusal starts a
+*search*: the pace drops far, then grows by a factor each second. Once a level is found, the pace is
+a cubic in the time since the last refusal (as in TCP CUBIC): it starts a little below the level,
+stays near it for long, and then rises faster and faster. So the lane mostly runs near the limit,
+and follows it when it is raised.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from .batch import RATE_MAX, Rate
 from .store import Grants
 
 LATE_MS = 20.0
-GRANTS_PER_S_MAX = 100  # a faster lane gets several starts at a time
+GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
 GRANTS_MAX = 1_000
-TICKS_PER_MS = 4096  # which the time of day still holds: so steps add up exactly
-BOOKED_MS_MAX = 1_000.0  # nobody books further ahead
+TICKS_PER_MS = 4096  # a double holds the time of day in such ticks, so steps add up exactly
+BOOKED_MS_MAX = 1_000.0  # how far ahead starts are booked
 
 SLOWEST_PER_S = 0.1
 SEARCH_DROP = 0.125
 SEARCH_GROWTH = 1.4  # a second
 SEARCH_S_MAX = 60.0
-PAUSE_MS = 1_000.0  # most limits count by the second: let what was counted pass
+PAUSE_MS = 1_000.0  # most limits count per second: wait for the next one
 
 STEP_DOWN = 0.03
 CURVE = 5e-5
@@ -41,14 +42,14 @@ TRUST_NEAR, TRUST_FAR = 0.1, 0.75
 GUARD_MS = 500.0
 QUICK_MS = 2_000.0
 QUICK_DROP = 0.85
-AHEAD_MS_MAX = 100.0  # what is booked is no longer steered by what is refused
+AHEAD_MS_MAX = 100.0  # a refusal does not change starts that are booked already
 IDLE_COST = 4.0  # the pace grows only while more than 3/4 of it is used
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """What the last refusal, at `since_ms`, taught: the level that is taken, once it was `found`.
+    """What the last refusal, at `since_ms`, showed: the accepted level, once it is `found`.
 
-    Until then the level is where the search goes up from.
+    Until then it is the level from which the search goes up.
     """
 
     level: float
@@ -63,7 +64,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def pace(explored: Explored, now_ms: float) -> float:
-    """Items a second."""
+    """The probed rate in items per second."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
     if not explored.found:
         growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
@@ -73,7 +74,7 @@ def pace(explored: Explored, now_ms: float) -> float:
 
 
 def _mean_pace(explored: Explored, now_ms: float) -> float:
-    """Over the time since the last refusal: what a token bucket, empty then, was refilled with."""
+    """The mean pace since the last refusal: the refill rate of a token bucket, empty then."""
     age_s = max(now_ms - explored.since_ms, 1.0) / 1000
     if not explored.found:
         return (pace(explored, now_ms) - explored.level) / log(SEARCH_GROWTH) / age_s
@@ -82,7 +83,7 @@ def _mean_pace(explored: Explored, now_ms: float) -> float:
 
 
 def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
-    """What to do after somebody downstream said "too many". Answers to one surge count once."""
+    """Lower the limit after a downstream refusal; refusals within `GUARD_MS` count as one."""
     known = limit.explored
     if known is not None and now_ms - known.since_ms < GUARD_MS:
         return limit
@@ -92,14 +93,15 @@ def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: f
 
 
 def _search(per_s: float, now_ms: float) -> Explored:
-    """From far below, after a pause in which whatever is under way comes back."""
+    """Start far below, after a pause in which running items come back."""
     return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
 
 
 def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
-    """A limit by windows is at the pace that was refused, one by a bucket at the mean before it.
+    """The new level after a refusal.
 
-    The level is between the two: close to the mean, unless the pace has come from far away.
+    A limit by windows lies at the refused pace, one by a token bucket at the mean pace before it.
+    The level is between the two: close to the mean, unless the pace came from far below.
     """
     rate = rate_of(limit, now_ms) or 0.0
     is_quick = now_ms - known.since_ms < QUICK_MS
@@ -113,7 +115,7 @@ def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
 
 
 def rate_of(limit: Limit, now_ms: float) -> float | None:
-    """Items a second, or None if nothing limits the lane."""
+    """The lane's limit in items per second; None if it has no limit."""
     rates = []
     if limit.declared is not None:
         rates.append(limit.declared.per_s)
@@ -123,14 +125,14 @@ def rate_of(limit: Limit, now_ms: float) -> float | None:
 
 
 def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
-    """How many starts a grant holds, and how far apart grants are."""
+    """How many starts a grant holds, and the time between grants in milliseconds."""
     rate = rate_of(limit, now_ms)
     if rate is None:
         return GRANTS_MAX, 0.0
     size = _grant_size(rate)
     step_ms = 1000 * size / rate
     if limit.declared is not None:
-        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin inside a grant's step
+        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin within a step
         usable = limit.declared.count - spared
         step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) * size / usable)
     return size, step_ms
@@ -141,7 +143,7 @@ def _grant_size(per_s: float) -> int:
 
 
 def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
-    """The next starts that are free, and the limit without them."""
+    """Book the next free starts; return the limit after that, and the grants."""
     limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
     if 0 < starts < size:
@@ -159,7 +161,7 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
 
 
 def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
-    """With another rate, which holds as soon as what was booked under the old one is past."""
+    """Change the rate; it applies once the starts booked under the old rate are past."""
     next_ms = limit.next_ms
     if rate != limit.declared:
         next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
@@ -167,13 +169,13 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
 
 
 def moved_along(limit: Limit, now_ms: float, late_ms: float) -> Limit:
-    """Time went on by a gap that was believed late: what is booked stays as far ahead as it was."""
+    """Move booked starts with a jump of the slot's time, so that they stay as far ahead."""
     booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
     return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
-    """A pace that nobody asked for was not tried, so that time does not count."""
+    """Leave out idle time: a pace that the lane did not use was not tested."""
     known, idle_ms = limit.explored, now_ms - limit.next_ms
     if known is None or idle_ms <= 0:
         return known

@@ -1,13 +1,13 @@
-"""Keeps the record of a batch and its parts in agreement, whatever a server has lost.
+"""Reconcile a batch's record with its parts after a server has lost data.
 
-A batch's record is at its home, its parts are in partitions, and each may be on a server of its
-own that loses its newest writes, or comes back with an old file. So
+A batch's record is in its home slot, its parts are in partitions. Each may be on a server of its
+own, which may lose its newest writes or come back with an old file. Therefore:
 
-- an end that a part reports is counted only when the part is durable, and the part forgets it only
-  when the record that counts it is durable;
-- a part that should be there and is not has ended: its items are named as missing, the batch
-  reaches a final state, and submitting the same items again restores just those;
-- a part that runs and whose record is gone brings the record back: every part carries a copy.
+- The end of a part is counted only when the part is durable, and the part forgets its end only when
+  the record that counts it is durable.
+- A part that should exist and does not is recorded as ended, and its items as missing. The batch
+  reaches a final state, and submitting the same items again restores just the missing ones.
+- Every part carries a copy of the record. So a running part restores a record that is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Step = Callable[[Batch], Batch]
 
 
 class Reconciler:
-    """`tell_done` submits a batch's completion callback."""
+    """Compares and repairs records; `tell_done` submits a batch's completion callback."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Reconciler:
         self._tell_done = tell_done
 
     async def change(self, id: str, step: Step) -> Batch:
-        """Take a batch one step further, whoever else is doing that at the same time."""
+        """Apply `step` to a batch's record, safely among concurrent changes."""
         while True:
             found = await self._patience.call(self._stores.batches.get, id)
             batch = changes.check_found(found, id)
@@ -56,10 +56,10 @@ class Reconciler:
             if kept is not None:
                 return kept
 
-    # -- what has ended --------------------------------------------------------------------
+    # -- ends of parts ---------------------------------------------------------------------
 
     async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
-        """Count the ends of parts. Returns those that are durable at home, with what follows."""
+        """Record ends of parts; return those that are durable, with their callbacks submitted."""
         places = [PartPlace(end.part, partition, end.items) for end in ends]
         found = await self._patience.call(self._stores.barrier.parts, places)
         sure = [end for end, counts in zip(ends, found, strict=True) if _has_ended(counts, end)]
@@ -72,13 +72,13 @@ class Reconciler:
         try:
             batch = await self._get_or_rebuild(partition, end)
             if batch is None:
-                return True  # no part knows its record any more: it is long forgotten
+                return True  # its record has expired, and no part has a copy
             missing = await self._missing(batch, end)
             now = now_ms(self._clock)
             ended = await self.change(batch.id, lambda b: changes.with_end(b, end, now, missing))
             _log_losses(batch, ended)
         except HeatsinkError as error:
-            logger.info("the end of a part of batch %r is not recorded: %s", end.batch, error)
+            logger.info("recording the end of a part of batch %r failed: %s", end.batch, error)
             return False
         return True
 
@@ -95,7 +95,7 @@ class Reconciler:
         return await self._gaps(place, lost) if place and lost > 0 else ()
 
     async def _gaps(self, place: PartPlace, lost: int) -> tuple[Span, ...]:
-        """Which items are missing. Where that cannot be told, all of the part: better twice."""
+        """The missing items; if unknown, all of the part, since running twice beats not at all."""
         gaps = await self._patience.call(
             self._stores.losses.gaps, place.partition, place.id, chunks_in(place.runs)
         )
@@ -103,7 +103,7 @@ class Reconciler:
         return found if total(found) >= lost else place.spans
 
     async def _conclude(self, ids: Sequence[str]) -> set[str]:
-        """Those whose record is durable. What has ended is told, then kept for a while."""
+        """The batches whose record is durable; those that ended get their callback and expire."""
         if not ids:
             return set()
         found = await self._patience.call(self._stores.barrier.batches, ids)
@@ -117,14 +117,14 @@ class Reconciler:
                 await self._tell_done(batch)
                 await self._patience.call(self._stores.batches.forget, batch.id, KEEP_MS)
         except HeatsinkError as error:
-            logger.info("the end of batch %r could not be told: %s", batch.id, error)
+            logger.info("concluding batch %r failed: %s", batch.id, error)
             return ""
         return batch.id
 
-    # -- what is lost ----------------------------------------------------------------------
+    # -- lost parts and items --------------------------------------------------------------
 
     async def inspect(self, batch: Batch) -> Batch:
-        """Look for parts that are not as the record says, and correct the record."""
+        """Correct the record where it differs from the batch's parts."""
         found = await asyncio.gather(*map(self._count, batch.parts))
         if not is_odd(batch, found):
             return batch
@@ -161,10 +161,10 @@ class Reconciler:
         end = PartEnd(batch.id, place.id, *ended)
         return lambda known: changes.with_end(known, end, now, missing)
 
-    # -- what has no record ----------------------------------------------------------------
+    # -- lost records ----------------------------------------------------------------------
 
     async def adopt(self, partition: int, live: LivePart) -> None:
-        """See to it that the record of a released part is there and knows the part."""
+        """Make sure that a released part has a record that knows it; restore it if need be."""
         known = await self._patience.call(self._stores.batches.get, live.batch)
         if known is None or not known.is_sealed:
             await self._rebuild(partition, live, known)
@@ -173,13 +173,13 @@ class Reconciler:
         else:
             known = await self._rebuild(partition, live, known) or known
             if known.state == "lost" and _has_part(known, live):
-                await self.inspect(known)  # it was taken for lost
+                await self.inspect(known)  # the part was recorded as lost
             elif known.state == "cancelled" or not _has_part(known, live):
-                # its server went back in time, or its items are in another part now
+                # its server came back with old data, or its items are in another part now
                 await self._cancel(partition, live, known)
 
     async def _rebuild(self, partition: int, live: LivePart, known: Batch | None) -> Batch | None:
-        """The record as it should be: parts may have seen a newer one than its home has."""
+        """Restore the record from the parts' copies, if theirs is newer than the stored one."""
         carried = await self._carried(partition, live)
         if carried is None:
             return known
@@ -187,7 +187,7 @@ class Reconciler:
         if known is not None and known.is_sealed and carried.version <= known.version:
             return known
         logger.error(
-            "the queue's server lost the record of batch %r: it is restored from its parts",
+            "the queue's server lost the record of batch %r: restoring it from its parts",
             live.batch,
         )
         rebuilt = changes.rebuilt(carried, known)
@@ -204,7 +204,7 @@ class Reconciler:
             try:
                 other = await self._stores.losses.record_of(place.partition, place.id)
             except HeatsinkError:
-                continue  # that server is away
+                continue  # that server does not answer
             if newest is not None and other is not None and other.version > newest.version:
                 newest = other
         return newest
@@ -216,7 +216,7 @@ def _log_losses(before: Batch, after: Batch) -> None:
 
 
 def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
-    """In this very way: its server may have gone back in time since it said so."""
+    """Whether the part still shows this end: its server may have lost it since the report."""
     if counts is None or counts.state != "finished":
         return False
     found = (counts.lap, counts.done, counts.failed, counts.cancelled)
@@ -228,12 +228,12 @@ def _has_part(batch: Batch, live: LivePart) -> bool:
 
 
 def _lacks(place: PartPlace, counts: PartCounts) -> bool:
-    """Whether a part has lost items that are not known to be missing."""
+    """Whether a part has lost items that are not recorded as missing."""
     return place.items - (counts.size - counts.lost) > total(place.missing)
 
 
 def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
-    """Whether some part is not as the record says: it ended, lost items, is gone, or is back."""
+    """Whether a part differs from the record: it ended, lost items, is gone, or is back."""
     if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
         return False
     return any(_is_odd(batch, *one) for one in zip(batch.parts, found, strict=True))

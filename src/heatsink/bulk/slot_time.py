@@ -1,41 +1,43 @@
-"""The time of a slot: its own, since the clock of its server may step.
+"""The clock of a slot: data of its own, because the clock of its server may step.
 
 A slot is what a queue keeps in one place: a partition, the home of a rate limit, the fleet. All
-times in a slot (leases, owners, delays, booked starts) are on a clock that is data of the slot, so
-it moves with the slot to another server, into the AOF and to a replica. Each call advances it by
-the *difference* of the server's clock since the last call, and doubts differences that are odd:
+times in a slot (leases, owners, delays, booked starts) are on a clock that is stored in the slot.
+So the clock moves with the slot to another server, into the AOF and to a replica. Each call
+advances it by the *difference* of the server's clock since the last call, and checks odd ones:
 
     difference     the slot's time
     below 0        stands still for this call and goes on with the next
     up to STEP_MS  advances by as much
-    more           a *gap*: nobody called for a while, or the server's clock was set. It advances by
-                   as much if the caller agrees. Else it stands still, and the gap is refused or
+    more           a *gap*: no call came for a while, or the server's clock was set. It advances by
+                   as much if the caller agrees. If not, it stands still, and the gap is refused or
                    doubted
 
-Who agrees? A caller that was told the slot's time before knows what it is now: what it was told,
-plus the time since then by its own monotonic clock, which nobody sets. If that leaves no room for
-the gap, the gap is refused for good. A caller that was never told brings its wall clock: it agrees
-if its clock and the last caller's are apart by as much as the gap. If the caller has run for less
-time than that, its clock may have been set together with the server's, so those who know better
-get `STEP_MS` to refuse first. A gap is doubted until somebody agrees or refuses, the server's clock
-steps back, or `BELIEVE_MS` have passed. While a slot doubts, nobody is told its time: so whoever
-remembers one was told before the gap. A gap that is believed after a doubt is *late*: what was
-promised meanwhile (leases, owners, members, booked starts) moves along with it.
+A caller that got the slot's time from an earlier answer knows what it is now: that time, plus what
+has passed since on its own monotonic clock, which nobody sets. If that leaves no room for the gap,
+the caller refuses the gap for good. A caller without an earlier answer sends its wall clock. It
+agrees if its clock and that of the last caller differ by as much as the gap. If it has run for less
+time than the gap, its clock may have been set together with the server's; then callers with an
+earlier answer get `STEP_MS` to refuse first.
 
-Why this is right:
-- Time never runs backwards, and never further than the server's clock says: no caller can push it.
-- A step costs the time since the slot's last call, in either direction. Workers call the slots that
-  they hold something in several times a second, and they were told its time, so they refuse a step
-  forward at once. A slot that nobody was told of has no live holder: there a gap costs `BELIEVE_MS`
-  at most, for what was waiting before it.
-- A call that lands late brings an old memory, so the time since the last call may be refused
-  wrongly: what waits then waits that much longer. Time in which the server stood still does not
-  count either, and no lease is lost by it.
+A gap is doubted until a caller agrees or refuses, the server's clock steps back, or `BELIEVE_MS`
+have passed. During a doubt no answer carries the slot's time: so every time that a caller remembers
+is from before the gap. A gap that is accepted after a doubt is *late*: what was promised meanwhile
+(leases, owners, members, booked starts) is moved along with it.
+
+Why this is safe:
+- Time never runs backwards, nor ahead of the server's clock: no caller can push it.
+- A step costs the time since the slot's last call, in either direction. Workers call the slots in
+  which they hold something several times a second and know their time, so they refuse a step
+  forward at once. A slot whose time no caller knows has no live holder: there a gap delays what was
+  waiting before it by `BELIEVE_MS` at most.
+- A call that arrives late brings an old time, so it may wrongly refuse the time since the last
+  call: what waits then waits that much longer. Time in which the server stood still does not count
+  either, so no lease is lost by it.
 - Windows of slot time never hold more starts than the rate (`rates.py`). Slot time gains on true
-  time only by a step up to `STEP_MS`, or by a gap that was believed and was none. At that moment
-  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside what is
-  booked next: so any window of true time holds at most one second's starts and one grant more
-  than the rate for each such step. After a doubt it is one grant, since what is booked moves along.
+  time only by a step up to `STEP_MS`, or by a gap that was accepted and was none. At that moment
+  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside those
+  booked next. So for each such step, a window of true time holds at most one second's starts and
+  one grant more than the rate. After a doubt it is one grant, since booked starts move along.
 """
 
 from __future__ import annotations
@@ -48,16 +50,16 @@ import msgspec
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.closed_time import SteadyTime
 
-STEP_MS = 2_000.0  # no lease or owner is lost by so little: they are renewed well before
-AGREE_MS = 5_000.0  # two wall clocks may differ by so much
+STEP_MS = 2_000.0  # leases and ownership outlast such a step: they are renewed well before
+AGREE_MS = 5_000.0  # how much two wall clocks may differ
 BELIEVE_MS = 10_000.0
-SLOTS_MAX = 10_000  # that a process remembers
+SLOTS_MAX = 10_000  # slots whose time a process remembers
 
 
 class SlotEvidence(msgspec.Struct, frozen=True):
-    """What a caller knows: its wall clock, how long it runs, and the slot's time as it has it.
+    """What a caller knows: its wall clock, its uptime, and what the slot's time should be.
 
-    `due_ms` is 0 if it never heard of it.
+    `due_ms` is 0 if no answer has carried the slot's time yet.
     """
 
     wall_ms: float
@@ -66,11 +68,11 @@ class SlotEvidence(msgspec.Struct, frozen=True):
 
 
 class SlotTime(msgspec.Struct, frozen=True):
-    """A slot's time at its last call. There is a doubt while `gap_ms` is not 0.
+    """A slot's time at its last call. A gap is in doubt while `gap_ms` is not 0.
 
-    `server_ms` and `wall_ms` are the clocks of the server and of the caller then, `before_ms` is
-    the wall clock of the last caller before the gap, `waited_ms` how long the gap is doubted. A gap
-    that is believed after a doubt is `late_ms`: what was promised meanwhile has to move along.
+    `server_ms` and `wall_ms` are the clocks of the server and of the caller at that call,
+    `before_ms` is the wall clock of the last caller before the gap, and `waited_ms` how long the
+    gap has been in doubt. `late_ms` is a gap accepted after a doubt: promises move by it.
     """
 
     server_ms: float
@@ -83,7 +85,7 @@ class SlotTime(msgspec.Struct, frozen=True):
 
     @property
     def told_ms(self) -> float:
-        """What callers may remember: 0 if nothing."""
+        """The time that an answer carries; 0 during a doubt."""
         return 0.0 if self.gap_ms else self.own_ms
 
     def passed(self, server_ms: float, evidence: SlotEvidence) -> SlotTime:
@@ -93,7 +95,7 @@ class SlotTime(msgspec.Struct, frozen=True):
         own_ms = self.own_ms + (step_ms if is_small else 0.0)
         gap_ms = self.gap_ms + (0.0 if is_small else step_ms)
         wall_ms = evidence.wall_ms
-        if gap_ms <= STEP_MS:  # none, or the clock went back where it was
+        if gap_ms <= STEP_MS:  # no gap, or the clock stepped back
             return SlotTime(server_ms, own_ms, wall_ms)
         waited_ms, before_ms = 0.0, self.wall_ms
         if self.gap_ms:
@@ -108,25 +110,25 @@ class SlotTime(msgspec.Struct, frozen=True):
             knows = evidence.up_ms >= gap_ms or waited_ms >= STEP_MS
             is_true = (knows and abs(apart_ms) <= AGREE_MS) or waited_ms >= BELIEVE_MS
         if is_true:
-            late_ms = gap_ms if self.gap_ms else 0.0  # all of it, also if it grew just now
+            late_ms = gap_ms if self.gap_ms else 0.0  # the whole gap, even if it just grew
             return SlotTime(server_ms, own_ms + gap_ms, wall_ms, late_ms=late_ms)
         return SlotTime(server_ms, own_ms, wall_ms, gap_ms, waited_ms, before_ms)
 
 
 def time_after(known: SlotTime | None, server_ms: float, evidence: SlotEvidence) -> SlotTime:
-    """A new slot begins with the time of its server."""
+    """The slot's time at this call; a new slot starts with its server's time."""
     if known is None:
         return SlotTime(server_ms, server_ms, evidence.wall_ms)
     return known.passed(server_ms, evidence)
 
 
 def moved_along(due_ms: float, time: SlotTime) -> float:
-    """When something is due that was promised before the time went on by a gap believed late."""
+    """A due time, moved by `late_ms` if it lay ahead when the gap was accepted."""
     return due_ms + time.late_ms if due_ms > time.own_ms - time.late_ms else due_ms
 
 
 class SlotWitness:
-    """What one process knows of the time in slots."""
+    """The slot times that one process remembers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -136,7 +138,7 @@ class SlotWitness:
         self._asked: tuple[float, float] | None = None
 
     def evidence(self, slot: str) -> SlotEvidence:
-        """For a call that is about to be sent."""
+        """The evidence for a call that is about to be sent."""
         wall_ms, now_s = self._asked or self._now()
         up_ms, due_ms = (now_s - self._began_s) * 1000, 0.0
         if slot in self._heard:
@@ -145,7 +147,7 @@ class SlotWitness:
         return SlotEvidence(wall_ms, up_ms, due_ms)
 
     def heard(self, slot: str, own_ms: float) -> None:
-        """A slot's time, as an answer has it that came just now; 0 if it did not say."""
+        """Remember the slot's time from an answer that just came; 0 means it carried none."""
         if not own_ms:
             return
         self._heard.pop(slot, None)
@@ -154,7 +156,7 @@ class SlotWitness:
             del self._heard[next(iter(self._heard))]
 
     def as_of_now(self) -> SlotWitness:
-        """The same, for one call that may land later."""
+        """A copy with the clocks read now, for a call that may be sent later."""
         asked = copy(self)
         asked._asked = self._now()
         return asked

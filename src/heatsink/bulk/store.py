@@ -1,8 +1,8 @@
-"""What bulk actions ask of a queue store, and the records that pass between them.
+"""The interfaces that a queue store implements for bulk actions, and their records.
 
-A batch has a *part* in each queue partition that holds some of its items, a part keeps them in
-*chunks*, and a claim hands out *slices* of chunks under a lease. All calls are atomic and may be
-repeated: a call whose answer was lost is safe to make again.
+A batch has a *part* in each queue partition that holds some of its items. A part keeps its items in
+*chunks*, and a claim hands out *slices* of chunks under a lease. All calls are atomic, and a call
+whose answer was lost may be repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .batch import Batch, PartEnd, PartPlace, Rate
 from .items import Gap
 
 LEGACY = -1
-"""The partition of deployments that do not partition: another key path, so both can run at once."""
+"""The unpartitioned queue. It has key paths of its own, so both kinds can run side by side."""
 
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
@@ -27,7 +27,7 @@ RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's share of one partition. If it is `limited`, it waits for its lane's grants."""
+    """A batch's items in one partition. A `limited` part waits for its lane's grants."""
 
     id: str
     batch: str
@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Items that are stored together. Numbered from 0 within the part; `body` is opaque."""
+    """Items stored together. Chunks are numbered from 0 in the part; `body` is opaque."""
 
     number: int
     count: int
@@ -49,10 +49,10 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """`attempt` is random, unguessable, and never used for a second claim.
+    """A claim of up to `want` items; `attempt` is random, unguessable and used only once.
 
     `grants` are the starts that each lane was granted. `unanswered` are earlier claims of this
-    owner whose answers never came: nobody runs what they handed out, so it is taken back.
+    owner whose answers never arrived: their items do not run, so the store takes them back.
     """
 
     owner: str
@@ -88,9 +88,10 @@ class LaneDepth(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """`owned` is False if somebody else owns the partition. `more`: items are left to claim now.
+    """A claim's answer. `owned` is False if another consumer owns the partition.
 
-    `wake_ms` is how long until something that sleeps is due, None if nothing sleeps.
+    `more` says that items are left to claim now. `wake_ms` is the time until the next delayed item
+    is due; None if there is none.
     """
 
     owned: bool
@@ -101,7 +102,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Setback(msgspec.Struct, frozen=True):
-    """Why one item of a slice did not get done. Not `counted`: the try was nobody's fault."""
+    """Why one item of a slice was not done; if not `counted`, the attempt does not count."""
 
     offset: int
     reason: str = ""
@@ -110,10 +111,10 @@ class Setback(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a slice so far: one mark for each of its items, of `.drfb`.
+    """The state of a slice: one mark of `.drfb` for each item.
 
-    `.` still runs, `d` done, `r` try again later, `f` failed for good, `b` given back unstarted.
-    A mark is taken once; `used_us` is the time spent on the items that are newly marked.
+    `.` still runs, `d` done, `r` retry later, `f` failed for good, `b` given back unstarted.
+    A mark is counted once; `used_us` is the time spent on the newly marked items.
     """
 
     attempt: str
@@ -123,10 +124,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class PartCounts(msgspec.Struct, frozen=True):
-    """A part as its partition has it. `lost` are items whose chunk was gone when they were due.
+    """The counts of a part in its partition. `lost` items had no chunk any more when claimed.
 
-    `digest` adds up the checksums of the `chunks` that were staged. `recorded` is the version of
-    the batch's record that it carries.
+    `digest` is the sum of the checksums of the `chunks` that were staged. `recorded` is the version
+    of the batch's record that the part carries.
     """
 
     state: PartState
@@ -142,7 +143,7 @@ class PartCounts(msgspec.Struct, frozen=True):
     chunks: int = 0
     recorded: int = 0
     backing_off: int = 0
-    """Those of the delayed that are not due yet; the last of them is in `backoff_ms`."""
+    """Delayed items that are not due yet; the last of them is due in `backoff_ms`."""
     backoff_ms: int = 0
 
     @property
@@ -152,14 +153,14 @@ class PartCounts(msgspec.Struct, frozen=True):
 
 
 class LivePart(msgspec.Struct, frozen=True):
-    """A part that was released and has not ended, and the batch that it says it belongs to."""
+    """A part that was released and has not ended, and its batch."""
 
     id: str
     batch: str
 
 
 class FailedItem(msgspec.Struct, frozen=True):
-    """`place` is where to go on from; `body` and `offset` hold the item itself."""
+    """A failed item: item `offset` of the chunk `body`. `place` is the cursor for the next page."""
 
     place: str
     offset: int
@@ -169,17 +170,17 @@ class FailedItem(msgspec.Struct, frozen=True):
 
 
 class Chores(msgspec.Struct, frozen=True):
-    """What a partition's owner has to carry on: ends to report, stale parts to ask about."""
+    """Work for a partition's owner: ends to report, and stale parts to check."""
 
     ends: list[PartEnd]
     stale: list[tuple[str, str, int]]
-    """(part, batch, stamp) of what was staged long ago and neither released nor dropped."""
+    """(part, batch, stamp) of parts staged long ago and neither released nor dropped."""
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """Totals (claimed, done …, used_us) only grow; the rest is now.
+    """The load of a partition: `claimed` to `expired` and `used_us` are totals, the rest is now.
 
-    `service_us` is for each item that waits; `used_us` is what all that was started has taken.
+    `service_us` is the expected time per waiting item; `used_us` the time spent on items so far.
     """
 
     runnable: int = 0
@@ -200,10 +201,12 @@ class PartitionLoad(msgspec.Struct, frozen=True):
 
 
 class QueueStore(Protocol):
-    async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        """Put chunks where nothing runs yet. A chunk that is there already is left as it is.
+    """The partitions: parts, claims and outcomes."""
 
-        Without chunks it only renews the part's stamp, so that it is not taken for stale.
+    async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
+        """Store chunks of a part that does not run yet; existing chunks stay as they are.
+
+        Without chunks it only renews the part's stamp, so that it does not count as stale.
         """
 
     async def steer(
@@ -217,9 +220,9 @@ class QueueStore(Protocol):
     ) -> bool:
         """Change a part's state; False if there is no such part. Repeating changes nothing.
 
-        `since` is the version of the batch that the wish comes from: a wish that is older than
-        one the part has heard changes nothing. For `drop` it is the stamp that the part must have.
-        A `release` brings the batch's `record`, which the part keeps: see `record_of`.
+        `since` is the batch's version of this command: one older than the part has seen changes
+        nothing. For `drop` it is the stamp that the part must have. A `release` brings the batch's
+        `record`, which the part keeps: see `record_of`.
         """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
@@ -227,10 +230,10 @@ class QueueStore(Protocol):
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
     ) -> list[str]:
-        """Record outcomes and prolong the leases of `beats`. Returns attempts that were lost."""
+        """Record outcomes and renew the leases of `beats`; return attempts with lost leases."""
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
-        """Forget the ends that were reported; tell what is left to do."""
+        """Forget the `reported` ends, and return what is left to do."""
 
     async def load(self, partition: int) -> PartitionLoad: ...
 
@@ -242,55 +245,52 @@ class QueueStore(Protocol):
 
 
 class LossStore(Protocol):
-    """What partitions tell of parts, to find what a server has lost."""
+    """Queries that find what a partition's server has lost."""
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
-        """Where items are missing in a part that was staged with so many chunks."""
+        """Where items are missing in a part that was staged with `chunks` chunks."""
 
     async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
-        """Some of the parts that have not ended, ordered by id, behind the one named `after`."""
+        """A page of parts that have not ended, ordered by id, after the id `after`."""
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        """The newest record of its batch that a part has seen."""
+        """The newest record of its batch that the part carries."""
 
 
 class BatchStore(Protocol):
-    """Batches at home: one small record each, in a slot that the id alone decides."""
+    """The records of batches: one each, in a home slot that follows from the id."""
 
     async def open(self, batch: Batch) -> Batch:
-        """Keep it, unless one of that id is there: then that one is the answer.
+        """Create a record, or return the existing one with that id.
 
-        Until it is sealed, `KEEP_MS` after the last change it is forgotten.
+        Until it is sealed, it expires `KEEP_MS` after its last change.
         """
 
     async def update(self, batch: Batch) -> Batch | None:
-        """Replace the record of the same `version` and `tag` by the next; None if that is gone.
+        """Compare-and-set: replace the record with this `version` and `tag`; None if it changed.
 
-        What was to be forgotten stays.
+        A record that was to expire stays.
         """
 
     async def restore(self, batch: Batch) -> Batch:
-        """Put back a record that was lost, unless one with its version or a newer one is there.
-
-        Answers the record that is there then.
-        """
+        """Restore a lost record unless one as new or newer exists; return the stored one."""
 
     async def get(self, id: str) -> Batch | None: ...
 
     async def list(self, limit: int, tenant: str = "") -> list[Batch]:
-        """The newest first."""
+        """Newest first."""
 
     async def browse(self, start: int, limit: int) -> Sequence[Batch]:
-        """The batches from place `start` on in the list of the newest; fewer may be there."""
+        """Up to `limit` batches from position `start` of the newest-first list."""
 
     async def forget(self, id: str, after_ms: int) -> None:
-        """Let the record go after a time."""
+        """Let the record expire after a time."""
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """`size` starts each at `wait_ms[0]`, `wait_ms[1]` … from now; not used in time: forfeited.
+    """Booked starts: `size` of them at each of `wait_ms` from now. One not used in time is lost.
 
-    `now_ms` is by the clock of the limit's home; the next start after these is in `then_ms`.
+    `now_ms` is the clock of the limit's home. The next free start after these is in `then_ms`.
     """
 
     size: int
@@ -300,73 +300,73 @@ class Grants(msgspec.Struct, frozen=True):
 
 
 class LimitStore(Protocol):
-    """Rate limits at home, so that they hold over all partitions and workers."""
+    """Rate limits, each in one home slot, so that they hold over all partitions and workers."""
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        """Set the rate that may not be exceeded; None leaves only what was explored."""
+        """Set a lane's rate; with None only a limit found by probing is left."""
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        """Book the next starts, not further ahead than `ahead_ms`: later the rate may be another.
+        """Book the next starts, at most `ahead_ms` ahead, since the rate may change.
 
-        Asked for none, it only tells the time there.
+        With `starts=0` it only returns the time at the limit's home.
         """
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
-        """Somebody downstream said "too many": explore for the rate that it takes."""
+        """A downstream service said "too many requests": probe for the rate that it accepts."""
 
     async def rate_of(self, lane: str) -> float | None:
-        """Items a second that the lane is granted now; None if it has no limit."""
+        """The lane's current limit in items per second; None if it has none."""
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
-    """How many partitions new parts go to, and the most there ever were: those are drained."""
+    """How many partitions new parts go to, and the highest number ever, which workers drain."""
 
     partitions: int
     high_water: int
     version: int = 0
 
 
-ANNOUNCED_MS = 86_400_000  # an action is known so long after the last worker that had it
+ANNOUNCED_MS = 86_400_000  # how long an action stays known after its last worker left
 
 
 class FleetStore(Protocol):
-    """Who is there, who owns what, and how many partitions there are."""
+    """Membership of consumers, ownership of partitions, and the number of partitions."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        """Stay a member for `ttl_ms`, and offer actions for as long. The members, sorted."""
+        """Join or stay for `ttl_ms`, and offer actions as long; return all members, sorted."""
 
     async def leave(self, consumer: str) -> None: ...
 
     async def actions(self) -> list[str]:
-        """What workers had within `ANNOUNCED_MS`, without Heatsink's own."""
+        """The actions that workers had within `ANNOUNCED_MS`, without the built-in ones."""
 
     async def offered(self) -> list[str]:
-        """The actions that some worker has now: none once the last has left."""
+        """The actions that live workers have."""
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        """Take the partition or stay its owner, and tell how many workers it has there.
+        """Become or stay the owner of a partition, with a number of workers.
 
-        False if somebody else owns it.
+        False if another consumer owns it.
         """
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
-        """The plan in force. If there is none, the default; with `keep` it is in force then."""
+        """The current plan; if there is none, the default, which `keep` stores."""
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
-        """Put a plan in force if its version is newer."""
+        """Store a plan if its version is newer; return the current plan."""
 
 
 class Bell(Protocol):
-    """Rings when a part was released or resumed. It may miss a ring: whoever waits also polls."""
+    """Wakes consumers when a part is released or resumed. It may miss some: consumers also poll."""
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """The partitions that rang since this process last asked; waits if none did."""
+        """The partitions with released parts since the last call; waits if there are none."""
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """One server of the queue. `cpu_used_s` only grows; a `memory_max` of 0 means no bound."""
+    """One server of the queue. `cpu_used_s` only grows; a `memory_max` of 0 means no limit."""
 
     place: str
     cpu_used_s: float
@@ -377,18 +377,18 @@ class ServerHealth(msgspec.Struct, frozen=True):
 
 
 class Barrier(Protocol):
-    """Reads what a server holds and makes it durable, in one go on one connection.
+    """Reads data and makes it durable, in one pipeline on one connection.
 
-    So what a call returns is on disk, and on the replicas that were asked to acknowledge it. If
-    the server was restarted or replaced meanwhile, the call raises `Unavailable`: what it would
-    have confirmed may be gone.
+    So what a call returns is on disk, and on as many replicas as the settings ask for. If the
+    server was restarted or replaced meanwhile, the call raises `Unavailable`, since the data it
+    would have confirmed may be lost.
     """
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
-        """The parts at these places; None for each that is not there."""
+        """The parts at these places; None for each that does not exist."""
 
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
-        """The records of these batches; None for each that is not there."""
+        """The records of these batches; None for each that does not exist."""
 
 
 async def _nothing() -> None:
@@ -401,7 +401,7 @@ async def _no_servers(_: int) -> list[ServerHealth]:
 
 @dataclass(frozen=True)
 class QueueStores:
-    """One queue as a process sees it."""
+    """All stores of one queue."""
 
     queue: QueueStore
     losses: LossStore

@@ -1,33 +1,26 @@
-"""How a batch gets in: staged, verified, made durable, sealed, and only then released.
+"""Submitting a batch: stage its items, make them durable, seal the record, then release it.
 
-Nothing of a batch runs before it is sealed. Whatever dies on the way, the batch is either there
-whole or not at all, and the same id can be submitted again: each submission stages parts of its
-own (its *generation*), the first to seal wins, and what the others staged is dropped.
+No item of a batch runs before the batch is sealed. Whichever process crashes, the batch exists
+as a whole or not at all, and the same id can be submitted again. Each submission stages parts of
+its own (its *generation*), the first to seal wins, and the parts of the others are dropped.
 
 A server may lose its newest writes at any moment: the power fails before its log is on disk, or a
-replica that lags behind takes over. Therefore
+replica that lags behind takes over. Therefore a submission goes through these steps:
 
-    stage     every chunk goes to a part; the submission keeps what is not confirmed yet
-    confirm   every part is read back (items and checksum) and made durable, in one go; what a
-              server has lost meanwhile is staged again
+    stage     send every chunk to a part; keep the chunks that are not confirmed yet
+    confirm   read every part back (items and checksum) and make it durable, in one pipeline;
+              stage again what a server has lost meanwhile
     seal      one compare-and-set of the batch's record
-    confirm   the record is read back and made durable, in one go
+    confirm   read the record back and make it durable, in one pipeline
 
-and if the seal is not in the record that comes back, all of it begins again with the first
-confirmation. Only when it is there may parts be released and the caller be told.
+If the record that comes back has no seal, the submission starts over at the first confirmation.
+Only with a durable seal are the parts released and the call returns.
 
-Who drops parts of a batch that is not sealed first raises the version of its record. So a seal of
-the version that the submission began with finds all of its parts.
+Before a process drops parts of an unsealed batch, it raises the version of the record. So a seal
+that succeeds on the version that the submission began with finds all of its parts.
 
-A batch of which servers have lost items is restored in the same way: the submission stages just
-those, and the compare-and-set adds its parts to the record.
-
-Which partitions a batch may use, and which of them takes its next items.
-
-Every batch is dealt a hand of its own (shuffle sharding): two batches rarely share all of it, so
-a batch that goes wrong leaves most others alone. Within the hand the less loaded of two is taken.
-
-What an id stands for: a digest of the items that were submitted under it.
+A batch with lost items is restored in the same way: the submission stages just those items, and
+the compare-and-set adds its parts to the record.
 """
 
 from __future__ import annotations
@@ -63,102 +56,22 @@ from .items import (
 from .patience import Patience
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
-HAND_SHARE = 4  # a hand holds at most one partition in so many
-
-
-def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
-    """The batch's own partitions, the same ones each time, its first choice first."""
-    size = max(partitions // HAND_SHARE, 1) if spread else 1
-    ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
-    return ranked[:size]
-
-
-def _rank(batch: str, partition: int) -> bytes:
-    return blake2b(f"{partition}/{batch}".encode(), digest_size=8, person=b"hand").digest()
-
-
-def less_loaded(hand: Sequence[int], loads: Mapping[int, float], rng: Random) -> int:
-    """The better of two that are drawn: nearly as good as the best of all, and never a herd."""
-    if len(hand) == 1:
-        return hand[0]
-    return min(rng.sample(hand, 2), key=lambda partition: loads.get(partition, 0.0))
-
-
-YIELD_ITEMS = 1_000  # others get a turn while items are only read
-_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
-
-
-class Fingerprint:
-    """Of the items in their order; the order of an object's fields does not count."""
-
-    def __init__(self) -> None:
-        self._hash = blake2b(digest_size=16, person=b"items")
-        self._count = 0
-
-    def add(self, item: object) -> None:
-        try:
-            body = _in_order(item)
-        except TypeError:  # keys that have no order
-            body = encoded(self._count, item)
-        self._hash.update(body)
-        self._count += 1
-
-    async def add_all(self, items: Iterable[Any] | AsyncIterable[Any], clock: Clock) -> None:
-        async for item in each("items", items):
-            self.add(item)
-            if self._count % YIELD_ITEMS == 0:
-                await clock.sleep(0)
-
-    @property
-    def text(self) -> str:
-        return self._hash.hexdigest()
-
-
 logger = logging.getLogger("heatsink")
-BLOCK_CHUNKS = 5  # staged with one call
-CALLS_MAX = 4  # at once
-RUN_SHARE = 32  # a partition takes one call in a row, later one in so many of those before
-WINDOW_BYTES = 32 << 20  # staged and not confirmed: kept, to be staged again
-CONFIRMS_MAX = 20  # in a row, before a submission gives up on a server that loses data
-FRESH_S = 15.0  # what nobody touches for long is taken for left behind
-LEFT_MS = 120_000
+HAND_SHARE = 4  # a batch uses at most one in four partitions
+YIELD_ITEMS = 1_000  # items between two yields to the event loop
+_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
+BLOCK_CHUNKS = 5  # chunks per call
+CALLS_MAX = 4  # concurrent calls
+RUN_SHARE = 32  # consecutive calls to one partition: 1, later 1/32 of the calls so far
+WINDOW_BYTES = 32 << 20  # unconfirmed chunks to keep, in case they must be staged again
+CONFIRMS_MAX = 20  # failed confirmations in a row before the submission gives up
+FRESH_S = 15.0  # how often a submission renews its record and parts
+LEFT_MS = 120_000  # a record not renewed for so long is abandoned
 LEFT_BEHIND = "its submission stopped half way"
 
 
-@dataclass
-class Staged:
-    """What a submission has sent to one partition. `window` is not confirmed yet."""
-
-    chunks: int = 0
-    items: int = 0
-    digest: int = 0
-    confirmed: int = 0
-    runs: list[Run] = field(default_factory=list)
-    window: list[Chunk] = field(default_factory=list)
-
-    def add(self, full: Packed) -> Chunk:
-        chunk = Chunk(self.chunks, full.count, full.body)
-        self.chunks += 1
-        self.items += full.count
-        self.digest = digests_added(self.digest, digest_of(full.body))
-        add_chunk(self.runs, full.first, full.count)
-        self.window.append(chunk)
-        return chunk
-
-    def is_as_sent(self, found: PartCounts | None) -> bool:
-        return (
-            found is not None
-            and found.state == "staged"
-            and (found.size, found.chunks, found.digest) == (self.items, self.chunks, self.digest)
-        )
-
-    def confirm(self) -> None:
-        self.confirmed = self.items
-        self.window.clear()
-
-
 class Submission:
-    """One attempt to get one batch in, or to bring back what it has lost."""
+    """One attempt to submit a batch, or to restore the items that it has lost."""
 
     def __init__(
         self,
@@ -227,7 +140,7 @@ class Submission:
             self._check_same(chunker.count)
 
     def _check_same(self, items: int) -> None:
-        """What was lost can only be brought back by the items that were submitted."""
+        """Raise `IdReused` unless these are the items that the batch was accepted with."""
         if items != self._batch.items:
             raise IdReused(
                 f"items has {items:,} items, but batch {self._batch.id!r} was accepted with "
@@ -251,7 +164,7 @@ class Submission:
         await self._finish_calls(CALLS_MAX - 1)
 
     async def _next_partition(self) -> int:
-        """The less loaded of two. Later for many calls in a row, so that the record stays small."""
+        """The less loaded of two, for longer and longer runs, so that the record stays small."""
         if not self._loads and len(self._shard) > 1:
             await self._look_at_loads()
         if not self._run_left:
@@ -273,13 +186,13 @@ class Submission:
         )
 
     async def _stay_fresh(self) -> None:
-        """However slowly the items come."""
+        """Renew the record and the parts, however slowly the items come."""
         while True:
             await self._clock.sleep(FRESH_S)
             try:
                 await asyncio.gather(self._touch(), self._renew())
             except HeatsinkError as error:
-                logger.info("parts of batch %r were not kept fresh: %s", self._batch.id, error)
+                logger.info("renewing batch %r failed: %s", self._batch.id, error)
 
     async def _renew(self) -> None:
         if self._restores:
@@ -296,7 +209,7 @@ class Submission:
             done, _ = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
             ended = [call for call in self._calls if call in done]
             self._calls = [call for call in self._calls if call not in done]
-            await asyncio.gather(*ended)  # looks at all of them, and raises the first error
+            await asyncio.gather(*ended)  # raises the first error
 
     def _part(self, partition: int) -> Part:
         batch = self._batch
@@ -315,7 +228,7 @@ class Submission:
     # -- confirming ------------------------------------------------------------------------
 
     async def _confirm(self) -> None:
-        """Every part holds what was sent, and that is durable. Else it is staged again."""
+        """Make sure that every part holds what was sent, durably; stage again what is lost."""
         await self._finish_calls(0)
         places = self._places()
         if not places:
@@ -332,7 +245,7 @@ class Submission:
             for partition, counts in wrong:
                 await self._stage_again(partition, counts)
         else:
-            raise Overloaded("the queue's servers keep losing what is staged: check them")
+            raise Overloaded("the queue's servers keep losing staged items: check the servers")
         for staged in self._staged.values():
             staged.confirm()
         self._window_bytes = 0
@@ -341,11 +254,11 @@ class Submission:
         staged = self._staged[partition]
         if (found.size if found else 0) < staged.confirmed:
             raise Overloaded(
-                f"the server of queue partition {partition} lost items that it had confirmed"
+                f"the server of queue partition {partition} lost items after confirming them"
             )
         logger.warning(
-            "the server of queue partition %s lost items of batch %r that were not confirmed: "
-            "they are staged again",
+            "the server of queue partition %s lost unconfirmed items of batch %r: "
+            "staging them again",
             partition,
             self._batch.id,
         )
@@ -367,7 +280,7 @@ class Submission:
     # -- sealing ---------------------------------------------------------------------------
 
     async def _seal(self) -> Batch:
-        """The one write that accepts the batch. Somebody may have been faster with the same id."""
+        """Accept the batch in one write, unless another submission of the id was faster."""
         known, batches = self._batch, self._stores.batches
         while True:
             await self._confirm()
@@ -383,7 +296,7 @@ class Submission:
                 changes.check_same(found, replace(self._batch, fingerprint=fingerprint))
                 return found
             known = found
-            await self._touch()  # so that nobody takes the parts for stale
+            await self._touch()  # so that the parts do not count as stale
 
     def _accepted(self, known: Batch) -> Batch:
         if self._restores:
@@ -393,7 +306,7 @@ class Submission:
         return changes.sealed(known, self._generation, self._places(), now, fingerprint)
 
     async def _reopened(self) -> Batch:
-        """The record is gone: its server lost it, and nobody was told that it was accepted."""
+        """Open the record again: its server lost it before any caller learned of the seal."""
         if self._restores:
             raise Overloaded(f"the queue lost the record of batch {self._batch.id!r}")
         return await self._patience.call(self._stores.batches.open, self._batch)
@@ -411,7 +324,7 @@ class Submission:
         return changes.may_restore(found)
 
     async def _abort(self, error: BaseException) -> None:
-        """Best effort: what is not dropped now, the partitions' owners drop later."""
+        """Abort and drop the parts, best effort: the partitions' owners drop the rest later."""
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -433,8 +346,88 @@ class Submission:
                 await self._stores.queue.steer(partition, part, "drop")
 
 
+@dataclass
+class Staged:
+    """What a submission has sent to one partition; `window` holds the unconfirmed chunks."""
+
+    chunks: int = 0
+    items: int = 0
+    digest: int = 0
+    confirmed: int = 0
+    runs: list[Run] = field(default_factory=list)
+    window: list[Chunk] = field(default_factory=list)
+
+    def add(self, full: Packed) -> Chunk:
+        chunk = Chunk(self.chunks, full.count, full.body)
+        self.chunks += 1
+        self.items += full.count
+        self.digest = digests_added(self.digest, digest_of(full.body))
+        add_chunk(self.runs, full.first, full.count)
+        self.window.append(chunk)
+        return chunk
+
+    def is_as_sent(self, found: PartCounts | None) -> bool:
+        return (
+            found is not None
+            and found.state == "staged"
+            and (found.size, found.chunks, found.digest) == (self.items, self.chunks, self.digest)
+        )
+
+    def confirm(self) -> None:
+        self.confirmed = self.items
+        self.window.clear()
+
+
+class Fingerprint:
+    """A digest of the items submitted under an id, in order; fields of objects in any order."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16, person=b"items")
+        self._count = 0
+
+    def add(self, item: object) -> None:
+        try:
+            body = _in_order(item)
+        except TypeError:  # keys that cannot be sorted
+            body = encoded(self._count, item)
+        self._hash.update(body)
+        self._count += 1
+
+    async def add_all(self, items: Iterable[Any] | AsyncIterable[Any], clock: Clock) -> None:
+        async for item in each("items", items):
+            self.add(item)
+            if self._count % YIELD_ITEMS == 0:
+                await clock.sleep(0)
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+
+def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
+    """The partitions that a batch may use, always the same, first choice first.
+
+    Every batch gets a subset of its own (shuffle sharding). Two batches rarely share all of it, so
+    a batch that goes wrong leaves most others alone.
+    """
+    size = max(partitions // HAND_SHARE, 1) if spread else 1
+    ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
+    return ranked[:size]
+
+
+def _rank(batch: str, partition: int) -> bytes:
+    return blake2b(f"{partition}/{batch}".encode(), digest_size=8, person=b"hand").digest()
+
+
+def less_loaded(hand: Sequence[int], loads: Mapping[int, float], rng: Random) -> int:
+    """The less loaded of two random partitions: nearly the best, and no thundering herd."""
+    if len(hand) == 1:
+        return hand[0]
+    return min(rng.sample(hand, 2), key=lambda partition: loads.get(partition, 0.0))
+
+
 async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Batch | None:
-    """Abort a batch unless it is sealed. Its record as it is then: no earlier seal can land."""
+    """Abort a batch unless it is sealed; return its record, which no earlier seal can change."""
     while True:
         known = await batches.get(id)
         if known is None or known.is_sealed:
@@ -445,12 +438,12 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 
 
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
-    """Whoever submitted it is gone."""
+    """Whether its submitter has died: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 
 def lane_of(batch: Batch) -> str:
-    """An action's name has no slash, so no two pairs share a lane."""
+    """The lane of an action and tenant; unique, since an action's name has no slash."""
     return f"{batch.action}/{batch.tenant}"
 
 

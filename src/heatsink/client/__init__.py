@@ -1,4 +1,4 @@
-"""What an application connects with."""
+"""The client: `connect` for asyncio, `connect_sync` for threads."""
 
 from .blocking import BlockingHeatsink, connect_sync
 from .connect import connect

@@ -1,4 +1,4 @@
-"""The same client for code without asyncio: one background loop, and calls that wait for it."""
+"""The client for code without asyncio: calls run on a background event loop, callers wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`
 
 
 class BlockingHeatsink:
-    """`with heatsink.connect_sync(url) as hs`: the surface of `Heatsink`, from any thread."""
+    """The calls of `Heatsink` for any thread, without `await`.
+
+    Made by `connect_sync`; outside `with` every call raises `Closed`::
+
+        with heatsink.connect_sync("sqlite:///chat.db") as hs:
+            hs.log.append("conv_1", b"hello")
+    """
 
     def __init__(self, url: str, **options: Any) -> None:
         self._client = connect(url, **options)
@@ -31,7 +37,7 @@ class BlockingHeatsink:
 
     def __enter__(self) -> BlockingHeatsink:
         if self._thread is not None:
-            raise Closed("a client is opened once: call heatsink.connect_sync() again")
+            raise Closed("a client can be opened once only: call heatsink.connect_sync() again")
         loop = asyncio.new_event_loop()
         self._loop = loop
         self._thread = Thread(target=loop.run_forever, name="heatsink-loop", daemon=True)
@@ -46,7 +52,7 @@ class BlockingHeatsink:
 
     @property
     def reads(self) -> BlockingReads:
-        """Reads of anything, coalesced and kept near. Loads are plain functions."""
+        """A coalescing cache in front of your loads, which are plain functions here."""
         self._client._owner.check_process()
         if self._loop is None or self._reads is None:
             raise Closed(CLOSED)
@@ -56,7 +62,7 @@ class BlockingHeatsink:
         self.close()
 
     def close(self) -> None:
-        """Calls that are under way in other threads end with `Closed`."""
+        """Close the client; calls that other threads are waiting for end with `Closed`."""
         if self._loop is not None and not self._client._owner.is_forked:
             try:
                 self._wait(self._client.close)
@@ -73,7 +79,7 @@ class BlockingHeatsink:
         loop.close()
 
     def _wait(self, function: Any, *arguments: Any, **named: Any) -> Any:
-        """Call a function on the loop and wait for what it returns, awaited if need be."""
+        """Call a function on the loop, await its result if it is awaitable, and return it."""
         future = self._submit(_called(function, arguments, named))
         try:
             return future.result()
@@ -86,7 +92,7 @@ class BlockingHeatsink:
             work.close()
             raise Closed(FORKED)
         if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed while we came
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 return asyncio.run_coroutine_threadsafe(work, loop)
         work.close()
         raise Closed(CLOSED)
@@ -111,7 +117,7 @@ async def _cancel_others() -> None:
 
 
 class _Blocking:
-    """Any part of the client: its calls run on the loop and wait, `async with` becomes `with`."""
+    """Wraps a part of the client: its calls block, and `async with` becomes `with`."""
 
     def __init__(self, owner: BlockingHeatsink, part: Any) -> None:
         self._owner = owner
@@ -124,7 +130,7 @@ class _Blocking:
             found = getattr(self._part, name)
         except Closed:
             self._owner._client._owner.check_process()
-            raise Closed(CLOSED) from None  # the part's own words are for `async with`
+            raise Closed(CLOSED) from None  # the part's own message is for `async with`
         return self._waiting(found) if callable(found) else _Blocking(self._owner, found)
 
     def _waiting(self, function: Any) -> Any:
@@ -141,10 +147,16 @@ class _Blocking:
 
     def __exit__(self, *details: object) -> None:
         if self._owner._client._owner.is_forked:
-            return  # it is open in the parent, which closes it
+            return  # it is the parent's, which closes it
         self._owner._wait(self._part.__aexit__, *details)
 
 
 def connect_sync(url: str, **options: Any) -> BlockingHeatsink:
-    """What `connect` is, blocking and safe from threads."""
+    """A client without asyncio, for any number of threads.
+
+    Arguments and errors are those of `connect`::
+
+        with heatsink.connect_sync("sqlite:///chat.db") as hs:
+            hs.log.append("conv_1", b"hello")
+    """
     return BlockingHeatsink(url, **options)

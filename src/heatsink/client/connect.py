@@ -1,4 +1,4 @@
-"""From a URL to a client."""
+"""`connect`: make a client from a URL and settings."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ def connect(
 ) -> Heatsink:
     """A client of the store at `url`, to be used with `async with`.
 
-    `settings` are the fields of `Settings`. `limit` puts a limit on every partition key, as
-    DynamoDB has: to try things out on a laptop. `news` is the URL of a Redis (`redis://…`) that
-    carries heat and news between many processes; the store stays the only truth. `queue` is the URL
-    of the Redis that holds bulk actions; without it they go to a private server beside the store.
-    `instruments` watch the client: `heatsink.client.otel.Tracing()`.
+    `settings` are the fields of `Settings`. `news` is the URL of a Redis (`redis://…`) that carries
+    heat and news between processes; it never holds data. `queue` is the URL of the Redis that holds
+    bulk actions; by default that is a private server beside the store. `limit` gives every
+    partition key a limit as DynamoDB's, to try things out on a laptop. `instruments` observe the
+    client, such as `heatsink.client.otel.Tracing()`. Raises `InvalidSetting` for a bad argument;
+    opening the client raises `Unavailable` or `Misconfigured` if the store cannot be used::
+
+        async with heatsink.connect("sqlite:///chat.db") as hs:
+            await hs.log.append("conv_1", b"hello")
     """
     clock, rng = clock or SystemClock(), rng or fresh_random()
     check_kind("rng", rng, Random)

@@ -1,4 +1,4 @@
-"""One process's part in Heatsink, put together: the data plane, and a coordinator beside it."""
+"""The client of one process: its logs, counters and reads, and a coordinator in the background."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ DECISIONS_MAX = 1_000
 
 
 class Heatsink:
-    """Use it as `async with heatsink.connect(url) as hs`; outside, every call raises `Closed`."""
+    """A client, made by `heatsink.connect`.
+
+    Outside `async with` every call raises `Closed`::
+
+        async with heatsink.connect("sqlite:///chat.db") as hs:
+            await hs.log.append("conv_1", b"hello")
+    """
 
     def __init__(
         self,
@@ -105,7 +111,7 @@ class Heatsink:
 
     async def __aenter__(self) -> Heatsink:
         if self._entered:
-            raise Closed("a client is opened once: call heatsink.connect() again")
+            raise Closed("a client can be opened once only: call heatsink.connect() again")
         self._entered = True
         self._owner.check()
         try:
@@ -119,7 +125,7 @@ class Heatsink:
         return self
 
     def _open_for_use(self) -> None:
-        """Made here and not in the constructor: a client may be made before a fork."""
+        """Make the parts here and not in the constructor, which may run before a fork."""
         who = self._settings.name or gethostname()
         self._name = f"{who}:{getpid()}:{self._rng.getrandbits(32):08x}"
         fleet_now_s = self._registry.fleet_now_s
@@ -177,7 +183,7 @@ class Heatsink:
         assert self._read_side is not None
         self._start("following soft decisions", self._read_side.follow)
         if self._read_side.invalidation is not None:
-            self._start("forgetting with others", self._read_side.invalidation.run)
+            self._start("invalidating caches", self._read_side.invalidation.run)
         if self._settings.coordinate and self._coordination:
             self._start("coordinating", self._coordination.coordinator.run)
 
@@ -203,21 +209,21 @@ class Heatsink:
         self._running.append(asyncio.ensure_future(self._keep_running(name, work)))
 
     async def _keep_running(self, name: str, work: Work) -> None:
-        """An error that nobody foresaw must not end what the data plane relies on in silence."""
+        """Restart background work after an unexpected error, since calls depend on it."""
         while True:
             try:
                 await work()
             except Exception:
-                logger.exception("%s failed and starts again", name)
+                logger.exception("%s failed, restarting", name)
             await self._clock.sleep(RESTART_S)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs beside the application and give the lease back, if the store answers.
+        """Stop the background work and give up the leader's lease, if the store answers.
 
-        In a forked child nothing is done: all of it is the parent's.
+        In a forked child this does nothing: the client belongs to the parent.
         """
         if self._owner.is_forked:
             return
@@ -234,7 +240,7 @@ class Heatsink:
         if self._queue_turns is not None:
             await self._queue_turns.close()
         if self._coordination is not None:
-            with suppress(Overloaded):  # whoever leads next waits for the lease to end
+            with suppress(Overloaded):  # the next leader waits for the lease to expire
                 resign = self._coordination.coordinator.close
                 await self._backoff.call(resign, "", deadline_s)
         await self._registry.close()
@@ -244,12 +250,12 @@ class Heatsink:
 
     @property
     def bulk(self) -> Bulk:
-        """Bulk actions. The queue is opened with the first call."""
+        """Bulk actions; the first call opens the queue."""
         return self._the_queue().bulk
 
     @property
     def timelines(self) -> Timelines:
-        """Who follows whom, and what they see."""
+        """Follows, posts and home timelines."""
         queue = self._the_queue()
         if self._timelines is None:
             self._timelines = make_timelines(
@@ -265,7 +271,10 @@ class Heatsink:
         return self._timelines
 
     def worker(self, actions: Actions, **settings: Any) -> Consumer:
-        """A consumer of bulk actions in this process: `await hs.worker(actions).run()`."""
+        """A consumer that runs bulk actions here; `settings` are those of `ConsumerSettings`.
+
+        `await hs.worker(actions, workers=16).run()`
+        """
         once = once_in(self.log, self._settings.ids)
         return self._the_queue().worker(actions, once=once, name=self._settings.name, **settings)
 
@@ -273,7 +282,7 @@ class Heatsink:
         self._check_open()
         if self._queue is None:
             if self._make_queue is None:
-                raise InvalidSetting("this client was made without a queue: use heatsink.connect()")
+                raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
             self._queue = self._make_queue()
             self._queue.bulk.owner.follow(self._owner)
             if self._settings.coordinate:
@@ -281,7 +290,7 @@ class Heatsink:
         return self._queue
 
     def _coordinate_queue(self, queue: Queue) -> None:
-        """While this process leads, it scales the queue's workers too."""
+        """Scale the queue's workers too, while this process leads."""
         assert self._coordination is not None
         coordinator = self._coordination.coordinator
         policy = POLICIES[self._settings.scaling](self._settings.workers)
@@ -305,18 +314,18 @@ class Heatsink:
 
     @property
     def counters(self) -> Counters:
-        """Counters that many add to."""
+        """Counters for many concurrent writers."""
         if self._counters is None or self._owner.is_forked:
             raise self._owner.closed(CLOSED)
         return self._counters
 
     @property
     def reads(self) -> Reads:
-        """Reads of anything, coalesced and kept near."""
+        """A coalescing cache in front of your loads."""
         return self._reading().reads
 
     def page_stats(self) -> ReadStats:
-        """What became of pages asked for with `fresh_for`; of other reads: `reads.stats()`."""
+        """Statistics of pages read with `fresh_for`; those of other reads are `reads.stats()`."""
         return self._reading().page_stats()
 
     def _reading(self) -> ReadSide:
@@ -325,7 +334,7 @@ class Heatsink:
         return self._read_side
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
-        """Count heat that Heatsink does not see itself: writes that go past it to the same key."""
+        """Count writes to a key that do not go through Heatsink, as part of its heat."""
         self._owner.check_process()
         self._tracker.record(
             check_key(key),
@@ -334,7 +343,7 @@ class Heatsink:
         )
 
     def status(self) -> Status:
-        """How this process is doing: for health checks and metrics."""
+        """The state of this process, for health checks and metrics."""
         self._check_open()
         assert self._coordination is not None
         coordination = self._coordination
@@ -342,19 +351,19 @@ class Heatsink:
         return status_of(self._name, self._registry, coordination.coordinator.leads, found)
 
     async def leadership(self) -> Leadership:
-        """Who leads, or since when nobody does."""
+        """The current leader, or how long there has been none."""
         self._check_open()
         assert self._coordination is not None
         return await self._coordination.look_who_leads(self._backoff.deadline_s())
 
     async def hottest(self, limit: int = 20) -> Hottest:
-        """The fleet's hottest keys, with bounds on what is not known."""
+        """The hottest keys of all processes, with bounds on what went unreported."""
         self._check_here()
         assert self._coordination is not None
         return await self._coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 
     async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
-        """What was decided and why, the newest first; `before` is a version to go on below."""
+        """Decisions with their reasons, newest first; `before` is a version, for the next page."""
         self._check_here()
         check_whole("limit", limit, 1, DECISIONS_MAX)
         if before is not None:
@@ -363,7 +372,7 @@ class Heatsink:
         return await self._backoff.call(ask, "", self._backoff.deadline_s())
 
     async def queue_partitions(self) -> list[PartitionStatus]:
-        """The queue's partitions as they are now, what is decided for each, and pins."""
+        """The queue's partitions: load, target number of workers, and pins."""
         queue, pins = self._the_queue(), self._registry.view.pins
         loads = await read_loads(queue.stores, queue.bulk)
         target = self.queue_watch.target if self.queue_watch else lambda _: None
@@ -373,17 +382,20 @@ class Heatsink:
         ]
 
     async def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:
-        """Give a queue partition a fixed number of workers; None lets the policy decide again."""
+        """Give a queue partition a fixed number of workers; None removes the pin.
+
+        Raises `NotFound` if there is no such partition.
+        """
         partitions = (await self._the_queue().bulk.plan()).high_water
         if not isinstance(partition, int) or not 0 <= partition < partitions:
-            raise NotFound(f"there is no partition {shown(partition)}: there are {partitions}")
+            raise NotFound(f"there is no partition {shown(partition)}: use 0 to {partitions - 1}")
         if workers is not None:
             check_whole("workers", workers, 1, self._settings.workers.workers_max)
         check_text("reason", reason, REASON_MAX)
         await self._registry.publish([worker_pin(partition, workers, reason)], term=None)
 
     async def explain(self, key: AnyKey) -> Explanation:
-        """Buckets now, epochs, heat, why, and what a read costs."""
+        """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
         key = check_key(key)
         self._check_here()
         self._registry.check()
@@ -392,11 +404,14 @@ class Heatsink:
 
     @property
     def rules(self) -> BucketRules:
-        """When keys are spread, as this process was told."""
+        """The bucket rules of this process's settings."""
         return self._settings.rules
 
     async def pin(self, key: str, *, buckets: int, reason: str) -> None:
-        """Give a key a fixed number of buckets until `unpin`, whatever its heat is."""
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat.
+
+        `await hs.pin("conv_1", buckets=8, reason="launch day")`
+        """
         key = check_key(key)
         self._check_here()
         check_whole("buckets", buckets, 1, self._settings.rules.buckets_max)
@@ -404,14 +419,14 @@ class Heatsink:
         await self._publish(for_key(key, PIN, buckets, reason))
 
     async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
-        """Let the policy decide again."""
+        """Remove a pin, so that the policy decides again."""
         key = check_key(key)
         self._check_here()
         check_text("reason", reason, REASON_MAX)
         await self._publish(for_key(key, PIN, None, reason))
 
     async def _publish(self, decision: Decision) -> None:
-        """A target: committed twice it is the same."""
+        """Publish a decision with retries: it is a target, so committing it twice is safe."""
         publish = partial(self._registry.publish, [decision], None)
         await self._backoff.call(publish, decision.key, self._backoff.deadline_s())
 
@@ -419,6 +434,6 @@ class Heatsink:
         _ = self.log
 
     def _check_here(self) -> None:
-        """For calls that await: open, and in the event loop that opened it."""
+        """Check that the client is open, and used in the event loop that opened it."""
         self._check_open()
         self._owner.check()

@@ -1,4 +1,4 @@
-"""What watches the parts of a client: tracing, say. They are handed over once, as they are made."""
+"""Hooks that observe the parts of a client, such as tracing; each part is passed in once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatsink.spread.log import Log
 
 
 class Instruments(Protocol):
-    """Each part may be changed in place; of actions, what is returned is what runs."""
+    """Each call may change its part in place; `actions` returns the actions that run."""
 
     def log(self, log: Log) -> None: ...
 
@@ -27,7 +27,7 @@ class Instruments(Protocol):
 
 
 class NoInstruments:
-    """Every part stays what it is."""
+    """Leaves every part as it is."""
 
     def log(self, log: Log) -> None: ...
 

@@ -1,9 +1,9 @@
-"""OpenTelemetry spans, with opentelemetry-api alone.
+"""OpenTelemetry spans; needs opentelemetry-api only.
 
-async with heatsink.connect("sqlite:///chat.db", instruments=Tracing()) as hs: ...
+    async with heatsink.connect("sqlite:///chat.db", instruments=Tracing()) as hs: ...
 
-A client's parts are wrapped once, as they are made; without this they are what they are. Where the
-spans go is decided by the application, which sets the tracer provider up.
+A client's parts are wrapped once, when they are made; without `Tracing` there is no overhead. The
+application sets up the tracer provider, which decides where spans go.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _w3c = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Spans of appends, pages, counters, loads, submitted batches and the items that are run."""
+    """Spans for appends, pages, counters, loads, submissions and runs of items.
+
+    `heatsink.connect(url, instruments=Tracing())`; `provider` defaults to the global one.
+    """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         tracer = get_tracer("heatsink", __version__, provider)
@@ -64,7 +67,7 @@ class Tracing:
         return spanned
 
     def reads(self, reads: Reads | BlockingReads) -> None:
-        """What is answered from memory makes no span: only its loads do."""
+        """Trace loads only: a cache hit makes no span."""
         reads.around_load = self._load if isinstance(reads, BlockingReads) else self._async_load
 
     def _load(self, key: str, load: Callable[[], Any]) -> Callable[[], Any]:
@@ -101,9 +104,9 @@ class Tracing:
         return actions.wrapped(partial(self._action, _Origins(bulk)))
 
     def _action(self, origins: _Origins, action: Action) -> Action:
-        """A run is a trace of its own, with a link to that of the submitter.
+        """Trace each run in a trace of its own, with a link to the submitter's.
 
-        A million items in one trace are of no use to anybody.
+        A single trace of a million items would be of no use.
         """
 
         async def run(items: Any, contexts: Any) -> Any:
@@ -159,7 +162,7 @@ class _Origins:
 
     async def _find(self, batch: str) -> Link | None:
         trace = ""
-        with suppress(HeatsinkError):  # the link is lost, the item runs
+        with suppress(HeatsinkError):  # the item runs without the link
             trace = await self._bulk.trace_of(batch)
         if not trace:
             return None

@@ -1,7 +1,4 @@
-"""The queue of bulk actions, put together: for applications, workers and the command line.
-
-Homes that are tried again as rows are: their Redis may be away for a moment.
-"""
+"""`connect_queue`: bulk actions from a URL, for applications, workers and the command line."""
 
 from __future__ import annotations
 
@@ -36,10 +33,17 @@ from .instruments import NONE, Instruments
 from .urls import check_memory, check_slashes
 
 EXAMPLES = "redis://host:6379, embedded:///folder or memory://"
+Result = TypeVar("Result")
 
 
 class Queue:
-    """`async with connect_queue(url) as queue`: `queue.bulk` submits, `queue.worker` runs."""
+    """A queue of bulk actions, made by `connect_queue`.
+
+    `bulk` submits batches, `worker` runs them::
+
+        async with connect_queue("redis://localhost:6379") as queue:
+            await queue.worker(actions).run()
+    """
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class Queue:
     def worker(
         self, actions: Actions, *, name: str = "", once: Once = no_store, **settings: Any
     ) -> Consumer:
-        """Runs these actions: `await worker.run()`. `settings` are those of `ConsumerSettings`."""
+        """A consumer that runs these actions; `settings` are those of `ConsumerSettings`."""
         check_kind("actions", actions, Actions)
         who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
@@ -82,7 +86,7 @@ class Queue:
         await self.close()
 
     async def close(self) -> None:
-        """Whoever submits, waits or works meanwhile ends with `Closed`."""
+        """Close the queue; running calls and workers end with `Closed`."""
         self.bulk.close()
         await self.stores.close()
 
@@ -94,7 +98,14 @@ def connect_queue(
     rng: Random | None = None,
     instruments: Instruments = NONE,
 ) -> Queue:
-    """Bulk actions without a data store beside them."""
+    """A queue of bulk actions at `url`, without a data store, to be used with `async with`.
+
+    Raises `InvalidSetting` for a bad URL, `Misconfigured` without a Redis client installed; opening
+    it raises `Unavailable` if the server does not answer::
+
+        async with connect_queue("redis://localhost:6379") as queue:
+            batch = await queue.bulk.submit("tag", items)
+    """
     settings, clock = settings or BulkSettings(), clock or SystemClock()
     rng = rng or fresh_random()
     stores, homes = _open_stores(url, settings, clock, rng)
@@ -102,7 +113,7 @@ def connect_queue(
 
 
 def default_queue(store_url: str) -> str:
-    """What `queue` is when it is not named: as lasting and as private as the data store."""
+    """The default of `queue`: as durable and as private as the data store."""
     parts = urlsplit(store_url)
     if parts.scheme == "memory":
         return "memory://"
@@ -120,7 +131,7 @@ def _open_stores(
     if scheme == "memory":
         check_memory("queue", url)
         if url != "memory://":
-            raise InvalidSetting("queue must be memory:// with nothing behind it")
+            raise InvalidSetting("queue must be memory:// with nothing after it")
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes
@@ -144,11 +155,11 @@ def _open_stores(
 
 
 def embedded_folder(url: str) -> Path:
-    """Of an embedded queue. What names another folder than it seems to is refused."""
+    """The folder of an embedded queue; `InvalidSetting` for a URL that is ambiguous."""
     check_slashes("queue", url)
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise InvalidSetting("queue has parts that an embedded one does not read: remove ? and #")
+        raise InvalidSetting("queue has parts that embedded:/// does not use: remove ? and #")
     if parts.path.strip("/") == "":
         raise InvalidSetting("queue must name a folder, as in embedded:///queue")
     return Path(parts.path[1:])
@@ -163,7 +174,7 @@ def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
 
 
 def once_in(log: Log, ids: IdScheme) -> Once:
-    """Effects in the data store, once per item: the item itself decides the row's id."""
+    """The store of `context.once`: the row's id follows from the item, so it exists once."""
 
     async def once(context: Context, key: str, body: bytes, before: int) -> None:
         text = f"{context.idempotency_key}\0{key}\0{before}".encode()
@@ -173,16 +184,13 @@ def once_in(log: Log, ids: IdScheme) -> Once:
         try:
             await log.append(key, body, id=ids.value(raw))
         except Conflict:
-            return  # an earlier attempt appended something else, and that stays
+            return  # an earlier attempt appended another body, which stays
 
     return once
 
 
-Result = TypeVar("Result")
-
-
 class PatientHomes:
-    """All of a home's changes are safe to repeat."""
+    """Homes with retries while their Redis does not answer; all changes may be repeated."""
 
     def __init__(self, homes: HomeStore, backoff: Backoff) -> None:
         self._homes = homes
@@ -201,7 +209,7 @@ class PatientHomes:
         await self._call(lambda: self._homes.drop(user, author))
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """Once: a post must not wait for a guess."""
+        """Without retries: it is only an estimate, and a post must not wait for it."""
         return await self._homes.looked_at_s(users)
 
     async def _call(self, attempt: Callable[[], Awaitable[Result]]) -> Result:

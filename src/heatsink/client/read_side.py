@@ -1,4 +1,4 @@
-"""Hot reads, put together: the caches of one process, and what a coordinator decides about them."""
+"""The hot reads of a client: its caches, their invalidation, and the leader's decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ FOLLOW_S = 1.0
 
 
 class ReadSide:
-    """Without a Redis for news, nobody else hears what this process forgets or decides."""
+    """All parts for hot reads in one process.
+
+    Without a Redis for news, invalidations and decisions stay in this process.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ReadSide:
         self._owner = owner
 
     def page_stats(self) -> ReadStats:
-        """What became of the pages that were asked for with `fresh_for`."""
+        """Statistics of pages read with `fresh_for`."""
         return self._page_reads.stats()
 
     def blocking(self, soon: Callable[[Callable[[str], None], str], object]) -> BlockingReads:
@@ -76,15 +79,15 @@ class ReadSide:
         return reads
 
     def coordinate(self, coordination: Coordination) -> NearWatch:
-        """The loop that decides which keys are kept near, for a coordinator to turn."""
+        """The coordinator's loop that decides which keys are kept near."""
         policy = NearPolicy(self._settings.near)
         coordinator, watch = coordination.coordinator, coordination.watch
         return NearWatch(watch, policy, coordinator, self.soft, self.near_keys, self._clock)
 
     async def follow(self) -> None:
-        """Hear what the leader decides, for ever."""
+        """Follow the leader's decisions, for ever."""
         while True:
-            with suppress(HeatsinkError):  # without news, keys are refreshed as their readers say
+            with suppress(HeatsinkError):  # without them, `fresh_for` of each read applies
                 self.near_keys.apply(await self.soft.read())
             await self._clock.sleep(FOLLOW_S)
 

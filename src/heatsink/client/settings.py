@@ -1,4 +1,4 @@
-"""What an application may choose. Every wrong value is refused here, by name."""
+"""The settings of a client; an invalid value raises `InvalidSetting` and names its field."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ NAME_MAX = 128
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How one process takes part. `coordinate=False` leaves deciding to other processes."""
+    """The settings of one process, passed to `connect` by name: `connect(url, lease_s=5.0)`."""
 
     ids: IdScheme = msgspec.field(default_factory=Uuid7)
     """`Uuid7()`, `Ulid()` or `Snowflake(epoch_ms=…)`: one kind for a whole store."""
     rules: BucketRules = BucketRules()
-    """When keys get more buckets, and fewer."""
+    """When keys get more or fewer buckets."""
     retries: Retries = Retries()
-    """How long a call goes on trying."""
+    """How often and how long a call is retried."""
     window_s: float = 1.0
-    """Over how many seconds heat is counted: 0.1 to 60."""
+    """Length of the windows in which heat is counted, 0.1 to 60 seconds."""
     token_ttl_s: float = TOKEN_TTL_S
-    """For how many seconds counters remember tokens: at least 60."""
+    """How long counters remember tokens, at least 60 seconds."""
     coordinate: bool = True
-    """Take part in leading; `False` is the data plane alone."""
+    """Whether this process may become leader; `False` leaves that to others."""
     lease_s: float = 3.0
-    """For how many seconds a silent leader keeps the lead."""
+    """Lease of the leader: another process may lead if it is not renewed for so long."""
     name: str = ""
-    """What this process is called in the registry; left out, its host."""
+    """Name of this process in the registry; by default its host name."""
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
     """The queue of bulk actions."""
     scaling: str = "littles_law"
-    """`littles_law`, `time_decay`, `congestion` or `exponential`: how workers are scaled."""
+    """How workers are scaled: `littles_law`, `time_decay`, `congestion` or `exponential`."""
     timelines: TimelineSettings = TimelineSettings()
-    """From where on posts are pulled, and how fresh homes are."""
+    """When posts are pulled instead of pushed, and how fresh home timelines are."""
     workers: WorkerRules = WorkerRules()
-    """The numbers of the scaling policies."""
+    """Parameters of the scaling laws."""
     reads: ReadSettings = ReadSettings()
     """The cache of hot reads in this process."""
     near: NearRules = NearRules()
-    """Which keys the whole fleet keeps near."""
+    """Which keys all processes keep near."""
 
     @property
     def alarm_units(self) -> int:
-        """Half of what a bucket carries in a window: from there on a key is watched closely."""
+        """Half of what a bucket carries in a window: above it, a key is reported early."""
         return max(int(self.rules.bucket_units_s * self.window_s / 2), 1)
 
     def __post_init__(self) -> None:

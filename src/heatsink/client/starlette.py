@@ -1,12 +1,12 @@
-"""A client for the life of a Starlette or FastAPI app, and answers for its errors.
+"""Starlette and FastAPI: a client for the lifespan of an app, and responses for its errors.
 
-app = FastAPI(lifespan=lifespan("sqlite:///chat.db"))
-answer_errors(app)
+    app = FastAPI(lifespan=lifespan("sqlite:///chat.db"))
+    answer_errors(app)
 
-@app.post("/rooms/{room}")
-async def say(room: str, hs: Annotated[Heatsink, Depends(client)]) -> None: ...
+    @app.post("/rooms/{room}")
+    async def say(room: str, hs: Annotated[Heatsink, Depends(client)]) -> None: ...
 
-What makes Heatsink at home in other frameworks: each module needs only its own.
+In Starlette, `client(request)` returns the app's client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RETRY_AFTER_S = 1
 RETRYABLE = (429, 503)
 STATUSES: dict[type[Exception], int] = {
     errors.NotFound: 404,
-    errors.Misconfigured: 503,  # no fault of the request, which must not be dropped
+    errors.Misconfigured: 503,  # the request is fine: it may be sent again
     errors.InvalidInput: 400,
     errors.IdReused: 422,
     errors.Conflict: 409,
@@ -41,7 +41,7 @@ State = dict[str, Heatsink]
 def lifespan(
     url: str, **settings: Any
 ) -> Callable[[Starlette], AbstractAsyncContextManager[State]]:
-    """Opens a client when the app starts and closes it at the end: arguments as of `connect`."""
+    """A lifespan that opens a client when the app starts; arguments as of `connect`."""
 
     @asynccontextmanager
     async def opened(_: Starlette) -> AsyncIterator[State]:
@@ -60,7 +60,7 @@ def client(connection: HTTPConnection) -> Heatsink:
 
 
 def answer_errors(app: Starlette) -> None:
-    """Mistakes become 4xx; what may succeed later 429 or 503, with Retry-After."""
+    """Turn Heatsink's errors into responses: 4xx, or 429 and 503 with Retry-After."""
     app.add_exception_handler(errors.HeatsinkError, _answer)
 
 
@@ -71,7 +71,7 @@ async def _answer(_: Request, error: Exception) -> JSONResponse:
 
 
 def _status_of(error: Exception) -> int:
-    """Retries that a hot partition refused until the deadline are its refusal."""
+    """The status of an error; retries that were throttled until the deadline are a 429."""
     if isinstance(error.__cause__, errors.Throttled):
         error = error.__cause__
     return next(status for kind, status in STATUSES.items() if isinstance(error, kind))

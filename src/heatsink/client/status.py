@@ -1,4 +1,4 @@
-"""How one process is doing, for health checks and metrics."""
+"""The state of one process, for health checks and metrics."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from heatsink.registry.registry import Registry
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How one process is doing."""
+    """The state of one process."""
 
     name: str
-    """What this process is called in the registry."""
+    """Name of this process in the registry."""
     leads: bool
-    """Whether it coordinates."""
+    """Whether it is the leader."""
     term: int
-    """The leader's number."""
+    """The leader's term."""
     version: int
-    """How far this process has read the registry."""
+    """The registry's version that this process has read."""
     horizon_s: float
-    """How far the view's horizon is ahead of now: below 0 writes have to wait."""
+    """How far the view's horizon is ahead of now; below 0 writes have to wait."""
     servers: int
-    """Servers that report heat."""
+    """Number of servers that report heat."""
     spread_keys: int
-    """Keys with more than one bucket."""
+    """Number of keys with more than one bucket."""
     extra_buckets: int
-    """Their buckets beyond the first."""
+    """Number of their buckets beyond the first."""
     pinned_keys: int
-    """Keys that an operator has pinned."""
+    """Number of keys that an operator has pinned."""
     leader: str = ""
-    """Who leads, as far as this process knows; empty: nobody does, so nothing is decided."""
+    """The leader, as far as this process knows; if empty there is none, and nothing is decided."""
     leaderless_s: float = 0.0
-    """For how long nobody has led: 0 while somebody does, infinite if nobody ever did."""
+    """How long there has been no leader: 0 while there is one, infinite if there never was."""
 
     @property
     def ready(self) -> bool:
-        """Whether its view is fresh: send it traffic."""
+        """Whether its view is fresh, so that it can take traffic."""
         return self.horizon_s > 0
 
 

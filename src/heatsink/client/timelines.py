@@ -1,4 +1,4 @@
-"""Timelines, put together: posts in the data store, pushes on the queue, homes beside it."""
+"""The timelines of a client: posts are in the data store, pushes and homes in the queue's Redis."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_timelines(
 
 def _through(queue: Queue) -> FanOut:
     async def fan_out(author: str, post: str, items: AsyncIterable[Any]) -> str:
-        """Under the post's own id: posting again does not push again."""
+        """Submit the push under the post's id, so that posting again does not push again."""
         name = blake2b(author.encode(), digest_size=8).hexdigest()
         batch = await queue.bulk.submit(
             FAN_OUT, items, tenant=author, priority=PRIORITY, id=f"push:{post}:{name}"

@@ -1,4 +1,4 @@
-"""What a store's URL names."""
+"""The URLs of stores: check them, and open the store that they name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
-    """With `must_exist`, a file is not made if it is missing."""
+    """Open the store at `url`; with `must_exist`, a missing file is an error and not created."""
     if not isinstance(url, str):
         raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
     try:
@@ -32,7 +32,7 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
             f"url {shown(shown_url(url))} cannot be read: use {EXAMPLES}"
         ) from None
     if opener is None:
-        raise InvalidSetting(f"url {shown_url(url)[:80]!r} names no store we have: use {EXAMPLES}")
+        raise InvalidSetting(f"url {shown_url(url)[:80]!r} names no store: use {EXAMPLES}")
     if parts.scheme == "sqlite":
         check_slashes("url", url)
     elif parts.scheme == "memory":
@@ -41,7 +41,7 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
 
 
 def check_slashes(name: str, url: str) -> None:
-    """Of a URL of a path. With fewer slashes, a part of it would be taken for something else."""
+    """Refuse a URL of a path with too few slashes, whose path would be read as a host."""
     parts = urlsplit(url)
     scheme, path = parts.scheme, parts.path
     if parts.netloc:
@@ -49,9 +49,7 @@ def check_slashes(name: str, url: str) -> None:
     elif has_slashes(url) or not path:
         return
     elif path.startswith("/"):
-        cure = (
-            f"{scheme}:///{path} for a path from the root, or {scheme}://{path} for one from here"
-        )
+        cure = f"{scheme}:///{path} for an absolute path, or {scheme}://{path} for a relative one"
     else:
         cure = f"{scheme}:///{path}"
     raise InvalidSetting(f"{name} has too few slashes: write {cure}")
@@ -67,26 +65,26 @@ def has_slashes(url: str) -> bool:
 
 
 def open_alone(url: str, clock: Clock) -> SqliteAlone:
-    """The store with all others kept out; refused while anybody else has it open."""
+    """Open a store exclusively; raises while another process has it open."""
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         raise InvalidSetting(
-            "only a sqlite:// store can be had alone: nobody can be kept out of a DynamoDB table"
+            "url must be a sqlite:// store: a DynamoDB table cannot be opened exclusively"
         )
     return SqliteAlone.open(_sqlite_file(parts, must_exist=True), clock)
 
 
 def _refuse_extras(parts: SplitResult) -> None:
     if parts.query or parts.fragment or parts.netloc:
-        raise InvalidSetting(f"url has parts that no store reads: use {EXAMPLES}")
+        raise InvalidSetting(f"url has parts that the store does not use: use {EXAMPLES}")
 
 
 def _memory(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
     _refuse_extras(parts)
     if must_exist:
-        raise InvalidSetting("memory:// is gone with its process: name a store that lasts")
+        raise InvalidSetting("memory:// ends with its process: name a durable store")
     if parts.path not in ("", "/"):
-        raise InvalidSetting("memory:// takes no path: it forgets everything when it is closed")
+        raise InvalidSetting("memory:// takes no path: its data is lost when it is closed")
     return memory_stores(clock)
 
 

@@ -1,4 +1,4 @@
-"""Hot reads: coalesced, kept near, forgotten in time. Usable alone: `reads = Reads()`."""
+"""Hot reads: coalesced, cached near the reader, invalidated on writes. Works alone: `Reads()`."""
 
 from .blocking import BlockingReads
 from .near_cache import ReadSettings, ReadStats

@@ -1,7 +1,7 @@
-"""The same for code without asyncio, from any number of threads.
+"""Hot reads for threads: the cache of `reads.py` without asyncio.
 
-A load runs in the thread of the reader that needs it; the others wait for it, or are served the
-stale value meanwhile. A fresh hit takes no lock: entries are never changed, only replaced.
+A load runs in the thread of the reader that needs it. Other readers wait for it, or get the stale
+value meanwhile. A fresh hit takes no lock, since a new value is always a new entry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Load = Callable[[], Any]
 
 
 class BlockingCached(Protocol[P, T_co]):
-    """A function whose results are kept. `key` tells what to `forget`."""
+    """A function with cached results. `key(...)` returns the key to `forget` for a call."""
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> T_co: ...
 
@@ -49,7 +49,7 @@ class BlockingCached(Protocol[P, T_co]):
 
 
 class _Flight(Landing):
-    """A load on its way in some thread."""
+    """A load in flight in some thread."""
 
     __slots__ = ("landed",)
 
@@ -59,7 +59,13 @@ class _Flight(Landing):
 
 
 class BlockingReads:
-    """`Reads` for threads. Values are shared: treat them as read-only."""
+    """`Reads` for threads.
+
+    Readers share the values: treat them as read-only::
+
+        product = hs.reads.get("product:42", load_product)
+        hs.reads.forget("product:42")  # after a write
+    """
 
     def __init__(
         self,
@@ -75,9 +81,9 @@ class BlockingReads:
         self._note = self._shelf.heat.note
         self._find = self._shelf.cache.entries.get
         self._flights: dict[str, _Flight] = {}
-        self._lock = RLock()  # a user's `weigh` may read, too
+        self._lock = RLock()  # reentrant: a user's `weigh` may call `get`
         self._owner = owner
-        if owner is not None:  # nobody tells the child what others forget
+        if owner is not None:  # a forked child gets no invalidations
             owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
@@ -92,10 +98,12 @@ class BlockingReads:
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
     ) -> T:
-        """The key's value: kept, or of a load under way, or loaded by `load()`.
+        """The key's value: cached, from a load in flight, or from `load()`.
 
-        For `fresh_for` it is served as it is. Then, up to `stale_for`, one reader loads it anew and
-        the others are served what there is. With `errors_for` a load's error is kept so long, too.
+        Times are in seconds. Up to `fresh_for` a cached value is returned as it is; then, up to
+        `stale_for`, one reader loads a new one while the others get the stale one. A load's error
+        is raised to all who wait for it, and cached for `errors_for`. A reader that waits longer
+        than `patience_s` for another's load gets `Unavailable`.
         """
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -109,7 +117,7 @@ class BlockingReads:
         return other
 
     def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
-        """What is not fresh: stale, being loaded, or to be loaded."""
+        """The rest of `get`, when there is no fresh value."""
         key = check_key(key)
         if self._owner is not None:
             self._owner.check_process()
@@ -168,11 +176,14 @@ class BlockingReads:
                 if self._flights.get(key) is flight:
                     del self._flights[key]
                     self._shelf.keep(key, flight, times, is_refresh)
-        finally:  # whatever a user's `weigh` does, those who wait must hear of the landing
+        finally:  # wake the readers even if the user's `weigh` raises
             flight.landed.set()
 
     def forget(self, key: str) -> None:
-        """After a write: no `get` from now on returns what was loaded before. Tells the others."""
+        """Call it after a write: from now on no `get` here returns a value loaded before.
+
+        The other processes get the invalidation too, shortly after.
+        """
         key = check_key(key)
         if self._owner is not None:
             self._owner.check_process()
@@ -180,13 +191,13 @@ class BlockingReads:
         self.on_forget(key)
 
     def drop(self, key: str) -> None:
-        """Forget here, and tell nobody."""
+        """Forget a key in this process only."""
         with self._lock:
             self._flights.pop(key, None)
             self._shelf.cache.forget(key)
 
     def drop_all(self) -> None:
-        """Forget everything here, and tell nobody."""
+        """Forget every key in this process only."""
         with self._lock:
             self._flights.clear()
             self._shelf.cache.clear()
@@ -199,7 +210,10 @@ class BlockingReads:
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
     ) -> Callable[[Callable[P, T]], BlockingCached[P, T]]:
-        """`get` as a decorator. `key` names parameters, as in `"product:{id}"`."""
+        """Decorator that caches a function's results as `get` does.
+
+        `key` names parameters, as in `"product:{id}"`; `InvalidSetting` if there is no such one.
+        """
         times = structs.asdict(Times(fresh_for, stale_for, errors_for))
 
         def decorate(function: Callable[P, T]) -> BlockingCached[P, T]:
@@ -216,6 +230,6 @@ class BlockingReads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """What became of all reads so far."""
+        """Counts of hits, loads and failures so far."""
         with self._lock:
             return self._shelf.stats()

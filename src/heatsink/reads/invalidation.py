@@ -1,8 +1,8 @@
-"""What one process forgets, the others forget: as soon as they hear of it, or when it is too old.
+"""Cache invalidation between processes: a key that one forgets, the others forget too.
 
-The wire may lose messages only by breaking. So a process that has just been linked forgets all it
-knows, since it may have missed something; and while it is not linked, it serves nothing beyond
-`fresh_for`. In no case is anything served beyond `stale_for`.
+A wire loses messages only when its link breaks. So a process drops its whole cache when the link is
+up again, since it may have missed invalidations. While the link is down it serves no value beyond
+`fresh_for`, and never one beyond `stale_for`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tell = Callable[[str], object]
 
 
 class Forgetful(Protocol):
-    """What `Reads` and `BlockingReads` are, seen from here."""
+    """A cache to invalidate: `Reads` or `BlockingReads`."""
 
     is_linked: bool
     on_forget: Tell
@@ -36,13 +36,13 @@ class Forgetful(Protocol):
 
 
 class Ear(Protocol):
-    """What a wire tells."""
+    """Receives the events of a wire."""
 
     def linked(self) -> None:
-        """From now on everything that anybody sends is heard, until `Wire.listen` ends."""
+        """The link is up: from now on every message arrives, until `Wire.listen` ends."""
 
     def heard(self, keys: Sequence[str]) -> None:
-        """Keys that another process forgot; `EVERYTHING` if there were too many to name."""
+        """Another process forgot these keys; `EVERYTHING` if there were too many to list."""
 
 
 class Wire(Protocol):
@@ -51,11 +51,11 @@ class Wire(Protocol):
     async def send(self, keys: Sequence[str]) -> None: ...
 
     async def listen(self, ear: Ear) -> None:
-        """Until the link breaks, in one of the errors of this library or without."""
+        """Pass messages to `ear` until the link breaks; then return, or raise a `HeatsinkError`."""
 
 
 class Invalidation:
-    """Keep `run` running. Ties caches of one process to those of all others."""
+    """Connects the caches of one process with those of all others, while `run` runs."""
 
     def __init__(self, wire: Wire, clock: Clock, rng: Random) -> None:
         self._wire = wire
@@ -73,7 +73,7 @@ class Invalidation:
         self._caches.append(cache)
 
     def post(self, key: str) -> None:
-        """Queue a key for the others. Beyond `OUTBOX_MAX` keys, tell them to forget everything."""
+        """Queue an invalidation; beyond `OUTBOX_MAX` keys, invalidate everything instead."""
         if len(self._outbox) >= OUTBOX_MAX and key not in self._outbox:
             self._owes_everything = True
             self._outbox.clear()
@@ -82,7 +82,10 @@ class Invalidation:
         self._has_mail.set()
 
     async def run(self) -> None:
-        """In tasks that are not waited for long: a driver may swallow their cancellation."""
+        """Send and listen until cancelled.
+
+        The tasks get `END_S` to end, and no longer: a driver may swallow their cancellation.
+        """
         tasks = {asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())}
         self._is_running = True
         try:

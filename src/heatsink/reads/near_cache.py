@@ -1,16 +1,7 @@
-"""What is kept of what was read: bounded, and the hot stay while the cold pass through.
+"""The bounded cache behind `Reads` and `BlockingReads`: hot keys stay, cold ones pass through.
 
-S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023). A new key takes a seat in a small queue; if it is read
-again before it reaches the end it moves to the main queue, else it goes and only its name is
-remembered for a while. A key whose name is still remembered when it comes back was no passer-by: it
-goes to the main queue at once. So a scan flows through the small queue and evicts nothing else. A
-hit only counts; all the work is done when something has to go.
-
-What a cache of reads may be told, what it counts, and what it is told by others.
-
-What becomes of a load when it lands: the part that asyncio and threads have in common.
-
-Which keys the fleet keeps near, as far as this process has heard.
+`NearCache` evicts by S3-FIFO. `Shelf` decides what to keep of a finished load, for asyncio and for
+threads alike. `NearKeys` holds the leader's decisions on which keys to keep longer.
 """
 
 from __future__ import annotations
@@ -34,16 +25,90 @@ from .policy import NEAR
 
 CAPACITY = 10_000
 SMALL_SHARE = 0.1
-CREDIT_MAX = 3  # hits that count: what was hot yesterday must not stay for ever
+CREDIT_MAX = 3  # hits that count at eviction, so that yesterday's hot keys can leave
+FRESH_S = 0.5
+STALE_S = 5.0
+BATCH = 64  # hits of an entry that are reported as one; a power of two
+LAST_OF_BATCH = BATCH - 1
+REST_S_MAX = 1.0
+REPEAT_S = 30.0
+FORGET_S = 4 * REPEAT_S
 Weigh = Callable[[Any], int]
 
 
-class CacheEntry:
-    """What a key has now. A new value is a new entry, which threads rely on.
+class ReadSettings(msgspec.Struct, frozen=True):
+    """The cache of one process: how much it keeps, and how long readers wait for a load."""
 
-    `aged_from_s` is when its load began, made a little older by chance, so that entries that were
-    loaded together do not expire together. An entry without a value is infinitely old. Until
-    `rests_until_s` nobody tries to load it anew, since the last one who tried failed.
+    capacity: int = CAPACITY
+    """Maximum number of entries, or maximum sum of what `weigh` returns."""
+    weigh: Weigh | None = None
+    """A function that returns a value's weight, such as its bytes or rows. None: each weighs 1."""
+    patience_s: float = 30.0
+    """Timeout of a load; its readers then get `Unavailable`, and may retry."""
+    jitter: float = 0.1
+    """Entries expire early by up to `jitter` × `fresh_for`, at random."""
+
+    def __post_init__(self) -> None:
+        check_whole("capacity", self.capacity, 1, 10**12)
+        if self.weigh is not None and not callable(self.weigh):
+            raise InvalidSetting("weigh must be a function of a value that returns an int")
+        check_number("patience_s", self.patience_s, 0.001, 86_400)
+        check_number("jitter", self.jitter, 0, 1)
+
+
+class ReadStats(msgspec.Struct, frozen=True):
+    """Counts since the start. `coalesced` readers waited for another reader's load."""
+
+    hits: int
+    stale_hits: int
+    loads: int
+    coalesced: int
+    failures: int
+    evictions: int
+    entries: int
+
+
+class Times(msgspec.Struct, frozen=True):
+    """How old a value a reader accepts, in seconds."""
+
+    fresh_for: float = FRESH_S
+    stale_for: float = STALE_S
+    errors_for: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("fresh_for", self.fresh_for, 0)
+        check_number("stale_for", self.stale_for, 0)
+        check_number("errors_for", self.errors_for, 0)
+        if self.fresh_for > self.stale_for:
+            least = f"at least fresh_for ({self.fresh_for:g} s)"
+            raise InvalidSetting(f"stale_for must be {least}, not {self.stale_for:g} s")
+
+
+class ReadHeat(Protocol):
+    """Counts reads, and knows what the leader decided from the counts."""
+
+    def note(self, key: str, reads: int) -> None: ...
+
+    def near_s(self, key: str) -> float:
+        """How long each process keeps the key, in seconds; 0 if it is not read-hot."""
+
+
+class NoHeat:
+    """For `Reads` without a client: reads are not counted, and no key is hot."""
+
+    def note(self, key: str, reads: int) -> None:
+        pass
+
+    def near_s(self, _key: str) -> float:
+        return 0.0
+
+
+class CacheEntry:
+    """A key's value and its statistics. A new value is a new entry, which threads rely on.
+
+    `aged_from_s` is the start of its load minus some jitter, so that entries that were loaded
+    together do not expire together. An entry without a value is infinitely old. After a failed
+    refresh nobody tries again until `rests_until_s`.
     """
 
     __slots__ = ("aged_from_s", "hits", "is_main", "rests_until_s", "spent", "value", "weight")
@@ -65,7 +130,15 @@ class CacheEntry:
 
 
 class NearCache:
-    """`entries` is read directly on the hot path. Nothing here is safe from threads but that."""
+    """S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023), by number of entries or by weight.
+
+    A new key enters a small queue. If it is read again before it reaches the end, it moves to the
+    main queue; else it is evicted and only its name is remembered for a while, as a ghost. A key
+    that comes back as a ghost enters the main queue at once. So a scan passes through the small
+    queue and evicts nothing else. A hit only counts; all work is done at eviction.
+
+    The hot path reads `entries` directly. Only that is safe from threads.
+    """
 
     def __init__(self, capacity: int = CAPACITY, weigh: Weigh | None = None) -> None:
         self.entries: dict[str, CacheEntry] = {}
@@ -81,7 +154,7 @@ class NearCache:
         self._weight = 0
 
     def put(self, key: str, value: Any, aged_from_s: float, is_hot: bool = False) -> None:
-        """Keep a value, in the key's seat if it has one. What is known to be hot need not wait."""
+        """Keep a value, in the key's place if it has one. A hot key enters the main queue."""
         weight = 1 if self._weigh is None else max(int(self._weigh(value)), 1)
         if weight > self._capacity:
             self.forget(key)
@@ -90,7 +163,7 @@ class NearCache:
         if seated is None:
             self._seat(key, value, aged_from_s, weight, is_hot)
         else:
-            seated.spent -= 1  # whoever had it loaded anew read it, too
+            seated.spent -= 1  # the reader that caused the load counts as a hit
             self._replace(key, seated, CacheEntry(value, aged_from_s, weight, seated.is_main))
         while self._weight > self._capacity:
             self._make_room()
@@ -147,13 +220,13 @@ class NearCache:
         self.retired_hits += entry.hits
 
     def credit(self, key: str, reads: int) -> None:
-        """Reads that were no hits: of those who waited for the load."""
+        """Count readers that waited for the load as hits."""
         entry = self.entries.get(key)
         if entry is not None:
             entry.spent -= reads
 
     def forget(self, key: str) -> None:
-        """Drop the value. The seat stays: who was hot before a write is hot after it."""
+        """Drop the value but keep the key's place: a key hot before a write is hot after it."""
         seated = self.entries.get(key)
         if seated is not None:
             self._replace(key, seated, CacheEntry(None, -inf, 1, seated.is_main))
@@ -167,82 +240,8 @@ class NearCache:
         return self.retired_hits + sum(entry.hits for entry in list(self.entries.values()))
 
 
-class ReadSettings(msgspec.Struct, frozen=True):
-    """The cache of one process: how much it keeps, and how long it waits for a load."""
-
-    capacity: int = CAPACITY
-    """In entries, or in whatever `weigh` counts."""
-    weigh: Weigh | None = None
-    """A function of a value: its bytes, its rows. None counts entries."""
-    patience_s: float = 30.0
-    """How long a load may take before its readers are told to retry."""
-    jitter: float = 0.1
-    """Entries count as older than they are, by up to `jitter` × `fresh_for`."""
-
-    def __post_init__(self) -> None:
-        check_whole("capacity", self.capacity, 1, 10**12)
-        if self.weigh is not None and not callable(self.weigh):
-            raise InvalidSetting("weigh must be a function of a value that returns an int")
-        check_number("patience_s", self.patience_s, 0.001, 86_400)
-        check_number("jitter", self.jitter, 0, 1)
-
-
-class ReadStats(msgspec.Struct, frozen=True):
-    """Since the beginning. `coalesced` readers waited for somebody else's load."""
-
-    hits: int
-    stale_hits: int
-    loads: int
-    coalesced: int
-    failures: int
-    evictions: int
-    entries: int
-
-
-class ReadHeat(Protocol):
-    """Where reads are counted, and what became of the counts."""
-
-    def note(self, key: str, reads: int) -> None: ...
-
-    def near_s(self, key: str) -> float:
-        """How long the fleet shall keep the key; 0 if it is not read-hot."""
-
-
-class NoHeat:
-    """Nobody counts, nobody decides."""
-
-    def note(self, key: str, reads: int) -> None:
-        pass
-
-    def near_s(self, _key: str) -> float:
-        return 0.0
-
-
-FRESH_S = 0.5
-STALE_S = 5.0
-BATCH = 64  # hits of an entry that are reported as one; a power of two
-LAST_OF_BATCH = BATCH - 1
-REST_S_MAX = 1.0
-
-
-class Times(msgspec.Struct, frozen=True):
-    """How old a reader accepts what it gets."""
-
-    fresh_for: float = FRESH_S
-    stale_for: float = STALE_S
-    errors_for: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_number("fresh_for", self.fresh_for, 0)
-        check_number("stale_for", self.stale_for, 0)
-        check_number("errors_for", self.errors_for, 0)
-        if self.fresh_for > self.stale_for:
-            least = f"at least fresh_for ({self.fresh_for:g} s)"
-            raise InvalidSetting(f"stale_for must be {least}, not {self.stale_for:g} s")
-
-
 class Landing:
-    """A load, and what it brought once it has landed: no older than `began_s`."""
+    """A load and, once it has landed, its value or error, no older than `began_s`."""
 
     __slots__ = ("_trace", "began_s", "error", "readers", "value")
 
@@ -254,31 +253,23 @@ class Landing:
         self._trace: TracebackType | None = None
 
     def fail(self, key: str, error: BaseException) -> None:
-        """What ends a thread, a task or the process is not the error of those who waited."""
+        """Keep the error for the readers; one that ends a task or process becomes `Unavailable`."""
         if not isinstance(error, Exception):
-            ended = Unavailable(f"the load of {key!r} was ended by {type(error).__name__}: retry")
+            ended = Unavailable(f"{type(error).__name__} ended the load of {key!r}: retry")
             ended.__cause__ = error
             error = ended
         self.error, self._trace = error, error.__traceback__
 
     def outcome(self) -> Any:
-        """For each reader. A shared error must not collect the traces of all who raised it."""
+        """The value, or raise the error. The traceback is reset, or it would grow per reader."""
         if self.error is not None:
             raise self.error.with_traceback(self._trace)
         return self.value
 
 
-class _Failure:
-    """An error that is kept instead of a value."""
-
-    __slots__ = ("error", "until_s")
-
-    def __init__(self, error: Exception, until_s: float) -> None:
-        self.error = error
-        self.until_s = until_s
-
-
 class Shelf:
+    """The cache and its statistics: the part that `Reads` and `BlockingReads` share."""
+
     def __init__(
         self,
         settings: ReadSettings | None,
@@ -294,9 +285,9 @@ class Shelf:
         self._rng = rng or Random()
 
     def keep(self, key: str, landed: Landing, times: Times, is_refresh: bool = False) -> None:
-        """A load landed and nothing was forgotten meanwhile. The time it took counts as age.
+        """Keep the outcome of a load, if the key was not forgotten meanwhile; its time is age.
 
-        A refresh that fails leaves the stale value where it is, and the source in peace.
+        A failed refresh keeps the stale value, and the next one waits a while.
         """
         if landed.error is None:
             aged_s = self.settings.jitter * times.fresh_for * self._rng.random()
@@ -313,7 +304,7 @@ class Shelf:
             self.cache.put(key, _Failure(landed.error, self._now() + times.errors_for), -inf)
 
     def is_due(self, key: str, entry: CacheEntry, age_s: float, now_s: float) -> bool:
-        """Whether somebody should load a stale value anew."""
+        """Whether a stale value should be loaded again now."""
         return now_s >= entry.rests_until_s and age_s >= self.heat.near_s(key)
 
     def raise_kept_error(self, value: Any, now_s: float) -> None:
@@ -332,12 +323,22 @@ class Shelf:
         )
 
 
-REPEAT_S = 30.0
-FORGET_S = 4 * REPEAT_S
+class _Failure:
+    """A load's error, cached instead of a value."""
+
+    __slots__ = ("error", "until_s")
+
+    def __init__(self, error: Exception, until_s: float) -> None:
+        self.error = error
+        self.until_s = until_s
 
 
 class NearKeys:
-    """Leaders repeat what holds: what was not heard for long was taken back, and that was lost."""
+    """The keys that the leader wants kept near, as far as this process has heard.
+
+    Leaders repeat decisions that hold. One not repeated for `FORGET_S` counts as withdrawn: the
+    message that withdrew it must have been lost.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic_s

@@ -1,4 +1,4 @@
-"""Which keys are read so much that every process shall keep them near, and for how long."""
+"""Decide which keys are read so often that every process keeps them near, and for how long."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ COOL_SHARE = 0.5  # a key is hot until it is read less than this share of what m
 
 
 class NearRules(msgspec.Struct, frozen=True):
-    """Which keys are read-hot, and how often the fleet loads them.
+    """Which keys are read-hot, and how often all processes together load them.
 
-    Each process keeps one for (number of processes ÷ `loads_s`) seconds, as far as its readers'
-    `stale_for` allows.
+    Each process keeps a read-hot key for (number of processes ÷ `loads_s`) seconds, as far as its
+    readers' `stale_for` allows.
     """
 
     hot_reads_s: float = 1_000.0
-    """Reads a second, of all processes, that make a key read-hot."""
+    """Reads per second, of all processes together, that make a key read-hot."""
     loads_s: float = 100.0
-    """All processes together load such a key so often a second at most."""
+    """Maximum loads per second of such a key, of all processes together."""
     cool_down_s: float = 30.0
-    """A key is let go after it was read half as much for so long."""
+    """A key stops being read-hot after this long below half of `hot_reads_s`."""
     keys_max: int = 1_000
-    """How many keys may be kept near at a time."""
+    """Maximum number of read-hot keys."""
 
     def __post_init__(self) -> None:
         check_number("hot_reads_s", self.hot_reads_s, 1, 10**12)
@@ -38,13 +38,13 @@ class NearRules(msgspec.Struct, frozen=True):
         check_whole("keys_max", self.keys_max, 0, 10**6)
 
     def near_ms(self, servers: int) -> int:
-        """In steps, so that a server more or less changes nothing."""
+        """How long a process keeps a key; in steps, so that one server more changes nothing."""
         least_ms = 1_000 * servers / self.loads_s
         return next((step for step in STEPS_MS if step >= least_ms), STEPS_MS[-1])
 
 
 class ReadObservation(msgspec.Struct, frozen=True):
-    """The last complete window of heat, how many servers reported in it, and what is in force."""
+    """The last complete heat window, how many servers reported in it, and current decisions."""
 
     window: WindowHeat
     servers: int
@@ -52,7 +52,7 @@ class ReadObservation(msgspec.Struct, frozen=True):
 
 
 class NearPolicy:
-    """Kept at once, let go after a calm cool-down, which starts anew with a new leader."""
+    """Keeps a hot key at once, drops it after a cool-down; a new leader restarts cool-downs."""
 
     def __init__(self, rules: NearRules) -> None:
         self._rules = rules
@@ -75,7 +75,7 @@ class NearPolicy:
         return [*decisions, *self._let_go(window.start_s)]
 
     def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
-        """Keys that are hot, or were and are not cool yet; the hottest first."""
+        """Keys above the rate at which a hot key cools down, hottest first."""
         least = self._rules.hot_reads_s * COOL_SHARE
         warm = [(key, heat.reads_s) for key, heat in window.keys.items() if heat.reads_s >= least]
         return sorted(warm, key=lambda item: (-item[1], item[0]))

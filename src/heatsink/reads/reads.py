@@ -1,23 +1,8 @@
-"""Hot reads: one load for all who ask at the same time, and its value for those who come soon.
+"""Hot reads with asyncio: concurrent reads of a key share one load, later ones its cached value.
 
-Ages are counted from the beginning of the load, on the monotonic clock. What `get` returns was
-loaded no earlier than `stale_for` before the call, and after the last `forget` of its key here.
-
-One load in flight per key, however many readers wait for it.
-
-A load is a task of its own, so no reader's end is the load's end: one that is cancelled leaves, and
-only when the last one has left is the load cancelled. Readers never wait for the task itself but
-for its landing, which comes whatever happens to the task: it returns, raises, is cancelled before
-its first step, or takes longer than the patience allows.
-
-A key's newest flight is the one that may be joined and whose value may be kept. `forget` takes that
-away from it: its own readers still get what it brings, nobody else does.
-
-Pages of hot keys, kept for a moment: never beyond a write of this process to the same key.
-
-Writes come far too often to look for the pages they outdate. Instead, each key counts its writes,
-and a page is dropped when it is next asked for after the count has changed. Keys share a fixed
-number of counters: where two keys share one, a page is loaded once too often.
+An entry's age counts from the start of its load, on the monotonic clock. A value that `get`
+returns was loaded at most `stale_for` seconds before the call, and after the last `forget` of its
+key in this process.
 """
 
 from __future__ import annotations
@@ -53,141 +38,15 @@ from .templates import key_maker
 
 Load = Callable[[], Awaitable[Any]]
 Landed = Callable[["Flight"], None]
-
-
-class Flight(Landing):
-    """A load on its way. `is_wanted` keeps it going without readers: a refresh."""
-
-    __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
-
-    def __init__(self, began_s: float, on_landing: Landed, is_wanted: bool) -> None:
-        super().__init__(began_s)
-        self.on_landing = on_landing
-        self.is_wanted = is_wanted
-        self.has_landed = False
-        self.loop = asyncio.get_running_loop()
-        self.task: asyncio.Task[Any] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.waiting: dict[asyncio.Future[None], None] = {}  # woken in order
-
-    def land(self) -> None:
-        self.has_landed = True
-        if self.timer is not None:
-            self.timer.cancel()
-        for waiter in self.waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-class Coalescer:
-    """Takes no part in what becomes of a value: see `start`."""
-
-    def __init__(self, clock: Clock, patience_s: float) -> None:
-        self._now = clock.monotonic_s
-        self._patience_s = patience_s
-        self._flights: dict[str, Flight] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-
-    def flying(self, key: str, since_s: float) -> Flight | None:
-        """The key's flight, if it began at `since_s` or later and in this event loop."""
-        flight = self._flights.get(key)
-        if flight is None or flight.began_s < since_s:
-            return None
-        return flight if flight.loop is asyncio.get_running_loop() else None
-
-    def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
-        """Begin a load. `on_landing` is told if the key has no newer one when it lands."""
-        flight = Flight(self._now(), on_landing, is_wanted)
-        flight.task = flight.loop.create_task(_called(load))
-        flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
-        self._flights[key] = flight
-        self._tasks[flight.task] = None
-        flight.task.add_done_callback(lambda task: self._ended(key, flight, task))
-        return flight
-
-    async def wait(self, key: str, flight: Flight) -> Any:
-        flight.readers += 1
-        waiter = flight.loop.create_future()
-        flight.waiting[waiter] = None
-        try:
-            await waiter
-        finally:
-            del flight.waiting[waiter]
-            if not (flight.has_landed or flight.waiting or flight.is_wanted):
-                self._abandon(key, flight)
-        return flight.outcome()
-
-    def _abandon(self, key: str, flight: Flight) -> None:
-        """Nobody waits any more. At once, so that the next reader does not join a dying load."""
-        self._retire(key, flight)
-        if flight.task is not None and not flight.loop.is_closed():
-            flight.task.cancel()
-
-    def _give_up(self, key: str, flight: Flight) -> None:
-        text = f"the load of {key!r} took longer than {self._patience_s:g} s: retry later"
-        self._land(key, flight, Unavailable(text))
-        assert flight.task is not None
-        flight.task.cancel()
-
-    def _ended(self, key: str, flight: Flight, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if task.cancelled():
-            error: BaseException | None = Unavailable(f"the load of {key!r} was cancelled: retry")
-        else:
-            error = task.exception()
-        if flight.has_landed:
-            return
-        if error is None:
-            flight.value = task.result()
-        self._land(key, flight, error)
-
-    def _land(self, key: str, flight: Flight, error: BaseException | None) -> None:
-        if error is not None:
-            flight.fail(key, error)
-        try:
-            if self._retire(key, flight):
-                flight.on_landing(flight)
-        finally:  # whatever a user's `weigh` does, those who wait must hear of the landing
-            flight.land()
-
-    def _retire(self, key: str, flight: Flight) -> bool:
-        """Whether the flight was its key's newest."""
-        if self._flights.get(key) is not flight:
-            return False
-        del self._flights[key]
-        return True
-
-    def forget(self, key: str) -> None:
-        """Whoever comes from now on must not be served by a load that began before."""
-        self._flights.pop(key, None)
-
-    def forget_all(self) -> None:
-        self._flights.clear()
-
-    def close(self) -> None:
-        """End all loads; their readers get `Closed`."""
-        for key, flight in list(self._flights.items()):
-            flight.fail(key, Closed(f"closed during the load of {key!r}"))
-            flight.land()
-        self._flights.clear()
-        for task in self._tasks:
-            task.cancel()
-
-
-async def _called(load: Load) -> Any:
-    loading = load()
-    if not isawaitable(loading):
-        raise InvalidSetting("load must be an async function without parameters")
-    return await loading
-
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
+COUNTERS = 4_096
+REMEMBERED_MAX = 8_192
 
 
 class Cached(Protocol[P, T_co]):
-    """A function whose results are kept. `key` tells what to `forget`."""
+    """A function with cached results. `key(...)` returns the key to `forget` for a call."""
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
 
@@ -195,10 +54,13 @@ class Cached(Protocol[P, T_co]):
 
 
 class Reads:
-    """For one event loop at a time. Values are shared: treat them as read-only.
+    """`hs.reads`: a coalescing cache in front of your loads, for one event loop at a time.
 
-    `is_linked` says whether this process hears what others forget. While it does not, nothing is
-    served beyond `fresh_for`.
+    Readers share the values: treat them as read-only. `is_linked` is whether invalidations of other
+    processes arrive here; while they do not, no value is served beyond `fresh_for`::
+
+        product = await hs.reads.get("product:42", load_product)
+        hs.reads.forget("product:42")  # after a write
     """
 
     def __init__(
@@ -218,7 +80,7 @@ class Reads:
         self._loading = Coalescer(clock, self._shelf.settings.patience_s)
         self._is_closed = False
         self._owner = owner
-        if owner is not None:  # nobody tells the child what others forget
+        if owner is not None:  # a forked child gets no invalidations
             owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
@@ -233,10 +95,14 @@ class Reads:
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
     ) -> T:
-        """The key's value: kept, or of a load under way, or loaded by `await load()`.
+        """The key's value: cached, from a load in flight, or from `await load()`.
 
-        For `fresh_for` it is served as it is; then, up to `stale_for`, it is served while it is
-        loaded anew in the background. With `errors_for` a load's error is kept for so long, too.
+        Times are in seconds. Up to `fresh_for` a cached value is returned as it is; then, up to
+        `stale_for`, it is returned while a new one loads in the background. A load's error is
+        raised to all who wait for it, and cached for `errors_for`. Raises `Unavailable` if the load
+        takes longer than `patience_s`::
+
+            product = await hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -261,7 +127,7 @@ class Reads:
         return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
 
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
-        """What is not fresh: stale, being loaded, or to be loaded."""
+        """The rest of `get`, when there is no fresh value."""
         return await self._load_or_join(check_key(key), load, times)
 
     async def _load_or_join(self, key: str, load: Load, times: Times) -> Any:
@@ -298,7 +164,10 @@ class Reads:
         return self._loading.start(key, around, keep, is_wanted=is_refresh)
 
     def forget(self, key: AnyKey) -> None:
-        """After a write: no `get` from now on returns what was loaded before. Tells the others."""
+        """Call it after a write: from now on no `get` here returns a value loaded before.
+
+        The other processes get the invalidation too, shortly after.
+        """
         key = check_key(key)
         if self._owner is not None:
             self._owner.check_thread()
@@ -306,12 +175,12 @@ class Reads:
         self.on_forget(key)
 
     def drop(self, key: str) -> None:
-        """Forget here, and tell nobody."""
+        """Forget a key in this process only."""
         self._loading.forget(key)
         self._shelf.cache.forget(key)
 
     def drop_all(self) -> None:
-        """Forget everything here, and tell nobody."""
+        """Forget every key in this process only."""
         self._loading.forget_all()
         self._shelf.cache.clear()
 
@@ -323,7 +192,13 @@ class Reads:
         stale_for: float = STALE_S,
         errors_for: float = 0.0,
     ) -> Callable[[Callable[P, Awaitable[T]]], Cached[P, T]]:
-        """`get` as a decorator. `key` names parameters, as in `"product:{id}"`."""
+        """Decorator that caches a function's results as `get` does.
+
+        `key` names parameters of the function; `InvalidSetting` if it has no such parameter::
+
+            @hs.reads.cached("product:{id}", fresh_for=1.0)
+            async def product(id): ...
+        """
         times = Times(fresh_for, stale_for, errors_for)
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Cached[P, T]:
@@ -332,7 +207,7 @@ class Reads:
             @wraps(function)
             async def call(*arguments: P.args, **named: P.kwargs) -> T:
                 name = key_of(*arguments, **named)
-                entry = find(name)  # `get`, written out: a second coroutine costs as much again
+                entry = find(name)  # `get` inlined: a second coroutine would double the cost
                 if entry is not None and now() - entry.aged_from_s < fresh_for:
                     entry.hits = hits = entry.hits + 1
                     if not hits & LAST_OF_BATCH:
@@ -349,26 +224,28 @@ class Reads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """What became of all reads so far."""
+        """Counts of hits, loads and failures so far."""
         return self._shelf.stats()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Closed("these reads are closed: their client was closed")
+            raise Closed("the client of these reads was closed: connect again")
 
     def close(self) -> None:
-        """End what is being loaded; those who wait for it get `Closed`."""
+        """Cancel all loads; their readers, and later calls, get `Closed`."""
         self._is_closed = True
         self._shelf.cache.clear()
         self._loading.close()
 
 
-COUNTERS = 4_096
-REMEMBERED_MAX = 8_192
-
-
 class NearPages:
-    """`remembered_max` pages at most have their count of writes remembered."""
+    """Cached pages of hot logs, never served beyond a write of this process to the same key.
+
+    Looking up the outdated pages at every write would cost too much. Instead each key counts its
+    writes, and a page is dropped if the count has changed when the page is next read. Keys share a
+    fixed number of counters: a collision costs an extra load, nothing else. Counts are remembered
+    for at most `remembered_max` pages.
+    """
 
     def __init__(self, reads: Reads, heat: ReadHeat, remembered_max: int = REMEMBERED_MAX) -> None:
         self._reads = reads
@@ -386,7 +263,7 @@ class NearPages:
         fresh_for: float,
         stale_for: float,
     ) -> Any:
-        """`page` is all that tells one page of the key from another."""
+        """`page` holds all arguments that tell one page of the key from another."""
         Times(fresh_for, stale_for)
         self.is_used = True
         self._heat.note(key, 1)
@@ -398,7 +275,7 @@ class NearPages:
         )
 
     def _drop_outdated(self, name: str, writes: int) -> None:
-        """A page whose count was forgotten to bound memory counts as outdated."""
+        """Drop the page if its key was written since; also if its count was evicted."""
         if self._asked.get(name) == writes:
             return
         self._reads.drop(name)
@@ -408,3 +285,137 @@ class NearPages:
 
     def wrote(self, key: str) -> None:
         self._writes[hash(key) % COUNTERS] += 1
+
+
+class Coalescer:
+    """One load in flight per key, however many readers wait for it (singleflight).
+
+    A load is a task of its own, so a cancelled reader does not end it; when the last reader has
+    gone, the load is cancelled. Readers do not await the task but its landing, which comes whatever
+    happens to the task: it returns, raises, is cancelled before its first step, or times out.
+
+    Readers join only a key's newest flight, and only its value is kept. `forget` ends that: the
+    flight's own readers still get its value, later readers start another load.
+    """
+
+    def __init__(self, clock: Clock, patience_s: float) -> None:
+        self._now = clock.monotonic_s
+        self._patience_s = patience_s
+        self._flights: dict[str, Flight] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def flying(self, key: str, since_s: float) -> Flight | None:
+        """The key's flight, if it began at `since_s` or later and in this event loop."""
+        flight = self._flights.get(key)
+        if flight is None or flight.began_s < since_s:
+            return None
+        return flight if flight.loop is asyncio.get_running_loop() else None
+
+    def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
+        """Start a load. `on_landing` is called if it is still the key's newest when it lands."""
+        flight = Flight(self._now(), on_landing, is_wanted)
+        flight.task = flight.loop.create_task(_called(load))
+        flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
+        self._flights[key] = flight
+        self._tasks[flight.task] = None
+        flight.task.add_done_callback(lambda task: self._ended(key, flight, task))
+        return flight
+
+    async def wait(self, key: str, flight: Flight) -> Any:
+        flight.readers += 1
+        waiter = flight.loop.create_future()
+        flight.waiting[waiter] = None
+        try:
+            await waiter
+        finally:
+            del flight.waiting[waiter]
+            if not (flight.has_landed or flight.waiting or flight.is_wanted):
+                self._abandon(key, flight)
+        return flight.outcome()
+
+    def _abandon(self, key: str, flight: Flight) -> None:
+        """Cancel a load that has no readers left, and let no new reader join it."""
+        self._retire(key, flight)
+        if flight.task is not None and not flight.loop.is_closed():
+            flight.task.cancel()
+
+    def _give_up(self, key: str, flight: Flight) -> None:
+        text = f"the load of {key!r} took longer than {self._patience_s:g} s: retry later"
+        self._land(key, flight, Unavailable(text))
+        assert flight.task is not None
+        flight.task.cancel()
+
+    def _ended(self, key: str, flight: Flight, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            error: BaseException | None = Unavailable(f"the load of {key!r} was cancelled: retry")
+        else:
+            error = task.exception()
+        if flight.has_landed:
+            return
+        if error is None:
+            flight.value = task.result()
+        self._land(key, flight, error)
+
+    def _land(self, key: str, flight: Flight, error: BaseException | None) -> None:
+        if error is not None:
+            flight.fail(key, error)
+        try:
+            if self._retire(key, flight):
+                flight.on_landing(flight)
+        finally:  # wake the readers even if the user's `weigh` raises
+            flight.land()
+
+    def _retire(self, key: str, flight: Flight) -> bool:
+        """Remove the flight; True if it was its key's newest."""
+        if self._flights.get(key) is not flight:
+            return False
+        del self._flights[key]
+        return True
+
+    def forget(self, key: str) -> None:
+        """Let no later reader join a load that has begun already."""
+        self._flights.pop(key, None)
+
+    def forget_all(self) -> None:
+        self._flights.clear()
+
+    def close(self) -> None:
+        """Cancel all loads; their readers get `Closed`."""
+        for key, flight in list(self._flights.items()):
+            flight.fail(key, Closed(f"closed during the load of {key!r}"))
+            flight.land()
+        self._flights.clear()
+        for task in self._tasks:
+            task.cancel()
+
+
+class Flight(Landing):
+    """A load in flight. `is_wanted` keeps it running without readers: a background refresh."""
+
+    __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
+
+    def __init__(self, began_s: float, on_landing: Landed, is_wanted: bool) -> None:
+        super().__init__(began_s)
+        self.on_landing = on_landing
+        self.is_wanted = is_wanted
+        self.has_landed = False
+        self.loop = asyncio.get_running_loop()
+        self.task: asyncio.Task[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.waiting: dict[asyncio.Future[None], None] = {}  # woken in order
+
+    def land(self) -> None:
+        self.has_landed = True
+        if self.timer is not None:
+            self.timer.cancel()
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+async def _called(load: Load) -> Any:
+    loading = load()
+    if not isawaitable(loading):
+        raise InvalidSetting("load must be an async function without parameters")
+    return await loading

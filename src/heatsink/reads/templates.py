@@ -1,4 +1,4 @@
-"""From a call to the key of what it reads: `product:{id}` and `product(42)` give `product:42`."""
+"""Cache keys from calls: the template `product:{id}` and `product(42)` give `product:42`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
-    """A function of the same arguments. Refuses a template that fits no call of the function."""
+    """A function from call arguments to the key; `InvalidSetting` if the template is wrong."""
     name = getattr(function, "__qualname__", shown(function))
     literals, fields = _parsed(template)
     bind, parameters = signature(function).bind, signature(function).parameters
@@ -25,7 +25,7 @@ def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
         if field not in places or parameters[field].kind in VARIADIC:
             takes = ", ".join(parameters) or "nothing"
             raise InvalidSetting(
-                f"key names {{{field}}}, which {name} does not take: it has {takes}"
+                f"key names {{{field}}}, which is no parameter of {name}: it takes {takes}"
             )
     if not fields:
         raise InvalidSetting(f"key must name a parameter of {name}, as in 'product:{{id}}'")
@@ -35,7 +35,7 @@ def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
 
 
 def _parsed(template: object) -> tuple[list[str], list[str]]:
-    """The text around the fields, one more than there are fields."""
+    """The fields, and the texts around them: one more than there are fields."""
     if not isinstance(template, str):
         raise InvalidSetting(f"key must be a str like 'product:{{id}}', not {shown(template)}")
     literals, fields = [""], list[str]()
@@ -49,14 +49,14 @@ def _parsed(template: object) -> tuple[list[str], list[str]]:
             fields.append(field)
             literals.append("")
     except ValueError as error:
-        raise InvalidSetting(f"key {shown(template)} cannot be read: {error}") from None
+        raise InvalidSetting(f"key {shown(template)} is not a valid template: {error}") from None
     if len(fields) > 1 and not all(literals[1:-1]):
         raise InvalidSetting("key must have text between two parameters, as in '{shop}:{id}'")
     return literals, fields
 
 
 def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyOf:
-    """The common case, which is on the hot path."""
+    """One field: the common case, on the hot path."""
     before, after = literals
 
     def key_of(*arguments: Any, **named: Any) -> str:
@@ -71,7 +71,7 @@ def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyO
 
 
 def _key_of_many(literals: list[str], fields: list[str], bind: Bind) -> KeyOf:
-    """Separators are escaped inside the values: no value can pass for two of them."""
+    """Several fields: separators are escaped in the values, so that keys are unambiguous."""
     table = str.maketrans({char: f"%{ord(char):02X}" for char in {"%", *"".join(literals[1:-1])}})
     first, *rest = literals
 
@@ -92,5 +92,5 @@ def _arguments(bind: Bind, arguments: tuple[Any, ...], named: dict[str, Any]) ->
 def _text(value: Any) -> str:
     kind: Any = type(value)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        raise InvalidKey(f"a {kind.__name__} has no text of its own: put an id of it into the key")
+        raise InvalidKey(f"a {kind.__name__} has no __str__ or __repr__: put its id into the key")
     return str(value)

@@ -1,8 +1,8 @@
-"""Retries of what a store refused for now: exponential, with full jitter, until a deadline.
+"""Retries with exponential backoff and full jitter, until a deadline.
 
-The deadline is that of the whole call, which passes it to each of its steps. An attempt that is
-under way when it comes is cut: what was sent may still land, so its outcome is unknown, as after
-any store that did not answer.
+The deadline belongs to the whole call, which passes it to each of its steps. An attempt that is
+still running at the deadline is cancelled. Its request may still be applied, so its outcome is
+unknown, as after any timeout.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ from heatsink.registry.view import View
 
 DOUBLINGS_MAX = 30
 UNANSWERED = (
-    "the store had not answered when time was up: check its health, the network and how many "
+    "the store had not answered at the deadline: check its health, the network and how many "
     "calls this process makes at once, or raise deadline_s"
 )
 Result = TypeVar("Result")
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How long to keep trying: exponential pauses with full jitter, until a deadline."""
+    """How often and how long a call is retried: exponential backoff with full jitter.
+
+    `Retries(deadline_s=2.0)` gives up after two seconds. An invalid value raises `InvalidSetting`.
+    """
 
     first_s: float = 0.02
-    """Attempt n waits `first_s * 2**n` at most."""
+    """Before retry n a call sleeps up to `first_s * 2**n` seconds."""
     longest_s: float = 0.5
-    """The longest pause."""
+    """The longest pause between two attempts."""
     deadline_s: float = 10.0
-    """How long the whole call may take; an attempt under way is cut then.
+    """How long the whole call may take; an attempt still running then is cancelled.
 
-    0 is one attempt, as long as the store lets it take, and none after it.
+    0 means one attempt without a timeout of ours, and no retry.
     """
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class Retries(msgspec.Struct, frozen=True):
 
 
 class Backoff:
-    """Repeats an attempt with the same arguments. What was throttled is counted as heat."""
+    """Retries an attempt with the same arguments, and counts throttled attempts as heat."""
 
     def __init__(
         self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker, view: View
@@ -63,22 +66,22 @@ class Backoff:
         self._tracker = tracker
         self._view = view
         self._cut = Cut(clock, UNANSWERED)
-        self.table_refusal: str | None = None  # the last, if any: buckets do not cure it
+        self.table_refusal: str | None = None  # last throttling that more buckets would not cure
 
     def deadline_s(self) -> float:
-        """When a call that starts now has to be given up, on the monotonic clock."""
+        """When a call that starts now times out, on the monotonic clock."""
         return self._clock.monotonic_s() + self.patience_s
 
     def outlasts(self, attempt_s: float) -> bool:
-        """Whether a first attempt that takes so long ends before its call has to."""
+        """Whether a first attempt of `attempt_s` seconds ends before the call's deadline."""
         return attempt_s < self.patience_s
 
     async def call(
         self, attempt: Callable[[], Awaitable[Result]], key: str, deadline_s: float
     ) -> Result:
-        """One step of a call that has to end at `deadline_s`, on the monotonic clock.
+        """Run one step of a call, with retries until `deadline_s` on the monotonic clock.
 
-        Without a key, as for questions to the registry, a refusal is nobody's heat.
+        With an empty `key`, as for reads of the registry, throttling is counted for no key.
         """
         try:
             return await self._once(attempt, deadline_s)
@@ -86,7 +89,7 @@ class Backoff:
             return await self.after(refusal, attempt, key, deadline_s)
 
     def cut(self, deadline_s: float) -> Cut:
-        """For a first attempt that is made without `call`."""
+        """The timeout for a first attempt that does not go through `call`."""
         return self._cut(deadline_s if self.patience_s else math.inf)
 
     async def _once(self, attempt: Callable[[], Awaitable[Result]], deadline_s: float) -> Result:
@@ -100,19 +103,19 @@ class Backoff:
         key: str,
         deadline_s: float,
     ) -> Result:
-        """Go on after a first attempt that was refused, until it succeeds or time is up."""
+        """Retry after a failed first attempt, until one succeeds or the deadline passes."""
         again = partial(self._once, attempt, deadline_s)
         return await self._repeat(refusal, again, key, deadline_s)
 
     async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """For a process that starts: it may meet others' heat; what is wrong is told at once."""
+        """For a process that starts: retry when throttled, raise every other error at once."""
         try:
             return await attempt()
         except Throttled as refusal:
             return await self.after(refusal, attempt, "", self.deadline_s())
 
     async def persist(self, attempt: Callable[[], Awaitable[Result]], key: str) -> Result:
-        """For bulk work, which takes as long as it takes: only its repeats have a deadline."""
+        """For long-running work: attempts have no timeout, only retries have a deadline."""
         try:
             return await attempt()
         except Retryable as refusal:
@@ -143,7 +146,7 @@ class Backoff:
             self._tracker.record_throttle(key)
 
     def _is_in_use(self, key: str, partition: str) -> bool:
-        """Rows of an older epoch crowd partitions that more buckets would not relieve."""
+        """Whether new rows go to this partition; more buckets do not relieve an older epoch's."""
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
 
     async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:

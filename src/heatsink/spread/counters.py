@@ -1,18 +1,10 @@
-"""Counters that many may add to at once, and whose adds count once however often they are retried.
+"""Counters for concurrent writers: an add counts once, however often it is retried.
 
-An add is one transaction in the token's partition: the token's record and the sum together. A
-token is an id and carries time, so it is placed as a row is, and a retry meets its own record
-whatever the layout is by then. Records are kept for `token_ttl_s`; then a fold seals the time
-before, and a token from sealed time is refused, by the store, in the same transaction: there is no
-moment in which a forgotten token could be counted again.
-
-A process's own running totals, written under a name that is placed like a token.
-
-Adds at any rate: a process keeps its own running totals and writes them now and then.
-
-The totals of one process for one counter only grow (what was added and what was taken away
-apart), so "set them if they are smaller" is idempotent: thousands of adds are one write that may be
-repeated at will. An add is acknowledged when a write that contains it is.
+An add is one transaction in the token's partition: it records the token and raises the sum. A
+token is an id and carries time, so it is placed as a row is. A retry therefore finds the record of
+its first attempt, whatever the layout is by then. Records are kept for `token_ttl_s`. Then a fold
+seals the time before and drops the records of that time, in one transaction. The store refuses a
+token from sealed time, so a dropped token can never be counted again.
 """
 
 from __future__ import annotations
@@ -33,216 +25,20 @@ from .store import SHARE_MAX, CounterStore, Running, Total, past_the_bound
 
 AMOUNT_MAX = 2**53
 AGE_MS_MAX = 3_600_000
-
-
-def check_amount(amount: object) -> None:
-    check_whole("amount", amount, -AMOUNT_MAX, AMOUNT_MAX)
-
-
-class Writer:
-    """The name of one process's totals for one counter. Its partition never changes."""
-
-    def __init__(self, raw: bytes, minted_ms: int, partition: str, layout: Layout) -> None:
-        self.written = Running()
-        self.raw = raw
-        self.minted_ms = minted_ms
-        self.partition = partition
-        self.layout = layout
-
-
-class TotalsStore:
-    def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float) -> None:
-        self.clock = parts.clock
-        self.owner = parts.owner
-        self._age_ms_max = min(AGE_MS_MAX, int(token_ttl_s * 1000 / 4))
-        self._store = store
-        self._parts = parts
-
-    def is_good(self, key: str, writer: Writer) -> bool:
-        """Whether a writer's name would be placed where it is if it were minted now."""
-        registry = self._parts.registry
-        young = registry.past_ms() - writer.minted_ms < self._age_ms_max
-        return young and registry.view.layout(key) is writer.layout
-
-    def begin(self) -> float:
-        return self._parts.begin()
-
-    async def new_writer(self, key: str, deadline_s: float) -> Writer:
-        router = self._parts.router
-        layout = self._parts.registry.view.layout(key)
-        raw, time_ms = await router.token(deadline_s)
-        partition, _ = await router.place_soon(key, raw, time_ms, deadline_s)
-        return Writer(raw, time_ms, partition, layout)
-
-    async def write(
-        self, key: str, writer: Writer, to: Running, deadline_s: float
-    ) -> Running | None:
-        """Set the totals if they are smaller; see `CounterStore.raise_to`."""
-        self._parts.tracker.record(key)
-        raise_to = self._store.raise_to
-        attempt = partial(raise_to, writer.partition, writer.raw, writer.minted_ms, to)
-        return await self._parts.backoff.call(attempt, key, deadline_s)
-
-
 FLUSH_S = 0.1
 CELLS_MAX = 10_000
-
-
-class _Cell:
-    """One counter here: what is written under which writer's name, and what is not yet."""
-
-    def __init__(self) -> None:
-        self.writer: Writer | None = None
-        self.unsure = False
-        self.pending = Running()
-        self.owed = Running()  # taken from pending, and not known to be written
-        self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.flushing = asyncio.Lock()
-
-    def has_room(self, more: Running) -> bool:
-        """Refused one by one: an add past the bound must take none along that fits."""
-        written = self.writer.written if self.writer else Running()
-        total = written + self.owed + self.pending + more
-        return max(total.raised, total.lowered) <= SHARE_MAX
-
-    def take(self) -> asyncio.Future[None]:
-        """Owe what is pending to those who wait for it."""
-        self.owed, self.pending = self.pending, Running()
-        waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
-        return waiting
-
-    def give_back(self, error: Exception) -> None:
-        """After a write that failed. It may have landed, so its writer must finish it first."""
-        if isinstance(error, Retryable):
-            self.pending, self.unsure = self.pending + self.owed, True
-        elif isinstance(error, TokenExpired):  # too late to ever know: those who wait are told so
-            self.writer, self.unsure = None, False
-        self.owed = Running()
-
-
-class BufferedCounters:
-    """`async with hs.counters.buffered() as counts: await counts.add(key)`; leaving it flushes."""
-
-    def __init__(self, totals: TotalsStore, flush_s: float = FLUSH_S) -> None:
-        check_number("flush_s", flush_s, 0.001, 60)
-        self._totals = totals
-        self._flush_s = flush_s
-        self._cells: dict[str, _Cell] = {}
-        self._dirty: dict[str, _Cell] = {}
-        self._flusher: asyncio.Task[None] | None = None
-        self._writing: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> BufferedCounters:
-        self._flusher = asyncio.ensure_future(self._flush_now_and_then())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._totals.owner.is_forked:
-            return  # what is pending is the parent's to write
-        if self._flusher is not None:
-            self._flusher.cancel()
-            await asyncio.gather(self._flusher, return_exceptions=True)
-            self._flusher = None
-        await self.flush()
-
-    def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
-        """Count now, write later. The future is done when the add is durable."""
-        if self._flusher is None:
-            raise Closed("buffered counters are open only inside `async with`")
-        self._totals.owner.check()
-        key = check_key(key)
-        check_amount(amount)
-        if amount == 0:
-            return _done()
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = _Cell()
-        more = Running(amount, 0) if amount > 0 else Running(0, -amount)
-        if not cell.has_room(more):
-            raise past_the_bound(amount)
-        cell.pending += more
-        self._dirty[key] = cell
-        return cell.acknowledged
-
-    async def add(self, key: str, amount: int = 1) -> None:
-        """Add, and return when a write that contains it is acknowledged.
-
-        After an error it may still be counted, once, by a later flush.
-        """
-        await asyncio.shield(self.add_soon(key, amount))
-
-    async def flush(self) -> None:
-        """Write what is pending. The first error is raised; what it left out stays pending.
-
-        Writes that are under way are finished, also when whoever asked for them is cancelled.
-        """
-        dirty, self._dirty = self._dirty, {}
-        for key, cell in dirty.items():
-            writing = asyncio.ensure_future(self._flush_cell(key, cell))
-            self._writing.add(writing)
-            writing.add_done_callback(self._forget)
-        under_way = asyncio.gather(*self._writing, return_exceptions=True)
-        for result in await asyncio.shield(under_way):
-            if isinstance(result, BaseException):
-                raise result
-
-    def _forget(self, writing: asyncio.Task[None]) -> None:
-        self._writing.discard(writing)
-        if not writing.cancelled():
-            writing.exception()  # whoever waits for the adds was told
-
-    async def _flush_now_and_then(self) -> None:
-        while True:
-            await self._totals.clock.sleep(self._flush_s)
-            with suppress(HeatsinkError):  # those who wait are told; the next flush tries again
-                await self.flush()
-
-    async def _flush_cell(self, key: str, cell: _Cell) -> None:
-        async with cell.flushing:
-            if not cell.pending:
-                return
-            waiting = cell.take()
-            try:
-                await self._write(key, cell)
-            except Exception as error:
-                cell.give_back(error)
-                if cell.pending:
-                    self._dirty[key] = cell
-                waiting.set_exception(error)
-                waiting.exception()  # nobody may be waiting
-                raise
-            waiting.set_result(None)
-            self._forget_idle(key, cell)
-
-    def _forget_idle(self, key: str, cell: _Cell) -> None:
-        """Memory is bounded: a counter that is added to again later starts with a new name."""
-        if len(self._cells) > CELLS_MAX and not cell.pending:
-            self._cells.pop(key, None)
-
-    async def _write(self, key: str, cell: _Cell) -> None:
-        totals, writer, deadline_s = self._totals, cell.writer, self._totals.begin()
-        if writer is None or not (cell.unsure or totals.is_good(key, writer)):
-            writer = cell.writer = await totals.new_writer(key, deadline_s)
-        goal = writer.written + cell.owed
-        while (counted := await totals.write(key, writer, goal, deadline_s)) is not None:
-            goal = cell.owed = goal - counted  # the writer was folded: a new one takes the rest
-            cell.unsure = False
-            writer = cell.writer = await totals.new_writer(key, deadline_s)
-        writer.written, cell.unsure, cell.owed = goal, False, Running()
-
-
-def _done() -> asyncio.Future[None]:
-    future = asyncio.get_running_loop().create_future()
-    future.set_result(None)
-    return future
-
-
 TOKEN_TTL_S = 86_400.0
 REMEMBERED_MAX = 10_000
 
 
 class Counters:
-    """`hs.counters`: numbers that many may add to at once, exact whatever is retried."""
+    """`hs.counters`: counters that many processes add to, exact even when adds are retried.
+
+    Each counter spreads over the buckets of its key, as a log does::
+
+        await hs.counters.add("likes:42")
+        likes = await hs.counters.value("likes:42")
+    """
 
     def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float = TOKEN_TTL_S) -> None:
         self._store = store
@@ -255,7 +51,14 @@ class Counters:
         self._folded: dict[str, int] = {}
 
     async def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
-        """Add to a counter. With the same `token` it is the same add, however often it is sent."""
+        """Add `amount`, which may be negative, to a counter.
+
+        `token` is an id of the deployment's kind: calls with the same token count once. Raises
+        `Conflict` if the token was used with another amount, and `TokenExpired` if it is older
+        than `token_ttl_s`::
+
+            await hs.counters.add("likes:42", token=request_id)
+        """
         key = check_key(key)
         check_amount(amount)
         deadline_s = self._parts.begin()
@@ -272,14 +75,14 @@ class Counters:
         add = partial(self._store.add, partition, raw, time_ms, amount)
         before = await self._backoff.call(add, key, deadline_s)
         if before is not None and before != amount:
-            raise Conflict(f"this token added {before} before, not {amount}: use a new token")
+            raise Conflict(f"token was used before to add {before}, not {amount}: use a new token")
 
     def buffered(self, flush_s: float = FLUSH_S) -> BufferedCounters:
-        """For higher rates: `async with hs.counters.buffered() as counts`, then `counts.add`."""
+        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`."""
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
     async def value(self, key: AnyKey) -> int:
-        """The sum of all acknowledged adds, as of one moment during the call."""
+        """The sum of all acknowledged adds at one moment during the call."""
         key = check_key(key)
         deadline_s = self._parts.begin()
         layout = await self._layout(key, deadline_s)
@@ -297,10 +100,10 @@ class Counters:
         return value
 
     async def fold(self, key: str) -> None:
-        """Move what closed partitions and dead processes hold to the bare key: reads get cheaper.
+        """Make reads cheaper: move the sums of closed buckets and ended processes to the bare key.
 
-        Only what is older than `token_ttl_s` is folded; from then on such tokens are refused.
-        `value` calls this when it is worth it.
+        Only what is older than `token_ttl_s` is folded, and tokens of that time are refused from
+        then on. `value` calls this when it pays off, so applications need not.
         """
         key = check_key(key)
         deadline_s = self._parts.begin()
@@ -315,14 +118,14 @@ class Counters:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
-        """Once a partition could be left out of reads, and daily to let old tokens go."""
+        """If reads could skip a partition afterwards, or once a day to drop old tokens."""
         oldest_ms = self._oldest_ms()
         needed = len(self._partitions(key, layout, oldest_ms))
         read = len(self._partitions(key, layout, bare.folded_ms))
         return needed < read or bare.folded_ms < oldest_ms - int(self._token_ttl_s * 1000)
 
     def _partitions(self, key: str, layout: Layout, folded_ms: int) -> list[str]:
-        """The bare partition first, then those of every epoch that is not folded away."""
+        """The bare partition first, then those of every epoch that is not folded."""
         names = dict.fromkeys([partition_of(key, None)])
         for epoch in layout.overlapping(folded_ms, None):
             names.update(dict.fromkeys(epoch.partitions(key)))
@@ -333,9 +136,227 @@ class Counters:
             self._folded[key] = bare.folded_ms
 
     def _oldest_ms(self) -> int:
-        """Tokens from before this are too old."""
+        """The time before which tokens are refused."""
         return max(self._registry.past_ms() - int(self._token_ttl_s * 1000), 0)
 
     def _check_age(self, time_ms: int) -> None:
         if time_ms < self._oldest_ms():
             raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a fresh one")
+
+
+class BufferedCounters:
+    """Counters for high rates: adds are summed in this process and written together.
+
+    A process keeps two totals per counter, one of what it added and one of what it subtracted.
+    Both only grow, so "set if smaller" is idempotent: one write that may be retried carries
+    thousands of adds. An add is acknowledged when a write that contains it is. Leaving the
+    `async with` flushes::
+
+        async with hs.counters.buffered() as counts:
+            await counts.add("views:42")
+    """
+
+    def __init__(self, totals: TotalsStore, flush_s: float = FLUSH_S) -> None:
+        check_number("flush_s", flush_s, 0.001, 60)
+        self._totals = totals
+        self._flush_s = flush_s
+        self._cells: dict[str, _Cell] = {}
+        self._dirty: dict[str, _Cell] = {}
+        self._flusher: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> BufferedCounters:
+        self._flusher = asyncio.ensure_future(self._flush_now_and_then())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._totals.owner.is_forked:
+            return  # the parent process writes what is pending
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.gather(self._flusher, return_exceptions=True)
+            self._flusher = None
+        await self.flush()
+
+    def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
+        """Add without waiting; the returned future completes when the add is durable.
+
+        Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range.
+        """
+        if self._flusher is None:
+            raise Closed("buffered counters can only be used inside `async with`")
+        self._totals.owner.check()
+        key = check_key(key)
+        check_amount(amount)
+        if amount == 0:
+            return _done()
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell()
+        more = Running(amount, 0) if amount > 0 else Running(0, -amount)
+        if not cell.has_room(more):
+            raise past_the_bound(amount)
+        cell.pending += more
+        self._dirty[key] = cell
+        return cell.acknowledged
+
+    async def add(self, key: str, amount: int = 1) -> None:
+        """Add, and return when the store has acknowledged a write that contains the add.
+
+        After a `Retryable` error a later flush may still count the add, once.
+        """
+        await asyncio.shield(self.add_soon(key, amount))
+
+    async def flush(self) -> None:
+        """Write all pending adds; raise the first error, and keep for later what failed.
+
+        Writes that have started run to their end even if the caller is cancelled.
+        """
+        dirty, self._dirty = self._dirty, {}
+        for key, cell in dirty.items():
+            writing = asyncio.ensure_future(self._flush_cell(key, cell))
+            self._writing.add(writing)
+            writing.add_done_callback(self._forget)
+        under_way = asyncio.gather(*self._writing, return_exceptions=True)
+        for result in await asyncio.shield(under_way):
+            if isinstance(result, BaseException):
+                raise result
+
+    def _forget(self, writing: asyncio.Task[None]) -> None:
+        self._writing.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # already raised to those who wait for the adds
+
+    async def _flush_now_and_then(self) -> None:
+        while True:
+            await self._totals.clock.sleep(self._flush_s)
+            with suppress(HeatsinkError):  # the adds' futures have it; the next flush retries
+                await self.flush()
+
+    async def _flush_cell(self, key: str, cell: _Cell) -> None:
+        async with cell.flushing:
+            if not cell.pending:
+                return
+            waiting = cell.take()
+            try:
+                await self._write(key, cell)
+            except Exception as error:
+                cell.give_back(error)
+                if cell.pending:
+                    self._dirty[key] = cell
+                waiting.set_exception(error)
+                waiting.exception()  # mark as retrieved: perhaps nobody awaits it
+                raise
+            waiting.set_result(None)
+            self._forget_idle(key, cell)
+
+    def _forget_idle(self, key: str, cell: _Cell) -> None:
+        """Bound memory: if the counter is used again, it gets a new writer."""
+        if len(self._cells) > CELLS_MAX and not cell.pending:
+            self._cells.pop(key, None)
+
+    async def _write(self, key: str, cell: _Cell) -> None:
+        totals, writer, deadline_s = self._totals, cell.writer, self._totals.begin()
+        if writer is None or not (cell.unsure or totals.is_good(key, writer)):
+            writer = cell.writer = await totals.new_writer(key, deadline_s)
+        goal = writer.written + cell.owed
+        while (counted := await totals.write(key, writer, goal, deadline_s)) is not None:
+            goal = cell.owed = goal - counted  # the writer was folded: a new one writes the rest
+            cell.unsure = False
+            writer = cell.writer = await totals.new_writer(key, deadline_s)
+        writer.written, cell.unsure, cell.owed = goal, False, Running()
+
+
+class _Cell:
+    """One counter in this process: its writer, and the adds that are not yet written."""
+
+    def __init__(self) -> None:
+        self.writer: Writer | None = None
+        self.unsure = False
+        self.pending = Running()
+        self.owed = Running()  # taken from pending, and not known to be written
+        self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.flushing = asyncio.Lock()
+
+    def has_room(self, more: Running) -> bool:
+        """Whether the total stays within bounds. Checked per add, so that only that add fails."""
+        written = self.writer.written if self.writer else Running()
+        total = written + self.owed + self.pending + more
+        return max(total.raised, total.lowered) <= SHARE_MAX
+
+    def take(self) -> asyncio.Future[None]:
+        """Take the pending adds for a write; return the future that acknowledges them."""
+        self.owed, self.pending = self.pending, Running()
+        waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
+        return waiting
+
+    def give_back(self, error: Exception) -> None:
+        """Undo `take` after a failed write.
+
+        The write may have been applied, so the same writer must retry it before another is used.
+        """
+        if isinstance(error, Retryable):
+            self.pending, self.unsure = self.pending + self.owed, True
+        elif isinstance(error, TokenExpired):  # nobody can tell any more whether it was applied
+            self.writer, self.unsure = None, False
+        self.owed = Running()
+
+
+class Writer:
+    """The id under which one process writes its totals of one counter, placed like a token.
+
+    Its partition never changes.
+    """
+
+    def __init__(self, raw: bytes, minted_ms: int, partition: str, layout: Layout) -> None:
+        self.written = Running()
+        self.raw = raw
+        self.minted_ms = minted_ms
+        self.partition = partition
+        self.layout = layout
+
+
+class TotalsStore:
+    """Writes the running totals of this process to the store."""
+
+    def __init__(self, store: CounterStore, parts: Parts, token_ttl_s: float) -> None:
+        self.clock = parts.clock
+        self.owner = parts.owner
+        self._age_ms_max = min(AGE_MS_MAX, int(token_ttl_s * 1000 / 4))
+        self._store = store
+        self._parts = parts
+
+    def is_good(self, key: str, writer: Writer) -> bool:
+        """Whether the writer's id is young and was placed by the current layout."""
+        registry = self._parts.registry
+        young = registry.past_ms() - writer.minted_ms < self._age_ms_max
+        return young and registry.view.layout(key) is writer.layout
+
+    def begin(self) -> float:
+        return self._parts.begin()
+
+    async def new_writer(self, key: str, deadline_s: float) -> Writer:
+        router = self._parts.router
+        layout = self._parts.registry.view.layout(key)
+        raw, time_ms = await router.token(deadline_s)
+        partition, _ = await router.place_soon(key, raw, time_ms, deadline_s)
+        return Writer(raw, time_ms, partition, layout)
+
+    async def write(
+        self, key: str, writer: Writer, to: Running, deadline_s: float
+    ) -> Running | None:
+        """Raise the stored totals to `to`; see `CounterStore.raise_to`."""
+        self._parts.tracker.record(key)
+        raise_to = self._store.raise_to
+        attempt = partial(raise_to, writer.partition, writer.raw, writer.minted_ms, to)
+        return await self._parts.backoff.call(attempt, key, deadline_s)
+
+
+def check_amount(amount: object) -> None:
+    check_whole("amount", amount, -AMOUNT_MAX, AMOUNT_MAX)
+
+
+def _done() -> asyncio.Future[None]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future

@@ -1,14 +1,7 @@
-"""Is every row where its layout puts it? And if the layouts are lost: what do the rows say?
+"""Check and repair: verify every row's place, rebuild lost layouts, reset the closed time.
 
-Every row carries the epoch that placed it, so the registry's epochs can be made anew from the data.
-
-A closed time that a wrong clock moved far ahead is reset here too. It may come back because nobody
-else has the store open, and nobody who remembers it is let in afterwards: the registry gets another
-incarnation. What is there must stay where (key, id) computes it, though, also what is of a
-time past the new closed time. So each key that holds a trace from there (a row, a token, a running
-total) gets an epoch behind the newest of them that changes nothing: the **floor**. Epochs are
-appended in order, so none can ever again start below it. Epochs past the new closed time that
-placed nothing are dropped, so that a key without such traces gets new layouts at once.
+Every row carries the epoch that placed it. So a check can compare each row with the registry, and
+a rebuild can restore the registry's epochs from the data.
 """
 
 from __future__ import annotations
@@ -38,9 +31,7 @@ from .store import CounterStore, Row
 EXAMPLES_MAX = 20
 SPARE_MS = 1_000  # room for the epochs that a rebuild adds
 RESET = "the closed time was reset"
-RESET_HELD = (
-    f"{RESET}, and the key has rows from beyond it: no new layout before their time is past"
-)
+RESET_HELD = f"{RESET}, and the key has rows from after it: no new layout until that time is past"
 
 
 class StoredRows(Protocol):
@@ -50,14 +41,14 @@ class StoredRows(Protocol):
 
 class RepairStore(RegistryStore, Protocol):
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        """Replace the whole registry, in one transaction. Its log starts anew."""
+        """Replace the whole registry, in one transaction, and start an empty log."""
 
     def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """Every layout as reads of its key find it: in a sound store, those of the snapshot."""
+        """Every layout as readers of its key find it: if all is well, as in the snapshot."""
 
 
 class Findings(msgspec.Struct):
-    """What a check found. `problems` names a few of the rows that are wrong."""
+    """What a check found. `problems` names a few of the misplaced rows."""
 
     rows: int = 0
     keys: int = 0
@@ -81,20 +72,23 @@ class Findings(msgspec.Struct):
 async def check(
     log: StoredRows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
-    """Verify the place of every row and counter share. What is written meanwhile is judged too."""
+    """Verify the place of every row and counter share, also of those written meanwhile."""
     findings = await _check_rows(log, registry, scheme)
     async for partition in counters.shares():
         findings.shares += 1
         key, _ = key_of(partition)
         if partition not in (await registry.layout(key)).partitions(key):
             findings.unread_shares += 1
-            findings.note(f"{partition}: holds a part of a counter that nobody reads")
+            findings.note(f"{partition}: holds part of a counter, but no reader looks there")
     await _check_layouts(findings, registry)
     return findings
 
 
 async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
-    """Who reads a key and who starts must find the same layout; one just changing may differ."""
+    """Readers of a key and processes that start must find the same layout.
+
+    A layout that is just changing may differ for a moment, so suspects are read twice.
+    """
     found = {key: layout async for key, layout in registry.layouts()}
     listed = (await registry.snapshot()).layouts
     suspects = [k for k in found | listed if found.get(k, COLD) != listed.get(k, COLD)]
@@ -103,7 +97,7 @@ async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
     for key in suspects:
         if listed.get(key, COLD) != before[key] == await registry.layout(key):
             findings.unlike_layouts += 1
-            findings.note(f"{key}: processes that start find another layout than readers of it")
+            findings.note(f"{key}: processes that start find another layout than the key's readers")
 
 
 async def _check_rows(log: StoredRows, registry: RegistryStore, scheme: IdScheme) -> Findings:
@@ -128,10 +122,10 @@ def _judge(findings: Findings, row: Row, epoch: Epoch, partition: str, expected:
     if epoch != Epoch(row.epoch_ms, row.buckets):
         findings.unknown_epochs += 1
         stamp = f"{row.buckets} buckets since {row.epoch_ms}"
-        findings.note(f"{partition} {row.raw.hex()}: placed by {stamp}, which the registry lacks")
+        findings.note(f"{partition} {row.raw.hex()}: placed by {stamp}, not in the registry")
     elif partition != expected:
         findings.misplaced += 1
-        findings.note(f"{partition} {row.raw.hex()}: belongs into {expected}")
+        findings.note(f"{partition} {row.raw.hex()}: belongs in {expected}")
 
 
 async def rebuild(
@@ -142,12 +136,10 @@ async def rebuild(
     incarnation: str,
     secret: bytes,
 ) -> int:
-    """Add the epochs that rows and shares prove and the registry lacks. Returns the keys mended.
+    """Add the epochs that rows and shares prove but the registry lacks; return how many keys.
 
-    Where a layout is kept twice and a half was lost, what either half has is kept.
-
-    The registry gets another incarnation, and another secret for its news: processes that run
-    have to reconnect.
+    A layout may be stored in two places: an epoch that either of them has is kept. The registry
+    gets a new incarnation and a new secret for its news, so running processes must reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
@@ -177,7 +169,7 @@ async def rebuild(
 async def _widen_for_shares(
     layouts: dict[str, Layout], counters: CounterStore, closed_ms: int
 ) -> None:
-    """A share says how wide its counter once was, not when: an epoch of a moment makes it read."""
+    """Add an epoch of 1 ms that covers each share: a share shows its bucket, but not its time."""
     async for partition in counters.shares():
         key, bucket = key_of(partition)
         layout = layouts.get(key, COLD)
@@ -203,25 +195,25 @@ async def _proven_epochs(log: StoredRows, scheme: IdScheme) -> tuple[dict[str, s
 
 
 class SoleStore(Protocol):
-    """A store that nobody else has open."""
+    """A store that no other process has open. A trace is a row, a token or a running total."""
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Times of rows, tokens and running totals with their partitions: of each, the newest."""
+        """Each partition with the time of its newest row, token and running total."""
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The oldest and the newest trace of a span; None if nothing is in it."""
+        """The times of the oldest and the newest trace in a span; None if it has none."""
 
     def seals(self) -> dict[str, int]:
         """Partitions of counters with the time before which they are sealed or folded."""
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry and open sealed counters from the closed time on, all at once."""
+        """Replace the registry and unseal the `opened` counters, in one transaction."""
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """`held_keys` have traces from past the closed time, the newest before `held_until_ms`.
+    """The result: `held_keys` have traces after the closed time, all before `held_until_ms`.
 
-    `sealed` parts of counters refuse adds until then, since tokens of that time were forgotten.
+    `sealed` parts of counters refuse adds until then, since tokens of that time were dropped.
     """
 
     closed_before_ms: int
@@ -250,10 +242,19 @@ async def reset_closed_time(
     elsewhere: Elsewhere,
     incarnation: str,
 ) -> Reset:
-    """Take the closed time back to the time of the evidence. The store must be clean."""
+    """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
+
+    The store must pass `check`. The closed time may go back because no other process has the store
+    open, and a process that remembers it is refused afterwards: the registry gets a new
+    incarnation. But rows must stay where (key, id) computes them, also those from after the new
+    closed time. So each key with such a trace (a row, a token, a running total) gets a **floor**:
+    an epoch after its newest trace that changes nothing. Epochs are appended in order, so none can
+    start below the floor. Later epochs that placed nothing are dropped, so that a key without
+    traces gets new layouts at once.
+    """
     meta, snapshot = (await registry.meta()).meta, await registry.snapshot()
     scheme, now_ms = scheme_named(meta.id_scheme), evidence.time_ms
-    near = alone.ends(now_ms, now_ms + FAR_AHEAD_MS, scheme)  # by clocks that are a little ahead
+    near = alone.ends(now_ms, now_ms + FAR_AHEAD_MS, scheme)  # from clocks a little ahead
     closed_ms = 1 + (near[1] if near else now_ms)
     newest = _newest_traces(alone.traces(scheme), elsewhere)
     for key in snapshot.layouts:
@@ -286,7 +287,7 @@ async def reset_closed_time(
 
 
 def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
-    """The layout under an earlier closed time; what it placed up to `newest_ms` stays in place."""
+    """The layout for an earlier closed time; rows up to `newest_ms` keep their places."""
     needed_ms = max(newest_ms, closed_ms - 1)
     kept: list[tuple[int, int]] = [e for e in layout.later if e.start_ms <= needed_ms]
     if newest_ms >= closed_ms:
@@ -326,10 +327,10 @@ def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> d
 def _sort_seals(
     alone: SoleStore, snapshot: Snapshot, closed_ms: int, scheme: IdScheme
 ) -> tuple[list[str], dict[str, int]]:
-    """Which parts of counters may be opened again, and which stay sealed until when.
+    """Which parts of counters to unseal, and until when the others stay sealed.
 
-    A seal past the closed time has made a part forget its tokens. Nobody can send one of them again
-    if nothing at all is of the time between: the clock went past that time in one jump.
+    A part that is sealed past the closed time has dropped its tokens up to the seal. If no trace
+    and no epoch is from before the seal, the clock jumped over that time: no such token exists.
     """
     ends = alone.ends(closed_ms, TIME_MS_MAX, scheme)
     starts = [e.start_ms for layout in snapshot.layouts.values() for e in layout.later]

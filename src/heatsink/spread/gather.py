@@ -1,13 +1,13 @@
-"""An ordered page out of many partitions that reads hardly more than it returns.
+"""Merge an ordered page from many partitions, reading hardly more rows than it returns.
 
-A `Gather` says what to ask, takes the answers in, and ends with the page; it does no I/O.
+`Gather` says which queries to send, takes the answers, and ends with the page; it does no I/O.
 
-Rows exist only where their epoch placed them, so asking too many partitions is never wrong, only
-dear. The first round asks the partitions of the epoch at which the page begins, each for its fair
-share of the page and some slack. If the page is not certain by then, the second round refills the
-partitions that ran dry or, if none did, goes on to the next epoch; the third asks whatever is left
-for all that is missing. So a page takes three rounds at most, however many epochs there are (one
-more if the key's layout turns out to have grown meanwhile), and mostly one.
+Rows exist only where their epoch placed them, so querying too many partitions is correct, only
+expensive. The first round queries the partitions of the epoch in which the page begins, each for
+its fair share of the page and some slack. If rows may still be missing, the second round refills
+the partitions that ran dry or, if none did, opens the next epoch. The third queries everything
+that is left. So a page takes mostly one round and at most three, however many epochs there are
+(one more if the key's layout has grown meanwhile).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS_MAX = 3
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The ids of a page: between two ids, both excluded, from the newest or the oldest."""
+    """The ids of a page: between two ids, both excluded, starting at the newest or the oldest."""
 
     above: bytes | None
     below: bytes | None
@@ -39,7 +39,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Gather:
-    """Collects `wanted` rows: one more than the page has, to know whether it is the last."""
+    """Collects `wanted` rows: one more than the page, which shows whether it is the last page."""
 
     def __init__(
         self, key: str, layout: Layout, span: Range, wanted: int, scheme: IdScheme
@@ -61,7 +61,7 @@ class Gather:
         return self._rows[: self._wanted]
 
     def learn(self, layout: Layout) -> None:
-        """Plan by a newer layout; what was fetched stays good."""
+        """Plan by a newer layout; rows that were fetched stay valid."""
         from_ms = None if self._span.above is None else self._scheme.time_ms(self._span.above)
         to_ms = None if self._span.below is None else self._scheme.time_ms(self._span.below)
         epochs = list(layout.overlapping(from_ms, to_ms))
@@ -82,7 +82,7 @@ class Gather:
         self._unopened = [epoch for epoch in self._unopened if not self._is_open(epoch)]
 
     def asks(self) -> dict[str, Ask]:
-        """What to ask of which partition next; nothing once the page is certain."""
+        """The next queries by partition; none once the page is complete."""
         self._rows.sort(key=_raw, reverse=self._span.newest_first)
         dry = self._dry()
         opening = not dry and self._must_open()
@@ -90,7 +90,7 @@ class Gather:
             last = self.rounds >= ROUNDS_MAX - 1
             self._open(self._unopened if last else self._unopened[:1])
             dry = self._dry()
-            if not dry:  # what was opened is known already
+            if not dry:  # all of these partitions are read already
                 return self.asks()
         if not dry:
             return {}
@@ -131,7 +131,7 @@ class Gather:
         return all(time_ms < epoch.start_ms for epoch in self._unopened)
 
     def _certain(self) -> int:
-        """How many rows at the head of the page can no longer be preceded by an unseen one."""
+        """How many rows at the head of the page are final: no unseen row can come before them."""
         behind = [f for p, f in self._frontiers.items() if p not in self._exhausted]
         if None in behind:
             return 0
@@ -161,10 +161,10 @@ class Gather:
 
 @lru_cache(maxsize=4096)
 def fair_share(rows: int, partitions: int) -> int:
-    """How much to ask of each partition so that all of them together most likely hold the rows.
+    """The limit per partition at which all of them together most likely return the rows.
 
-    Ids are spread by a hash, so a partition's part is binomial: the smallest limit at which the
-    chance that any of them runs dry is at most `REFILL_CHANCE`.
+    A hash spreads the ids, so a partition's share is binomial. This is the smallest limit at which
+    the chance that any partition needs a refill is at most `REFILL_CHANCE`.
     """
     if partitions == 1:
         return rows

@@ -1,6 +1,7 @@
 """A log of entries per key: a conversation, a feed, an audit trail.
 
-Clients name the key; which partitions its rows are in is nobody else's business.
+Callers name the key only. The router finds the partitions of its rows, in the current layout and
+in all earlier ones.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 
 
 class Log:
-    """`hs.log`: entries under a key, in the order of their ids."""
+    """`hs.log`: entries under a key, in the order of their ids.
+
+    Every call raises `InvalidInput` for a bad argument and `Overloaded` if its retries went on
+    until the deadline::
+
+        receipt = await hs.log.append("conv_1", b"hello")
+        page = await hs.log.page("conv_1", limit=20)
+    """
 
     def __init__(self, store: LogStore, parts: Parts) -> None:
         self._store = store
@@ -50,15 +58,19 @@ class Log:
 
     @property
     def scheme(self) -> IdScheme:
-        """The deployment's kind of ids."""
+        """The kind of ids that this deployment uses."""
         return self._scheme
 
     async def append(
         self, key: AnyKey, body: bytes, *, id: Any = None, ttl: float | None = None
     ) -> Receipt:
-        """Add an entry. Repeating it with the same id and body is the same append.
+        """Add an entry; a retry with the same id and body writes nothing new.
 
-        An error that comes after it was sent has the `id` to repeat it with.
+        `ttl` is in seconds. An error raised after the entry was sent carries the `id` to retry
+        with. Raises `Conflict` if the id has another body, `Deleted` if its entry was deleted::
+
+            receipt = await hs.log.append("conv_1", b"hello")
+            await hs.log.append("conv_1", b"hello", id=receipt.id)  # the same append
         """
         if type(key) is not str or not (0 < len(key) <= PLAIN_MAX and key.isascii()) or "\0" in key:
             key = check_key(key)
@@ -84,7 +96,7 @@ class Log:
         row = Row(raw, body, start_ms, buckets, expires_ms)
         try:
             try:
-                if is_prompt:  # it will have ended in time
+                if is_prompt:  # the store's own timeout is shorter than the deadline
                     taken_by = await self._store.put(partition, row)
                 else:
                     with self._backoff.cut(deadline_s):
@@ -113,23 +125,27 @@ class Log:
         fresh_for: float | None = None,
         stale_for: float | None = None,
     ) -> Page:
-        """Entries in order of their ids. `after` and `before` are ids or datetimes with a zone.
+        """Entries in the order of their ids, with a `cursor` for the next page.
 
-        With `fresh_for` a page that was read so lately may be returned again: for keys that are
-        read far more often than written. It never misses what this client has appended.
+        `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, a page read
+        in the last `fresh_for` seconds may be returned again, for keys that are read far more often
+        than written; it always has what this client appended. Raises `InvalidCursor`::
+
+            page = await hs.log.page("conv_1", limit=20)
+            older = await hs.log.page("conv_1", limit=20, cursor=page.cursor)
         """
         key = check_key(key)
         self._owner.check()
         load = partial(self._page, key, limit, cursor, order, after, before)
         if fresh_for is None:
             if stale_for is not None:
-                raise InvalidSetting("stale_for needs fresh_for beside it")
+                raise InvalidSetting("stale_for needs fresh_for: pass both, or neither")
             return await load()
         what, bound_s = (limit, cursor, order, after, before), stale_for
         page = await self._pages.get(
             key, what, load, fresh_for, fresh_for if bound_s is None else bound_s
         )
-        return Page(list(page.entries), page.cursor)  # a list of the caller's own
+        return Page(list(page.entries), page.cursor)  # the caller may change its list
 
     async def _page(
         self, key: str, limit: int, cursor: str | None, order: Order, after: Any, before: Any
@@ -164,14 +180,14 @@ class Log:
         return gather.rows
 
     def _passes_horizon(self, span: Range) -> bool:
-        """Whether epochs may overlap this range that the view does not know."""
+        """Whether the range may overlap epochs that the view does not know yet."""
         horizon_ms = self._registry.view.horizon_ms
         return span.below is None or self._scheme.time_ms(span.below) >= horizon_ms
 
     async def _ask_all(
         self, key: str, asks: dict[str, Ask], need_truth: bool, deadline_s: float
     ) -> tuple[list[Answer], Layout | None]:
-        """All partitions at once, and the layout as the store has it along with them."""
+        """Query all partitions at once, and if need be read the store's layout with them."""
         self._tracker.record_read(key, len(asks))
         bare = escape(key)
         if need_truth and bare in asks and asks[bare].newest_first and asks[bare].below is None:
@@ -192,7 +208,7 @@ class Log:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     async def get(self, key: AnyKey, id: Any) -> Entry | None:
-        """One entry by its id; None when there is none."""
+        """One entry by its id; None if there is none."""
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
         deadline_s = self._parts.begin()
@@ -202,7 +218,7 @@ class Log:
         try:
             partition, _ = self._router.place(key, raw, time_ms)
         except PastHorizon:
-            return None  # past the closed time, so nobody can have placed it yet
+            return None  # past the closed time, so no process can have placed it yet
         row = await self._backoff.call(partial(self._store.get, partition, raw), key, deadline_s)
         if row is None:
             await self._parts.believe_nothing(key, deadline_s)
@@ -210,7 +226,10 @@ class Log:
         return entry_of(row, self._scheme)
 
     async def delete(self, key: AnyKey, id: Any) -> bool:
-        """Remove an entry and leave a tombstone, so that no late retry brings it back."""
+        """Delete an entry; True if it was there. A tombstone keeps late retries from restoring it.
+
+        `await hs.log.delete("conv_1", receipt.id)`
+        """
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
         deadline_s = self._parts.begin()
@@ -224,11 +243,10 @@ class Log:
             self._pages.wrote(key)
 
     async def erase(self, key: AnyKey) -> int:
-        """Remove every row the key has in any bucket it ever had, tombstones and counters too.
+        """Remove every row of the key from every bucket it ever had, with tombstones and counters.
 
-        Stop its writers first: an append that lands later, or a retry, writes anew. Returns how
-        many rows this call knows to be its own work: at least so many went. Those that went in an
-        attempt whose answer was lost are gone when the next one looks, and nobody counts them.
+        Stop its writers first: a later append or retry writes again. Returns how many rows were
+        removed, as a lower bound: rows removed by an attempt whose answer was lost are not counted.
         """
         key = check_key(key)
         layout = await self._layout(key, self._parts.begin())
@@ -241,7 +259,7 @@ class Log:
         return erased
 
     def _bound(self, bound: Any, lower: bool) -> bytes | None:
-        """An excluded id: a caller's own, or the one next to the first of a time."""
+        """An excluded bound: the caller's id, or for a time an id just outside the range."""
         if not isinstance(bound, datetime):
             return None if bound is None else self._scheme.raw(bound)
         if bound.tzinfo is None:
@@ -256,7 +274,7 @@ def _predecessor(raw: bytes) -> bytes:
 
 
 def check_body(body: object) -> bytes:
-    """The body as plain bytes, or what is wrong with it."""
+    """The body as plain bytes; raise `InvalidBody` if it is not bytes or too large."""
     if not isinstance(body, bytes):
         raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
     if len(body) > BODY_BYTES_MAX:
@@ -269,10 +287,10 @@ def ttl_ms(ttl: object) -> int:
 
 
 def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
-    """Whether this very append wrote the row that its last attempt met; raise if it cannot be.
+    """Whether an earlier attempt of this append wrote the row; raise if another append did.
 
-    Nobody else has an id that was minted for it: it was an earlier attempt whose answer was lost.
-    Somebody may have read and deleted the row since.
+    No other append has an id that was minted for this one. So a row under it is from an earlier
+    attempt whose answer was lost; it may have been read and deleted since.
     """
     if taken_by.deleted and not is_minted:
         raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")

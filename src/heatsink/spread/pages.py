@@ -1,4 +1,4 @@
-"""What readers of a log get, and the cursor that takes them on."""
+"""What a log returns: receipts, entries, and pages with signed cursors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TAG_BYTES = 8
 
 
 class Identified(msgspec.Struct, frozen=True):
-    """What has an id. The id is decoded when somebody looks at it."""
+    """Something with an id, which is decoded when it is first asked for."""
 
     raw: bytes
     scheme: IdScheme
 
     @property
     def id(self) -> Any:
-        """Of the deployment's kind: a UUID, a ULID as text, a Snowflake as a number."""
+        """A UUID, a ULID as text or a Snowflake as a number: the deployment's kind."""
         return self.scheme.value(self.raw)
 
     @property
@@ -38,10 +38,10 @@ class Identified(msgspec.Struct, frozen=True):
 
 
 class Receipt(Identified, frozen=True):
-    """An acknowledged append. `append(key, body, id=receipt.id)` again is the same append.
+    """An acknowledged append. `append(key, body, id=receipt.id)` is the same append again.
 
-    `is_new` is False if the entry was there already. That never happens without an `id`. With one,
-    an attempt of the same call whose answer was lost may have written it.
+    `is_new` is False if the entry existed already, which only happens with an `id` of the caller.
+    An earlier attempt of the same call, whose answer was lost, may have written it.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Entry(Identified, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Entries in order. `cursor` goes on where they end; None after the last page."""
+    """Entries in order. `cursor` is where the next page starts; None on the last page."""
 
     entries: list[Entry]
     cursor: str | None
@@ -83,7 +83,7 @@ def check_order(order: object) -> bool:
 
 
 class Cursors:
-    """Cursors are the last id, signed for one key and order: they survive any change of layout."""
+    """A cursor is the page's last id, signed for one key and order; it survives layout changes."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""How many buckets each key should have."""
+"""Decide how many buckets each key should have."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ from heatsink.registry.layouts import COLD, Layout
 Culprit = Literal["key", "partition"]
 THROTTLED_SHARE = 0.01
 MOST = 0.5
-FORECAST_GROWTH_MAX = 2.0  # a jump is not the beginning of a line
-SHRINK_TO_MAX = 0.75  # fewer changes are worth more than the last bucket
-BLIND_WINDOWS = 3  # after missing more than these in a row, calm has to be seen anew
+FORECAST_GROWTH_MAX = 2.0  # a sudden jump is not extrapolated
+SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a layout
+BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
 
 
 class BucketRules(msgspec.Struct, frozen=True):
-    """When to grow, when to shrink, and how far."""
+    """When a key gets more or fewer buckets, and how many.
+
+    `BucketRules(bucket_units_s=400)` spreads keys twice as wide. An invalid value raises
+    `InvalidSetting`.
+    """
 
     bucket_units_s: int = 800
-    """Write units that a bucket should carry per second: 80 % of a partition's limit."""
+    """Write units per second that a bucket should carry: 80 % of a partition's limit."""
     buckets_max: int = 64
-    """The most that one key may have: up to 1,024."""
+    """Maximum number of buckets of one key, up to 1,024."""
     forecast_s: float = 3.0
-    """How far ahead of a rising key the layout must be; 0 switches forecasting off.
+    """How far ahead to forecast a rising rate; 0 switches forecasting off.
 
-    A window to see it, the horizon for the new epoch to begin, and a second of room.
+    It covers a window to see the rise, the horizon until a new epoch starts, and a spare second.
     """
     cool_down_s: float = 300.0
-    """How long it must be calm before N comes down."""
+    """How long the load must stay low before a key gets fewer buckets."""
     shrink: bool = True
-    """`False` is a high-water mark: N never comes down."""
+    """`False` never takes buckets away."""
     shrink_fill: float = 0.5
     """How full the fewer buckets may be, as a share of `bucket_units_s`."""
     extra_buckets_max: int = 100_000
-    """Buckets beyond the first, of all keys together."""
+    """Maximum number of buckets beyond the first, of all keys together."""
 
     def __post_init__(self) -> None:
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
@@ -59,10 +63,10 @@ class BucketRules(msgspec.Struct, frozen=True):
 
 
 def suffers_from(heat: KeyHeat, rules: BucketRules, buckets: int = 1) -> Culprit | None:
-    """Whose heat a throttled key meets: its own, or that of others in the same partition.
+    """Why a key is throttled: its own load, or that of other keys in the same partition.
 
-    A key that would not fill half a bucket is not what makes a partition hot, unless the store
-    tells that most of what its partition takes is this key. More buckets would not help others; a
+    A key that fills less than half a bucket does not make a partition hot, unless the store reports
+    that the key is most of its partition's load. More buckets do not help against other keys; a
     store that splits hot partitions does.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
@@ -77,7 +81,7 @@ def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
 
 
 class KeyObservation(msgspec.Struct, frozen=True):
-    """Windows of heat, oldest first, and the layouts and pins in force."""
+    """Heat windows, oldest first, and the current layouts and pins."""
 
     windows: list[WindowHeat]
     layouts: Mapping[str, Layout]
@@ -87,9 +91,9 @@ class KeyObservation(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of a key between windows.
+    """What the policy remembers of a key between windows.
 
-    `refused_s` is the least rate of a bucket at which the store refused the key for its own heat.
+    `refused_s` is the lowest rate per bucket at which the store throttled the key for its own load.
     """
 
     peak: RecentPeak
@@ -100,7 +104,7 @@ class _Memory:
 
 
 class BucketPolicy:
-    """Up at once and ahead of the slope, down after a calm cool-down, pinned where told."""
+    """Adds buckets at once and by forecast, removes them after a cool-down, and obeys pins."""
 
     def __init__(self, rules: BucketRules) -> None:
         self._rules = rules
@@ -125,7 +129,7 @@ class BucketPolicy:
         return [*_pinned(observation), *allowed]
 
     def _notice_blindness(self, window: WindowHeat) -> None:
-        """What was not seen was not calm: reports may have been lost on their way."""
+        """Restart cool-downs after missing windows: a lost report does not mean a low load."""
         if window.complete:
             if window.window - self._last_window > BLIND_WINDOWS:
                 self._memory.clear()
@@ -156,7 +160,7 @@ class BucketPolicy:
         return grown
 
     def _demand(self, key: str, heat: KeyHeat, window: WindowHeat) -> tuple[float, str]:
-        """The rate to build for: a complete window's is remembered and looked ahead from."""
+        """The rate to provide for: the measured one or, after a complete window, the forecast."""
         rate = heat.write_units_s
         why = f"{rate:,.0f} write units/s"
         if not window.complete:
@@ -168,7 +172,7 @@ class BucketPolicy:
         return ahead, why
 
     def _ahead(self, memory: _Memory | None, rate: float, start_s: float) -> float:
-        """A forecast, for keys that fill half a bucket: below that a slope is noise."""
+        """The forecast rate, for keys that fill half a bucket; below that a slope is noise."""
         if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
             return rate
         interval_s = start_s - memory.last_s
@@ -184,18 +188,18 @@ class BucketPolicy:
         memory.last_s, memory.last_units_s = start_s, rate
 
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Throttled for its own heat although this layout was in force all through the window."""
+        """Whether the key was throttled for its own load though the layout held all window."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
         return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
 
     def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout) -> None:
-        """Where a partition takes less than the rules say, fewer buckets would be refused again."""
+        """Note a partition that takes less than the rules assume, so as not to shrink too far."""
         memory = self._memory.get(key)
         if memory is not None and _is_most_of_its_partition(heat, layout.buckets):
             memory.refused_s = min(memory.refused_s, heat.write_units_s / layout.buckets)
 
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
-        """Look through the spread keys, but not every second where calm is counted in minutes."""
+        """Review the spread keys twenty times per cool-down, not in every window."""
         due = window.start_s - self._swept_s >= self._rules.cool_down_s / 20
         if not (self._rules.shrink and window.complete and due):
             return {}
@@ -221,7 +225,7 @@ class BucketPolicy:
         return for_key(key, BUCKETS, buckets, f"{calm}: {fill}")
 
     def _forget(self, start_s: float) -> None:
-        """Keys with one bucket are remembered from one window to the next and no longer."""
+        """Drop keys with one bucket that were not in the latest window."""
         stale = [key for key, memory in self._memory.items() if memory.last_s < start_s]
         for key in stale:
             if key not in self._spread:
@@ -230,7 +234,7 @@ class BucketPolicy:
     def _within_budget(
         self, decisions: list[Decision], layouts: Mapping[str, Layout]
     ) -> list[Decision]:
-        """Growth stops at a budget for the whole deployment: nobody buys unbounded read cost."""
+        """Keep growth within the deployment's budget, which bounds the cost of reads."""
         left = self._rules.extra_buckets_max - sum(layouts[key].buckets - 1 for key in self._spread)
         allowed = []
         for decision in decisions:

@@ -1,9 +1,7 @@
-"""Which id a new row gets and which partition it goes to: from the view, without I/O.
+"""Routing: mint a row's id and compute its partition from the view, without I/O.
 
-Where the view does not reach, `PastHorizon` says so, and whoever awaits has it renewed first. The
-hot path tries `fresh` and awaits `fresh_later` only then.
-
-What logs and counters of one process share: how a call begins, and when nothing is believed.
+If the view does not yet cover an id's time, `PastHorizon` is raised and the asynchronous calls
+renew the view first. So an append tries `fresh` and awaits `fresh_later` only if it must.
 """
 
 from __future__ import annotations
@@ -37,6 +35,8 @@ class PastHorizon(Exception):
 
 
 class Router:
+    """Mints ids and places them, for the logs and counters of one process."""
+
     def __init__(
         self, registry: Registry, scheme: IdScheme, backoff: Backoff, clock: Clock, rng: Random
     ) -> None:
@@ -52,7 +52,7 @@ class Router:
         self._mint_token = minter_of(Uuid7(), rng).mint
 
     def fresh(self, key: str) -> Placed:
-        """A new id below the horizon, and its place. The hot path of every append."""
+        """A new id below the horizon, and its place: the hot path of every append."""
         view = self._view
         now_ms = int(self._now_s() * 1000) + self._time.correction_ms
         if not 0 < view.horizon_ms - now_ms <= self._registry.behind_ms_max:
@@ -67,19 +67,19 @@ class Router:
             epoch = layout.epoch_at(time_ms)
         if epoch.buckets == 1:
             return raw, time_ms, escape(key), epoch
-        state = self._begin_hash()  # as in `place`, without a call
+        state = self._begin_hash()  # as `place` does, inlined for speed
         state.update(raw)
         bucket = int.from_bytes(state.digest(), "big") % epoch.buckets
         return raw, time_ms, name_of(key, bucket), epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
-        """After a renewal, a clock that is still past the horizon runs fast and is clamped."""
+        """As `fresh`, after renewing the view. A clock still past the horizon is fast: clamp it."""
         await self._backoff.call(self._registry.renew_shared, "", deadline_s)
         raw, time_ms = self._mint(self._registry.now_ms(), self._view.horizon_ms)
         return raw, time_ms, *self.place(key, raw, time_ms)
 
     async def token(self, deadline_s: float) -> tuple[bytes, int]:
-        """An id of our own, for adds: of one kind, whatever ids the deployment's logs have."""
+        """A new token for an add: always a UUIDv7, whatever kind of ids the logs use."""
         try:
             now_ms = self._near_horizon(self._registry.now_ms())
         except PastHorizon:
@@ -88,7 +88,7 @@ class Router:
         return self._mint_token(now_ms, self._view.horizon_ms)
 
     def _near_horizon(self, now_ms: int) -> int:
-        """Now, but not far behind the horizon; past it only if it has just been renewed."""
+        """Now, but at most `behind_ms_max` below the horizon; past it only if the view is fresh."""
         horizon_ms = self._view.horizon_ms
         if now_ms >= horizon_ms and not self._registry.is_fresh():
             raise PastHorizon
@@ -107,7 +107,7 @@ class Router:
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
     ) -> tuple[str, Epoch]:
-        """As `place`, when the horizon has passed the id; or refuse it."""
+        """As `place`, after waiting until the horizon has passed the id; or refuse the id."""
         try:
             return self.place(key, raw, time_ms)
         except PastHorizon:
@@ -125,9 +125,9 @@ Load = Callable[[], Awaitable[Page]]
 
 
 class PageCache(Protocol):
-    """Keeps pages for a moment, and never beyond a write to their key.
+    """Keeps pages for a short time, and never beyond a write to their key.
 
-    Until it `is_used`, there is nothing that a write could outdate.
+    While `is_used` is False it is empty, and writes need not call `wrote`.
     """
 
     is_used: bool
@@ -140,7 +140,7 @@ class PageCache(Protocol):
         fresh_for: float,
         stale_for: float,
     ) -> Page:
-        """`page` is all that tells one page of the key from another."""
+        """`page` holds all arguments that tell one page of the key from another."""
 
     def wrote(self, key: str) -> None: ...
 
@@ -157,7 +157,10 @@ class NoPageCache:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`answers_in_s` is by when the store ends an attempt by itself, whatever happens."""
+    """What the logs and counters of one process share.
+
+    `answers_in_s` is the store's own timeout: it ends every attempt within that time.
+    """
 
     registry: Registry
     router: Router
@@ -169,21 +172,21 @@ class Parts:
     owner: Owner = field(default_factory=Owner)
 
     def begin(self) -> float:
-        """Every call begins here: when it has to end, unless the store is not ours any more."""
+        """Check the caller and the registry, and return the deadline of a call that starts now."""
         self.check()
         return self.clock.monotonic_s() + self.backoff.patience_s
 
     def check(self) -> None:
-        """Refuse a caller that is not the owner, and a store that is not ours any more."""
+        """Refuse calls from another process or event loop, and after the registry refused us."""
         self.owner.check()
         if self.registry.refusal:
             self.registry.check()
 
     async def believe_nothing(self, key: str, deadline_s: float) -> None:
-        """Nothing was found, which a wiped store says of every key.
+        """Make sure that a key is empty, and not the whole store because it was wiped.
 
-        A view that is fresh would know. One that was not renewed lately, since the process slept
-        or could not reach the registry, is renewed first: only then does this cost a request.
+        A fresh view would know of a wipe. A view that was not renewed lately, because the process
+        slept or could not reach the registry, is renewed first: only then this costs a request.
         """
         if not self.registry.is_fresh():
             await self.backoff.call(self.registry.renew_shared, key, deadline_s)

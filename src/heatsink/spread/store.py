@@ -1,4 +1,4 @@
-"""What spread logs and counters need from a data store."""
+"""The interfaces that a data store implements for logs and counters, and their rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A range of ids, both ends excluded, from one end of which at most `limit` rows are wanted.
+    """A query: at most `limit` rows from one end of a range of ids, both bounds excluded.
 
-    `layout_of` names a key whose layout shall come along, strongly read: the store of a key's bare
-    partition can bring it for nothing.
+    `layout_of` names a key whose layout the store returns too, strongly read. A query of the key's
+    bare partition can return it at no extra cost.
     """
 
     above: bytes | None
@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Live rows in the order asked for; fewer than the limit only if there are no more."""
+    """Live rows in the requested order; fewer than the limit only if there are no more."""
 
     rows: list[Row]
     layout: Layout | None = None
@@ -49,7 +49,7 @@ class LogStore(Protocol):
     """Rows by partition and id. Reads see every write acknowledged before they began."""
 
     def put(self, partition: str, row: Row) -> Awaitable[Row | None]:
-        """Write the row unless its id is taken, also by a deleted row; return what took it."""
+        """Write the row unless its id exists, even as a tombstone; return the existing row."""
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         """The live row."""
@@ -60,7 +60,7 @@ class LogStore(Protocol):
         """Put the tombstone in the row's place. True if there was a live row."""
 
     async def erase(self, partition: str) -> int:
-        """Remove every trace of a partition's rows and counters. Returns how many rows went."""
+        """Remove all rows, tombstones and counters of a partition; return the number of rows."""
 
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
         """All rows of all partitions, deleted ones too, in any order."""
@@ -69,9 +69,9 @@ class LogStore(Protocol):
 class Total(msgspec.Struct, frozen=True):
     """A counter's share in one partition.
 
-    `writers` sums what processes with their own running totals have; `sealed_ms` is the time before
-    which tokens are refused here; `folded_ms` (on the bare partition) says that partitions used
-    only by epochs that ended before it are empty and sealed.
+    `writers` is the sum of the running totals that processes wrote. Tokens from before `sealed_ms`
+    are refused here. `folded_ms`, on the bare partition, says that the partitions used only by
+    epochs that ended before it are empty and sealed.
     """
 
     value: int = 0
@@ -81,7 +81,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A process's own totals for one counter: both only grow, so the larger is the newer."""
+    """One process's totals of one counter: both only grow, so the larger is the newer."""
 
     raised: int = 0
     lowered: int = 0
@@ -100,8 +100,45 @@ class Running(msgspec.Struct, frozen=True):
         return self.raised - self.lowered
 
 
+class CounterStore(Protocol):
+    """Shares of counters. Every method is one transaction.
+
+    `SHARE_MAX` bounds adds and running totals only. A fold of several shares, or the sum of many
+    writers, may be larger and must stay readable.
+    """
+
+    async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
+        """Add and record the token, or return the amount that the token added before.
+
+        Raises `TokenExpired` if the token's time is sealed, since its record may be gone, and
+        `InvalidSetting` if the add would take the share past its bound.
+        """
+
+    async def raise_to(
+        self, partition: str, writer: bytes, time_ms: int, to: Running
+    ) -> Running | None:
+        """Set a writer's totals if they are smaller; None when done.
+
+        If the writer was folded meanwhile, change nothing and return the totals counted for it.
+        Raises `TokenExpired` if the writer's time is sealed, `InvalidSetting` past the bound.
+        """
+
+    async def totals(self, partitions: Sequence[str]) -> list[Total]:
+        """All shares as of one moment."""
+
+    def shares(self) -> AsyncIterator[str]:
+        """Every partition that holds a share of a counter."""
+
+    async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
+        """Seal the sources before a time, drop older tokens, and move their sums to the target.
+
+        A writer minted before that time is added to its partition's value, and its totals are
+        remembered until the next fold.
+        """
+
+
 def check_share(value: int, amount: int) -> None:
-    """Refuse an add that takes a share past its bound. One that leads back is always taken."""
+    """Refuse an add that takes a share past its bound; one towards zero is always accepted."""
     after = value + amount
     if not (-SHARE_MAX <= after <= SHARE_MAX or abs(after) <= abs(value)):
         raise past_the_bound(amount)
@@ -114,44 +151,6 @@ def check_running(to: Running) -> None:
 
 def past_the_bound(amount: int) -> InvalidSetting:
     return InvalidSetting(
-        f"amount {amount} takes a bucket of this counter past 2**63 - 1, the most that it may hold "
-        "up or down: count in larger units"
+        f"amount {amount} takes a bucket of this counter past its limit of 2**63 - 1, up or down: "
+        "count in larger units"
     )
-
-
-class CounterStore(Protocol):
-    """Shares of counters. Every method is one transaction.
-
-    Adds and running totals have a bound, `SHARE_MAX`. What was taken is readable: a fold may make
-    a larger share of several, and so may the sum of many writers.
-    """
-
-    async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
-        """Add and record the token, or return the amount that the token added before.
-
-        `TokenExpired` if the token's time is sealed: nobody can tell any more. `InvalidSetting` if
-        it would take the share past its bound.
-        """
-
-    async def raise_to(
-        self, partition: str, writer: bytes, time_ms: int, to: Running
-    ) -> Running | None:
-        """Set a process's totals if they are smaller. None when done.
-
-        If this writer was folded away meanwhile: the totals that were counted for it, and nothing
-        is changed. `TokenExpired` if the writer's time is sealed, `InvalidSetting` if a total is
-        past the bound.
-        """
-
-    async def totals(self, partitions: Sequence[str]) -> list[Total]:
-        """All shares as of one moment."""
-
-    def shares(self) -> AsyncIterator[str]:
-        """Every partition that holds something for a counter."""
-
-    async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
-        """Seal the sources before a time, forget older tokens, move what they hold to the target.
-
-        A writer minted before that time is folded into its partition's value, and what was counted
-        for it is remembered until the next fold.
-        """

@@ -1,1 +1,1 @@
-"""How many workers each partition should have: what is seen, and the policies that decide."""
+"""How many workers each partition should have: the measured load, and the scaling policies."""

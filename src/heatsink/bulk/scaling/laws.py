@@ -1,12 +1,8 @@
-"""Our law: as many workers as the work needs, and no more than add throughput.
+"""Scaling laws: how many workers a partition needs for its load.
 
-Where more workers no longer add throughput.
-
-Every step up is looked at before the next: by Little's law, throughput is what is in flight over
-the service time, so a downstream that is full shows as service times that grow with the workers.
-Service times vary, so a step that seems to bring nothing gets a long look on both sides of it.
-
-The three laws of the post that this queue comes from: all go by runnable depth per worker.
+`LittlesLaw` is the default: as many workers as the work needs, and no more than add throughput.
+`Exponential`, `Congestion` and `TimeDecay` go by the runnable depth per worker alone. They are the
+three experiments of the article that this queue is modelled on, kept for comparison.
 """
 
 from __future__ import annotations
@@ -20,129 +16,20 @@ from heatsink.primitives.damping import RecentPeak
 from .load import Load, Target, WorkerRules
 
 STEP = 1.2
-GAIN_MIN = 0.7  # of what a step would bring if every worker were as good as the ones before
+GAIN_MIN = 0.7  # share of the throughput that a step adds if every new worker counts in full
 LOOK_ITEMS, LOOK_S = 100, 10.0
 LONG_LOOK_ITEMS, LONG_LOOK_S = 1_000, 20.0
-FIRST_PROBE_S = 30.0  # then twice as long each time that the knee is found at the same place
-
-
-class Point(msgspec.Struct, frozen=True):
-    workers: int
-    per_s: float
-
-
-class Look:
-    """What so many workers get done, once a change has worked itself out."""
-
-    def __init__(self, load: Load) -> None:
-        self.workers = load.workers
-        self._from_s = load.time_s + load.service_s
-        self._first: Load | None = None
-        self._busy: list[int] = []
-
-    def at(self, load: Load, is_long: bool) -> Point | None:
-        """The result, when enough was seen."""
-        if load.time_s < self._from_s:
-            return None
-        if self._first is None:
-            self._first = load
-            return None
-        self._busy.append(min(load.in_flight, load.workers))
-        items, used_s = load.settled - self._first.settled, load.used_s - self._first.used_s
-        enough, longest_s = (LONG_LOOK_ITEMS, LONG_LOOK_S) if is_long else (LOOK_ITEMS, LOOK_S)
-        is_over = load.time_s - self._from_s >= longest_s + 2 * load.service_s
-        if used_s <= 0 or (items < enough and not is_over):
-            return None
-        return Point(self.workers, sum(self._busy) / len(self._busy) * items / used_s)
-
-
-class Knee:
-    def __init__(self, probe_again_s: float) -> None:
-        self._wait_s_max = probe_again_s
-        self._wait_s = 0.0
-        self._place = 0
-        self._proven = 0
-        self._found_s: float | None = None
-        self.rest()
-
-    def rest(self) -> None:
-        """There are workers enough: nothing can be learned."""
-        self._look: Look | None = None
-        self._before: Point | None = None
-        self._above: Point | None = None
-        self._is_doubtful = False
-
-    def allow(self, load: Load, wanted: int) -> tuple[int, str]:
-        """How many of the wanted workers pay, as far as is known, and how that is known."""
-        if self._found_s is None and load.workers >= self._proven:
-            return self._climb(load, wanted)
-        if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
-            self._step_back()
-        self.rest()
-        known = f"{self._proven} were of use"
-        if self._found_s is not None:
-            known = f"more than {self._proven} added no throughput"
-        return min(load.workers * 2, self._proven, wanted), known
-
-    def _step_back(self) -> None:
-        """The knee may have moved either way: one step back, and up again with open eyes."""
-        self.rest()
-        self._found_s = None
-        self._proven = max(int(self._proven / STEP), 1)
-
-    def _climb(self, load: Load, wanted: int) -> tuple[int, str]:
-        if self._look is None or self._look.workers != load.workers:
-            self._look = Look(load)
-        here = self._look.at(load, self._is_doubtful)
-        if here is None:
-            return min(load.workers, wanted), "looking whether the last step paid"
-        if self._above is not None:
-            return self._judge(here, self._above, load, wanted)
-        if self._before is None or _gain(self._before, here) >= GAIN_MIN:
-            return self._step_up(here, wanted)
-        if self._is_doubtful:
-            self._above, self._look = here, None
-            return min(self._before.workers, wanted), f"looking whether {here.workers} do more"
-        self._is_doubtful = True
-        return min(load.workers, wanted), "looking longer whether the last step paid"
-
-    def _step_up(self, here: Point, wanted: int) -> tuple[int, str]:
-        self.rest()
-        self._proven, self._before = here.workers, here
-        return min(
-            ceil(here.workers * STEP), wanted
-        ), f"{here.workers} get {here.per_s:,.0f}/s done"
-
-    def _judge(self, below: Point, above: Point, load: Load, wanted: int) -> tuple[int, str]:
-        if _gain(below, above) >= GAIN_MIN:
-            return self._step_up(above, wanted)
-        self.rest()
-        self._proven, self._found_s = _knee(below, above), load.time_s
-        is_known = self._place / STEP <= self._proven <= self._place * STEP
-        self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
-        self._place = self._proven
-        return min(wanted, self._proven), f"{above.workers} got no more done"
-
-
-def _gain(below: Point, above: Point) -> float:
-    more = above.workers / below.workers - 1
-    return (above.per_s / below.per_s - 1) / more if below.per_s and more > 0 else 1.0
-
-
-def _knee(below: Point, above: Point) -> int:
-    full = int(below.workers * above.per_s / below.per_s)
-    return min(max(full, below.workers), above.workers)
-
-
+FIRST_PROBE_S = 30.0  # doubles each time the knee is found at the same place
 ARRIVAL_WEIGHT = 0.3
 WORTH_SHRINKING = 0.9
+CALM = 0.1  # share of `depth` below which there are too many workers
 
 
 class LittlesLaw:
-    """W = (arrival + backlog / drain time) × service time, and a square-root margin.
+    """Workers = (arrival rate + backlog / drain time) × service time, plus a square-root margin.
 
-    Only what could run now counts as backlog. Workers beyond a lane's rate × service time would
-    only wait for its grants, so limited lanes count for that at most.
+    Only runnable items count as backlog. Workers beyond a lane's rate × service time would only
+    wait for its starts, so a limited lane counts for at most that.
     """
 
     def __init__(self, rules: WorkerRules) -> None:
@@ -165,7 +52,7 @@ class LittlesLaw:
         return self._fewer(load)
 
     def _needed(self, load: Load) -> int:
-        """What arrives counts only as fast as it is done: the rest of it is in the backlog."""
+        """Workers needed. Arrivals count at most at the rate they finish: the rest is backlog."""
         arrival_per_s = min(load.arrival_per_s, load.done_per_s)
         self._arrival_per_s += ARRIVAL_WEIGHT * (arrival_per_s - self._arrival_per_s)
         busy = self._arrival_per_s * load.service_s + load.work_s / self._rules.drain_s
@@ -192,11 +79,124 @@ class LittlesLaw:
         return Target(peak, f"at most {peak} needed for {self._rules.hold_s:g} s")
 
 
-CALM = 0.1  # of the depth to grow at: from here on down there are too many workers
+class Knee:
+    """Finds the point where more workers no longer add throughput.
+
+    Every step up is measured before the next. By Little's law, throughput is the number of items in
+    flight divided by the service time. So a downstream service at its limit shows as service times
+    that grow with the workers. Service times vary, so a step that seems to bring nothing is
+    measured longer, on both sides of it.
+    """
+
+    def __init__(self, probe_again_s: float) -> None:
+        self._wait_s_max = probe_again_s
+        self._wait_s = 0.0
+        self._place = 0
+        self._proven = 0
+        self._found_s: float | None = None
+        self.rest()
+
+    def rest(self) -> None:
+        """Stop measuring: with enough workers there is nothing to learn."""
+        self._look: Look | None = None
+        self._before: Point | None = None
+        self._above: Point | None = None
+        self._is_doubtful = False
+
+    def allow(self, load: Load, wanted: int) -> tuple[int, str]:
+        """How many of the wanted workers to allow, and the reason."""
+        if self._found_s is None and load.workers >= self._proven:
+            return self._climb(load, wanted)
+        if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
+            self._step_back()
+        self.rest()
+        known = f"up to {self._proven} added throughput"
+        if self._found_s is not None:
+            known = f"more than {self._proven} added no throughput"
+        return min(load.workers * 2, self._proven, wanted), known
+
+    def _step_back(self) -> None:
+        """The knee may have moved: go one step back, and measure again on the way up."""
+        self.rest()
+        self._found_s = None
+        self._proven = max(int(self._proven / STEP), 1)
+
+    def _climb(self, load: Load, wanted: int) -> tuple[int, str]:
+        if self._look is None or self._look.workers != load.workers:
+            self._look = Look(load)
+        here = self._look.at(load, self._is_doubtful)
+        if here is None:
+            return min(load.workers, wanted), "measuring whether the last step added throughput"
+        if self._above is not None:
+            return self._judge(here, self._above, load, wanted)
+        if self._before is None or _gain(self._before, here) >= GAIN_MIN:
+            return self._step_up(here, wanted)
+        if self._is_doubtful:
+            self._above, self._look = here, None
+            return min(self._before.workers, wanted), f"comparing with {here.workers} workers"
+        self._is_doubtful = True
+        return min(load.workers, wanted), "measuring longer whether the last step added throughput"
+
+    def _step_up(self, here: Point, wanted: int) -> tuple[int, str]:
+        self.rest()
+        self._proven, self._before = here.workers, here
+        return min(
+            ceil(here.workers * STEP), wanted
+        ), f"{here.workers} get {here.per_s:,.0f}/s done"
+
+    def _judge(self, below: Point, above: Point, load: Load, wanted: int) -> tuple[int, str]:
+        if _gain(below, above) >= GAIN_MIN:
+            return self._step_up(above, wanted)
+        self.rest()
+        self._proven, self._found_s = _knee(below, above), load.time_s
+        is_known = self._place / STEP <= self._proven <= self._place * STEP
+        self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
+        self._place = self._proven
+        return min(wanted, self._proven), f"{above.workers} added no throughput"
+
+
+class Look:
+    """Measures the throughput of a number of workers, once a change has taken effect."""
+
+    def __init__(self, load: Load) -> None:
+        self.workers = load.workers
+        self._from_s = load.time_s + load.service_s
+        self._first: Load | None = None
+        self._busy: list[int] = []
+
+    def at(self, load: Load, is_long: bool) -> Point | None:
+        """The throughput, once enough items were seen; until then None."""
+        if load.time_s < self._from_s:
+            return None
+        if self._first is None:
+            self._first = load
+            return None
+        self._busy.append(min(load.in_flight, load.workers))
+        items, used_s = load.settled - self._first.settled, load.used_s - self._first.used_s
+        enough, longest_s = (LONG_LOOK_ITEMS, LONG_LOOK_S) if is_long else (LOOK_ITEMS, LOOK_S)
+        is_over = load.time_s - self._from_s >= longest_s + 2 * load.service_s
+        if used_s <= 0 or (items < enough and not is_over):
+            return None
+        return Point(self.workers, sum(self._busy) / len(self._busy) * items / used_s)
+
+
+class Point(msgspec.Struct, frozen=True):
+    workers: int
+    per_s: float
+
+
+def _gain(below: Point, above: Point) -> float:
+    more = above.workers / below.workers - 1
+    return (above.per_s / below.per_s - 1) / more if below.per_s and more > 0 else 1.0
+
+
+def _knee(below: Point, above: Point) -> int:
+    full = int(below.workers * above.per_s / below.per_s)
+    return min(max(full, below.workers), above.workers)
 
 
 class Exponential:
-    """Experiment 0: double when it is deep, halve when it is not. It swings."""
+    """Experiment 0: double above the depth, halve below a tenth of it. It oscillates."""
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
@@ -211,7 +211,7 @@ class Exponential:
 
 
 class Congestion:
-    """Experiment 1, after TCP: double up to a threshold, then add; halve, and remember where."""
+    """Experiment 1, like TCP: double up to a threshold, then add; halve and lower the threshold."""
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
@@ -231,7 +231,7 @@ class Congestion:
 
 
 class TimeDecay:
-    """Experiment 2, the seed's choice: double when it stays deep; shrink only with time."""
+    """Experiment 2, which the article chose: double when depth persists; shrink only with time."""
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules

@@ -1,6 +1,6 @@
-"""What a scaling policy sees of a partition: a reading, and what two of them say together.
+"""The input of scaling policies: a partition's load from two readings, and the rules.
 
-The knobs of the scaling policies, and what a law for one partition is.
+A scaling law maps the load of one partition to its number of workers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,60 @@ import msgspec
 from heatsink.bulk.store import PartitionLoad
 from heatsink.primitives.checks import check_number, check_whole
 
+WORKERS_MAX = 10_000
+
+
+class WorkerRules(msgspec.Struct, frozen=True):
+    """How many workers there may be, and the parameters of the scaling laws."""
+
+    base: int = 8
+    """Workers of an idle partition."""
+    workers_max: int = 256
+    """Maximum number of workers of one partition."""
+    fleet_max: int = WORKERS_MAX
+    """Maximum number of workers of all partitions together."""
+    depth: float = 10.0
+    """`exponential`, `congestion` and `time_decay` grow above this many runnable items per
+    worker."""
+    cycles: int = 3
+    """`time_decay` grows after this many turns above `depth` in a row."""
+    growth_max: float = 8.0
+    """`time_decay` grows up to this multiple of `base`."""
+    decay_after_s: float = 600.0
+    """`time_decay` starts to shrink this long after it last grew."""
+    decay_s: float = 60.0
+    """`time_decay` then halves the workers at this interval."""
+    drain_s: float = 30.0
+    """`littles_law` has enough workers to drain the runnable items in this time."""
+    margin: float = 1.0
+    """`littles_law` adds this many times the square root of the workers needed."""
+    hold_s: float = 60.0
+    """`littles_law` shrinks after it needed fewer workers for this long."""
+    probe_again_s: float = 120.0
+    """`littles_law` tests a knee again after 30 s, then at intervals that double up to this."""
+
+    def __post_init__(self) -> None:
+        check_whole("base", self.base, 1, WORKERS_MAX)
+        check_whole("workers_max", self.workers_max, self.base, WORKERS_MAX)
+        check_whole("fleet_max", self.fleet_max, 1, 1_000_000)
+        check_number("depth", self.depth, 0.01, 10**9)
+        check_whole("cycles", self.cycles, 1, 1_000)
+        check_number("growth_max", self.growth_max, 1, WORKERS_MAX)
+        check_number("decay_after_s", self.decay_after_s, 0, 10**6)
+        check_number("decay_s", self.decay_s, 0.1, 10**6)
+        check_number("drain_s", self.drain_s, 0.1, 10**6)
+        check_number("margin", self.margin, 0, 10)
+        check_number("hold_s", self.hold_s, 0, 10**6)
+        check_number("probe_again_s", self.probe_again_s, 1, 10**6)
+
+    def bounded(self, workers: float) -> int:
+        return int(min(max(workers, self.base), self.workers_max))
+
 
 class PartitionReading(msgspec.Struct, frozen=True):
-    """A partition at one moment. `limited_per_s` is what its rate-limited lanes are granted.
+    """A partition at one moment; `limited_per_s` is the rate limit of its limited lanes.
 
-    None if that is not known: then limited items count for no more than they use already.
+    If that is None, it is unknown: limited items then count for no more than they use already.
     """
 
     load: PartitionLoad
@@ -31,9 +80,9 @@ class WorkerObservation(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A partition over the time since it was last read.
+    """A partition's load since its last reading.
 
-    `settled` items have taken `used_s` in all. `service_s` is 0 until it is known.
+    The `settled` items took `used_s` in total. `service_s`, the time per item, is 0 until known.
     """
 
     time_s: float
@@ -55,12 +104,12 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def work_s(self) -> float:
-        """Seconds of work that wait for nothing but a worker."""
+        """Seconds of work that wait only for a worker."""
         return self.runnable * self.service_s
 
 
 class LoadMeter:
-    """Turns one partition's readings into loads."""
+    """Computes loads from one partition's readings."""
 
     def __init__(self) -> None:
         self._time_s: float | None = None
@@ -93,61 +142,12 @@ class LoadMeter:
         )
 
 
-WORKERS_MAX = 10_000
-
-
-class WorkerRules(msgspec.Struct, frozen=True):
-    """How many workers there may be, and the numbers of the laws that choose."""
-
-    base: int = 8
-    """Workers of a partition when there is nothing to do."""
-    workers_max: int = 256
-    """Workers of any one partition."""
-    fleet_max: int = WORKERS_MAX
-    """Workers of all partitions together."""
-    depth: float = 10.0
-    """The seed's policies grow where more runnable items than this wait per worker."""
-    cycles: int = 3
-    """`time_decay` grows after so many turns in a row."""
-    growth_max: float = 8.0
-    """`time_decay` grows up to so many times the base."""
-    decay_after_s: float = 600.0
-    """`time_decay` begins to shrink so long after it last grew."""
-    decay_s: float = 60.0
-    """`time_decay` shrinks by half every so often."""
-    drain_s: float = 30.0
-    """Little's law drains what is runnable within this time."""
-    margin: float = 1.0
-    """Little's law has so many square roots to spare."""
-    hold_s: float = 60.0
-    """Little's law shrinks after so long with less to do."""
-    probe_again_s: float = 120.0
-    """Little's law doubts a knee that it has found so long after it, then less often."""
-
-    def __post_init__(self) -> None:
-        check_whole("base", self.base, 1, WORKERS_MAX)
-        check_whole("workers_max", self.workers_max, self.base, WORKERS_MAX)
-        check_whole("fleet_max", self.fleet_max, 1, 1_000_000)
-        check_number("depth", self.depth, 0.01, 10**9)
-        check_whole("cycles", self.cycles, 1, 1_000)
-        check_number("growth_max", self.growth_max, 1, WORKERS_MAX)
-        check_number("decay_after_s", self.decay_after_s, 0, 10**6)
-        check_number("decay_s", self.decay_s, 0.1, 10**6)
-        check_number("drain_s", self.drain_s, 0.1, 10**6)
-        check_number("margin", self.margin, 0, 10)
-        check_number("hold_s", self.hold_s, 0, 10**6)
-        check_number("probe_again_s", self.probe_again_s, 1, 10**6)
-
-    def bounded(self, workers: float) -> int:
-        return int(min(max(workers, self.base), self.workers_max))
-
-
 class Target(msgspec.Struct, frozen=True):
     workers: int
     reason: str
 
 
 class Law(Protocol):
-    """Steers one partition. None: as it is."""
+    """A scaling law for one partition; `target` returns None to leave it as it is."""
 
     def target(self, load: Load) -> Target | None: ...

@@ -1,7 +1,4 @@
-"""How many workers each partition should have.
-
-Sharing a cap: everybody gets what it asks for, or its share by weight, whichever is less.
-"""
+"""The scaling policy: one law per partition, and a cap on the workers of all of them."""
 
 from __future__ import annotations
 
@@ -15,50 +12,8 @@ from heatsink.registry.decisions import Decision
 from .laws import Congestion, Exponential, LittlesLaw, TimeDecay
 from .load import Law, Load, LoadMeter, Target, WorkerObservation, WorkerRules
 
-
-def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int) -> dict[int, int]:
-    """Whole shares of at most `cap` in all; what some do not need goes to the others.
-
-    Everybody gets at least one, even beyond the cap: a partition without a worker stands still.
-    """
-    if sum(wanted.values()) <= cap:
-        return dict(wanted)
-    given = {name: min(want, 1) for name, want in wanted.items()}
-    left = cap - sum(given.values())
-    open_names = sorted(name for name in wanted if wanted[name] > given[name])
-    while left > 0 and open_names:
-        total = sum(_weight(weights, name) for name in open_names)
-        per_weight = left / total
-        for name in open_names:
-            more = int(per_weight * _weight(weights, name))
-            more = min(more, wanted[name] - given[name], left)
-            given[name] += more
-            left -= more
-        still = [name for name in open_names if wanted[name] > given[name]]
-        if still == open_names:
-            return _with_rest(given, wanted, weights, left)
-        open_names = still
-    return given
-
-
-def _with_rest(
-    given: dict[int, int], wanted: Mapping[int, int], weights: Mapping[int, float], left: int
-) -> dict[int, int]:
-    """What no share was large enough for goes one by one to who is furthest behind."""
-    for _ in range(left):
-        behind = [name for name in given if given[name] < wanted[name]]
-        if not behind:
-            break
-        given[min(behind, key=lambda name: (given[name] / _weight(weights, name), name))] += 1
-    return given
-
-
-def _weight(weights: Mapping[int, float], name: int) -> float:
-    return max(weights.get(name, 0.0), 1e-9)
-
-
 WORKERS = "workers"
-PATIENCE = 3  # turns that a decision gets to take effect before what is there counts
+PATIENCE = 3  # turns that a decision gets to take effect
 LAWS: dict[str, Callable[[WorkerRules], Law]] = {
     "littles_law": LittlesLaw,
     "time_decay": TimeDecay,
@@ -75,7 +30,7 @@ class _Partition:
     waited: int = 0
 
     def next_target(self, load: Load) -> Target:
-        """Nothing is concluded from workers that have not come or gone yet."""
+        """The law's target, once the last one has taken effect or `PATIENCE` has run out."""
         settled = Target(load.workers if self.target is None else self.target, "as before")
         if load.workers != settled.workers and self.waited < PATIENCE:
             self.waited += 1
@@ -85,7 +40,7 @@ class _Partition:
 
 
 class WorkerPolicy:
-    """One law per partition, and one cap for all."""
+    """One law per partition, and one cap for all partitions."""
 
     def __init__(self, law: Callable[[WorkerRules], Law], rules: WorkerRules) -> None:
         self._law = law
@@ -110,7 +65,7 @@ class WorkerPolicy:
         wanted = {number: target.workers for number, target in targets.items()}
         work = {number: load.work_s for number, load in loads.items()}
         given = water_fill(wanted, work, self._rules.fleet_max)
-        shared = f"of {self._rules.fleet_max} for all"
+        shared = f"of {self._rules.fleet_max} for all partitions"
         return {
             number: target
             if given[number] == target.workers
@@ -136,3 +91,44 @@ class WorkerPolicy:
 POLICIES: dict[str, Callable[[WorkerRules], WorkerPolicy]] = {
     name: partial(WorkerPolicy, law) for name, law in LAWS.items()
 }
+
+
+def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int) -> dict[int, int]:
+    """Share `cap` by weight; a partition gets at most what it wants, others get the rest.
+
+    Every partition gets at least one, even beyond the cap: without a worker it would stand still.
+    """
+    if sum(wanted.values()) <= cap:
+        return dict(wanted)
+    given = {name: min(want, 1) for name, want in wanted.items()}
+    left = cap - sum(given.values())
+    open_names = sorted(name for name in wanted if wanted[name] > given[name])
+    while left > 0 and open_names:
+        total = sum(_weight(weights, name) for name in open_names)
+        per_weight = left / total
+        for name in open_names:
+            more = int(per_weight * _weight(weights, name))
+            more = min(more, wanted[name] - given[name], left)
+            given[name] += more
+            left -= more
+        still = [name for name in open_names if wanted[name] > given[name]]
+        if still == open_names:
+            return _with_rest(given, wanted, weights, left)
+        open_names = still
+    return given
+
+
+def _with_rest(
+    given: dict[int, int], wanted: Mapping[int, int], weights: Mapping[int, float], left: int
+) -> dict[int, int]:
+    """Give the remainder one by one to the partition that is furthest behind its share."""
+    for _ in range(left):
+        behind = [name for name in given if given[name] < wanted[name]]
+        if not behind:
+            break
+        given[min(behind, key=lambda name: (given[name] / _weight(weights, name), name))] += 1
+    return given
+
+
+def _weight(weights: Mapping[int, float], name: int) -> float:
+    return max(weights.get(name, 0.0), 1e-9)

@@ -1,1 +1,1 @@
-"""The side that runs items: consumers that own partitions, and workers that run handlers."""
+"""Running items: consumers own queue partitions, and their workers run handlers."""

@@ -1,16 +1,9 @@
-"""The process that owns queue partitions and runs their items.
+"""The consumer: a worker process's part in the queue, which owns partitions and runs their items.
 
-Any number may run. Each is a member for as long as it renews that; members share the partitions
-evenly and hand over what others are short of. Who owns a partition decides who claims from it:
-that items run safely rests on their leases alone.
-
-How members share partitions: evenly, each with its own order, so that they rarely collide.
-
-What a partition's owner does beside running items.
-
-It reports ends, clears what submissions left behind, and looks for what servers have lost.
-
-The action that every worker has: tell a URL how a batch ended.
+Any number of consumers may run. Each stays a member as long as it renews its membership. Members
+share the partitions evenly, and each starts at a place of its own, so that they rarely compete for
+one. Ownership only decides which consumer claims from a partition. That items run safely depends
+on their leases alone.
 """
 
 from __future__ import annotations
@@ -49,155 +42,8 @@ from heatsink.registry.decisions import Targets
 
 from .pump import Pump, Terms, WorkMeter
 
-
-def quota(name: str, members: Sequence[str], partitions: int) -> int:
-    """How many partitions a member may own; all quotas together are all partitions."""
-    if name not in members:
-        return 0
-    each, rest = divmod(partitions, len(members))
-    return each + (sorted(members).index(name) < rest)
-
-
-def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -> list[int]:
-    """Everyone begins at a place of its own and then takes what others left."""
-    if name not in members:
-        return list(partitions)
-    start = sorted(members).index(name) * len(partitions) // len(members)
-    return [*partitions[start:], *partitions[:start]]
-
-
 logger = logging.getLogger("heatsink")
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
-PAGE = 100  # batches, or parts of a partition, that are looked at in one round
-
-
-class Housekeeping:
-    """An end is forgotten by its partition only after the batch's home and callback have it.
-
-    `lost_items` are those that batches have lost and nobody has submitted again, by the last look
-    at all of them.
-    """
-
-    def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock) -> None:
-        self._stores = stores
-        self._bulk = bulk
-        self._clock = clock
-        self._place = 0
-        self._lost_so_far = 0
-        self._after: dict[int, str] = {}
-        self.lost_items = 0
-
-    async def tidy(self, partition: int) -> None:
-        chores = await self._stores.queue.chores(partition, [])
-        if chores.ends:
-            recorded = await self._bulk.reconciler.record_ends(partition, chores.ends)
-            if recorded:
-                await self._stores.queue.chores(partition, recorded)
-        for part, batch, stamp in chores.stale:
-            await self._clear(partition, part, batch, stamp)
-
-    async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
-        """A submission stopped half way: its batch's record says whether it was accepted.
-
-        It says so for good: what is dropped on one server must not be accepted on another that has
-        lost its newest writes.
-        """
-        await give_up(self._stores.batches, id, LEFT_BEHIND, self._clock)
-        (batch,) = await self._stores.barrier.batches([id])
-        steer = self._stores.queue.steer
-        if batch is not None and batch.is_sealed and part in {place.id for place in batch.parts}:
-            verb = VERBS.get(batch.state, "release")
-            await steer(partition, part, verb, batch.lap, batch.version, batch)
-        elif batch is None or batch.state != "open":
-            await steer(partition, part, "drop", 0, stamp)
-
-    # -- looking for losses ----------------------------------------------------------------
-
-    async def look_at_parts(self, partition: int) -> None:
-        """The records of parts that run must be there, some parts at a time."""
-        after = self._after.get(partition, "")
-        parts = await self._stores.losses.live_parts(partition, after, PAGE)
-        self._after[partition] = parts[-1].id if len(parts) == PAGE else ""
-        for part in parts:
-            await self._bulk.reconciler.adopt(partition, part)
-
-    async def look_at_batches(self) -> None:
-        """The parts of batches that run must be there, some batches at a time."""
-        batches = await self._stores.batches.browse(self._place, PAGE)
-        if not batches:
-            self.lost_items, self._lost_so_far, self._place = self._lost_so_far, 0, 0
-            return
-        self._place += PAGE
-        plan = await self._bulk.plan()
-        looked = await asyncio.gather(*(self._look(batch, plan) for batch in batches))
-        self._lost_so_far += sum(looked)
-
-    async def _look(self, batch: Batch, plan: QueuePlan) -> int:
-        """How many items it has lost."""
-        if not batch.is_sealed or (batch.is_final and batch.state != "lost"):
-            return 0
-        try:
-            batch = await self._bulk.reconciler.inspect(batch)
-            if not batch.is_final:
-                await self._declare_again(batch)
-                await self._drain_all([part.partition for part in batch.parts], plan)
-        except HeatsinkError as error:
-            logger.info("batch %r could not be looked at: %s", batch.id, error)
-        return batch.lost if batch.state != "cancelled" else 0
-
-    async def _declare_again(self, batch: Batch) -> None:
-        """A rate limit whose server has lost it."""
-        limits, lane = self._stores.limits, lane_of(batch)
-        if batch.rate is not None and await limits.rate_of(lane) is None:
-            await limits.declare(lane, batch.rate)
-
-    async def _drain_all(self, partitions: Sequence[int], plan: QueuePlan) -> None:
-        """A change of the number of partitions that was lost: there are parts beyond it."""
-        most = max(partitions, default=-1) + 1
-        if most > plan.high_water:
-            await self._stores.fleet.change(QueuePlan(plan.partitions, most, plan.version + 1))
-
-
-TIMEOUT_S = 10.0
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """An allowed address must not lead to one that is not."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def webhook_action(allowed: Sequence[str]) -> Action:
-    return Action(WEBHOOK, _handler(allowed), max_attempts=10, is_async=False)
-
-
-def _handler(allowed: Sequence[str]) -> Callable[[dict[str, Any], Any], None]:
-    prefixes = check_prefixes("webhooks", allowed)
-
-    def call(item: dict[str, Any], context: Any) -> None:
-        url = allowed_url(item["url"], prefixes)
-        if url is None:
-            refused = shown(shown_url(str(item["url"])))
-            raise Fail(f"the webhook {refused} is not allowed: Actions(webhooks=[…]) of the worker")
-        outcome = {name: value for name, value in item.items() if name != "url"}
-        _post(url, msgspec.json.encode(outcome), context.idempotency_key)
-
-    return call
-
-
-def _post(url: str, body: bytes, key: str) -> None:
-    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-    request = Request(url, body, headers, method="POST")  # noqa: S310 (the prefix was checked)
-    try:
-        with build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S):
-            return
-    except HTTPError as refusal:
-        raise Retry(reason=f"the webhook answered {refusal.code}") from None
-    except (OSError, HTTPException) as error:
-        raise Retry(reason=f"the webhook did not answer ({error})") from None
-
-
 WORKERS = "workers"
 TIDY_S = 0.25
 LOSSES_S = 2.0
@@ -205,22 +51,24 @@ TARGETS_S = 1.0
 BELL_S = 1.0
 FAREWELL_S = 2.0
 WORKERS_MAX = 10_000
-LEGACY_PREFIX = "unpartitioned/"  # these share their own queue among themselves
+PAGE = 100  # batches, or parts of a partition, that one round inspects
+TIMEOUT_S = 10.0
+LEGACY_PREFIX = "unpartitioned/"  # of consumers that share the unpartitioned queue
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
-    """What `hs.worker(actions, …)` may be told."""
+    """The settings of `hs.worker(actions, …)`, such as `workers=16`."""
 
     workers: int = 8
-    """In each partition, until a coordinator decides otherwise."""
+    """Workers in each partition, until a coordinator decides otherwise."""
     workers_max: int = 256
-    """The most of them in one partition."""
+    """Maximum number of workers in one partition."""
     lease_s: float = 10.0
-    """How long a silent worker keeps its items."""
+    """Lease of claimed items: other workers get them if it is not renewed for so long."""
     member_s: float = 5.0
-    """How long a silent process keeps its partitions."""
+    """Lease of partitions: other processes get them if it is not renewed for so long."""
     grace_s: float = 8.0
-    """What runs may take so long to finish when the process is told to end."""
+    """How long running items may take to finish after `stop`."""
     partitioned: bool = True
     """As in `BulkSettings`."""
 
@@ -234,7 +82,13 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer:
-    """A process's part in running items: owns queue partitions, and workers in each of them."""
+    """Runs items of the queue: owns partitions, and has workers in each of them.
+
+    Any number of processes may run one::
+
+        worker = hs.worker(actions, workers=16)
+        await worker.run()  # until worker.stop()
+    """
 
     def __init__(
         self,
@@ -265,21 +119,24 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int]:
-        """Those that this process owns now."""
+        """The partitions that this process owns now."""
         return sorted(self._pumps)
 
     @property
     def lost_items(self) -> int:
-        """Items that batches have lost, if this process is the one that looks."""
+        """Items that batches have lost, if this process checks the batches; otherwise 0."""
         return self._housekeeping.lost_items
 
     @property
     def workers(self) -> dict[int, int]:
-        """How many run in each of its partitions now."""
+        """The number of workers in each of its partitions now."""
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
 
     async def run(self) -> None:
-        """Until `stop` is called; then hands everything over and returns."""
+        """Run items until `stop` is called, then hand the partitions over and return.
+
+        Raises `Closed` if the client is closed meanwhile.
+        """
         self._bulk.owner.check()
         rounds = (
             (self._balance, self._settings.member_s / 4),
@@ -302,7 +159,7 @@ class Consumer:
             raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
-        """Let `run` finish what is under way, give back the rest, and return."""
+        """Let `run` finish the running items, give back the others, and return."""
         self._stopped.set()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -313,7 +170,7 @@ class Consumer:
                 logger.info("%s: %s", self.name, error)
                 await self._clock.sleep(TIDY_S)
             except Exception:
-                logger.exception("%s: a round failed and is made again", self.name)
+                logger.exception("%s: a background task failed and is retried", self.name)
                 await self._clock.sleep(TARGETS_S)
             await self._clock.sleep(pause_s)
         if not self._stopped.is_set():
@@ -331,7 +188,7 @@ class Consumer:
         most = quota(self.name, members, len(partitions))
         mine = [partition for partition in self.partitions if partition in partitions]
         for partition in sorted({*self.partitions} - {*mine[:most]}):
-            await self._hand_off(partition)  # also those that a lost plan had, and this one has not
+            await self._hand_off(partition)  # also those that are not in the plan any more
         for partition in wanted_first(self.name, members, partitions):
             if len(self._pumps) >= most:
                 break
@@ -348,7 +205,7 @@ class Consumer:
         return list(range((await self._bulk.plan()).high_water))
 
     async def _own(self, partition: int, ttl_ms: int) -> bool | None:
-        """None if there was no answer: partitions may be on several servers, and one be away."""
+        """Take or renew ownership; None if the partition's server does not answer."""
         workers = self._target(partition)
         try:
             return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
@@ -388,7 +245,7 @@ class Consumer:
                 del self._tasks[pump]
                 pump.pool.resize(0)
                 if not task.cancelled() and (error := task.exception()):
-                    logger.error("a pump failed", exc_info=error)
+                    logger.error("the pump of a partition failed", exc_info=error)
                     self._pumps = {
                         p: other for p, other in self._pumps.items() if other is not pump
                     }
@@ -396,11 +253,11 @@ class Consumer:
     # -- the other rounds ------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        for partition in self.partitions:  # one that is away must not keep the others waiting
+        for partition in self.partitions:  # one that fails must not hold up the others
             await self._quietly(self._housekeeping.tidy(partition))
 
     async def _look_for_losses(self) -> None:
-        """The owner of the first partition looks at the batches, everybody at its own parts."""
+        """Check the parts here; the owner of the first partition checks the batches too."""
         if self.partitions and self.partitions[0] <= 0:
             await self._quietly(self._housekeeping.look_at_batches())
         for partition in self.partitions:
@@ -426,13 +283,13 @@ class Consumer:
     # -- ending ----------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        """Finish or give back what runs, then let others have the partitions at once."""
+        """Finish or give back running items, then give up the partitions at once."""
         pumps = list(self._tasks)
         grace_s = 0.0 if self._is_cut_off else self._settings.grace_s
         await asyncio.gather(*(pump.stop(grace_s) for pump in pumps), return_exceptions=True)
         tasks = list(self._tasks.values())
         if tasks:
-            await asyncio.wait(tasks, timeout=FAREWELL_S)  # the last outcomes are told
+            await asyncio.wait(tasks, timeout=FAREWELL_S)  # to send the last outcomes
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -447,3 +304,146 @@ class Consumer:
             await call
         except HeatsinkError as error:
             logger.info("%s: %s", self.name, error)
+
+
+def quota(name: str, members: Sequence[str], partitions: int) -> int:
+    """How many partitions a member may own; all quotas add up to all partitions."""
+    if name not in members:
+        return 0
+    each, rest = divmod(partitions, len(members))
+    return each + (sorted(members).index(name) < rest)
+
+
+def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -> list[int]:
+    """The order in which a member tries partitions: each member starts at a place of its own."""
+    if name not in members:
+        return list(partitions)
+    start = sorted(members).index(name) * len(partitions) // len(members)
+    return [*partitions[start:], *partitions[:start]]
+
+
+class Housekeeping:
+    """What a partition's owner does besides running items.
+
+    It reports ends of parts, clears what aborted submissions left, and looks for what servers have
+    lost. A partition forgets an end only after the batch's record has it and the callback is
+    submitted. `lost_items` counts the items that were lost and not submitted again, by the last
+    pass over all batches.
+    """
+
+    def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock) -> None:
+        self._stores = stores
+        self._bulk = bulk
+        self._clock = clock
+        self._place = 0
+        self._lost_so_far = 0
+        self._after: dict[int, str] = {}
+        self.lost_items = 0
+
+    async def tidy(self, partition: int) -> None:
+        chores = await self._stores.queue.chores(partition, [])
+        if chores.ends:
+            recorded = await self._bulk.reconciler.record_ends(partition, chores.ends)
+            if recorded:
+                await self._stores.queue.chores(partition, recorded)
+        for part, batch, stamp in chores.stale:
+            await self._clear(partition, part, batch, stamp)
+
+    async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
+        """Release or drop a part whose submission stopped half way, as the batch's record says.
+
+        The record is aborted durably first, so that a batch with a dropped part can never be
+        accepted, even if a server loses its newest writes.
+        """
+        await give_up(self._stores.batches, id, LEFT_BEHIND, self._clock)
+        (batch,) = await self._stores.barrier.batches([id])
+        steer = self._stores.queue.steer
+        if batch is not None and batch.is_sealed and part in {place.id for place in batch.parts}:
+            verb = VERBS.get(batch.state, "release")
+            await steer(partition, part, verb, batch.lap, batch.version, batch)
+        elif batch is None or batch.state != "open":
+            await steer(partition, part, "drop", 0, stamp)
+
+    # -- looking for losses ----------------------------------------------------------------
+
+    async def look_at_parts(self, partition: int) -> None:
+        """Check that running parts have their records, one page of parts per call."""
+        after = self._after.get(partition, "")
+        parts = await self._stores.losses.live_parts(partition, after, PAGE)
+        self._after[partition] = parts[-1].id if len(parts) == PAGE else ""
+        for part in parts:
+            await self._bulk.reconciler.adopt(partition, part)
+
+    async def look_at_batches(self) -> None:
+        """Check that running batches have their parts, one page of batches per call."""
+        batches = await self._stores.batches.browse(self._place, PAGE)
+        if not batches:
+            self.lost_items, self._lost_so_far, self._place = self._lost_so_far, 0, 0
+            return
+        self._place += PAGE
+        plan = await self._bulk.plan()
+        looked = await asyncio.gather(*(self._look(batch, plan) for batch in batches))
+        self._lost_so_far += sum(looked)
+
+    async def _look(self, batch: Batch, plan: QueuePlan) -> int:
+        """Repair a batch; return how many items it has lost."""
+        if not batch.is_sealed or (batch.is_final and batch.state != "lost"):
+            return 0
+        try:
+            batch = await self._bulk.reconciler.inspect(batch)
+            if not batch.is_final:
+                await self._declare_again(batch)
+                await self._drain_all([part.partition for part in batch.parts], plan)
+        except HeatsinkError as error:
+            logger.info("checking batch %r for losses failed: %s", batch.id, error)
+        return batch.lost if batch.state != "cancelled" else 0
+
+    async def _declare_again(self, batch: Batch) -> None:
+        """Restore a rate limit that its server has lost."""
+        limits, lane = self._stores.limits, lane_of(batch)
+        if batch.rate is not None and await limits.rate_of(lane) is None:
+            await limits.declare(lane, batch.rate)
+
+    async def _drain_all(self, partitions: Sequence[int], plan: QueuePlan) -> None:
+        """Raise the high-water mark if parts lie beyond it: the server lost a repartitioning."""
+        most = max(partitions, default=-1) + 1
+        if most > plan.high_water:
+            await self._stores.fleet.change(QueuePlan(plan.partitions, most, plan.version + 1))
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects: an allowed URL must not lead to another one."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def webhook_action(allowed: Sequence[str]) -> Action:
+    """The action that every worker has: post a batch's outcome to a URL."""
+    return Action(WEBHOOK, _handler(allowed), max_attempts=10, is_async=False)
+
+
+def _handler(allowed: Sequence[str]) -> Callable[[dict[str, Any], Any], None]:
+    prefixes = check_prefixes("webhooks", allowed)
+
+    def call(item: dict[str, Any], context: Any) -> None:
+        url = allowed_url(item["url"], prefixes)
+        if url is None:
+            refused = shown(shown_url(str(item["url"])))
+            raise Fail(f"the webhook {refused} is not in the worker's Actions(webhooks=[…])")
+        outcome = {name: value for name, value in item.items() if name != "url"}
+        _post(url, msgspec.json.encode(outcome), context.idempotency_key)
+
+    return call
+
+
+def _post(url: str, body: bytes, key: str) -> None:
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    request = Request(url, body, headers, method="POST")  # noqa: S310 (the prefix was checked)
+    try:
+        with build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S):
+            return
+    except HTTPError as refusal:
+        raise Retry(reason=f"the webhook answered {refusal.code}") from None
+    except (OSError, HTTPException) as error:
+        raise Retry(reason=f"the webhook did not answer ({error})") from None

@@ -1,9 +1,9 @@
-"""Rate-limited lanes of one partition: starts are booked at the limit's home, items are held ready.
+"""The rate-limited lanes of one partition: book starts at the limit's home, hold items ready.
 
-Both are fetched a moment ahead, for all lanes at once, so that a fast lane costs no call for each
-of its starts. An item begins when a start is due and a worker free; a start that could not be used
-within `LATE_MS` of its time is forfeited and its item waits for the next, so a rate holds whatever
-happens here.
+Both are fetched a little ahead, for all lanes at once, so that a fast lane does not cost a call per
+start. An item begins when a start is due and a worker is free. A start that is not used within
+`LATE_MS` of its time is forfeited, and its item waits for the next one. So the rate holds, whatever
+happens in this process.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .ledger import Held, Place
 logger = logging.getLogger("heatsink")
 AHEAD_MS = int(BOOKED_MS_MAX)
 LATE_S = LATE_MS / 1000
-LEAD_S = 0.05  # so long before it is needed the next item is claimed, the next start booked
-READY_S = 0.1  # whoever claims takes what starts so soon
+LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked
+READY_S = 0.1  # a claim takes the items that start within this time
 RETRY_S = 0.25
-ASK_AGAIN_S = (0.01, 2.0)  # the rate may be raised meanwhile
-DRIFT = 1e-4  # of two clocks, at most
+ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate may be raised
+DRIFT = 1e-4  # maximum drift between two clocks
 ANSWERS = 16
 NEVER = float("inf")
 
 
 class HomeClock:
-    """Where the time of the limit's home is on the clock here: between question and answer.
+    """Estimates the clock of the limit's home: its reading lies between question and answer.
 
-    What many answers have in common says it better than one. A start in `window` is on time there,
-    whatever its booking took: were each answer taken for the moment it came, starts booked before
-    a slow one and after it would come closer to each other than the rate allows. If none of
-    several answers was quick, the road is long for all of them, and the quickest has to do.
+    The intersection of many answers is more exact than one. A start in `window` is on time at the
+    home, however long its booking took. If each answer were taken for the moment it arrived, starts
+    booked before and after a slow answer would come closer together than the rate allows. If none
+    of several answers was quick, latency is high, and the estimate has to do.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class HomeClock:
         return self._is_exact or self._answers >= ANSWERS
 
     def window(self, home_s: float) -> tuple[float, float]:
-        """From when until when to start what was booked for a time."""
+        """The earliest and latest local time for a start that was booked for `home_s`."""
         latest_s = home_s + (self._low_s if self._is_exact else self._high_s) + LATE_S
         return home_s + self._high_s, latest_s
 
@@ -82,7 +82,7 @@ class Start(NamedTuple):
 
 @dataclass
 class Lane:
-    """`waiting` items are in the store, `items` are here; each will need one of the starts.
+    """A lane: `waiting` items are in the store, `items` are here, and each needs a start.
 
     The last booking took `took_s`; the largest grant so far held `grant` starts.
     """
@@ -101,21 +101,21 @@ class Lane:
 
     @property
     def start_s(self) -> float:
-        """When its next item may begin."""
+        """When its next item may start."""
         return self.starts[0].from_s if self.starts and self.items else NEVER
 
     def after(self, now_s: float) -> float:
-        """When its first start is that is not due yet."""
+        """The time of its first start that is not due yet."""
         return next((start.from_s for start in self.starts if start.from_s > now_s), NEVER)
 
     def booked(self, until_s: float) -> int:
-        """Starts until then."""
+        """The number of starts until then."""
         due = takewhile(lambda start: start.from_s <= until_s, self.starts)
         return sum(start.size for start in due)
 
     @property
     def claim_s(self) -> float:
-        """When to claim the first item that a start will lack."""
+        """When to claim an item for the first start that has none."""
         if not self.waiting:
             return NEVER
         spare = len(self.items)
@@ -126,7 +126,7 @@ class Lane:
         return NEVER
 
     def lacks(self, until_s: float) -> int:
-        """Items to claim for the starts until then."""
+        """How many items to claim for the starts until then."""
         return min(max(self.booked(until_s) - len(self.items), 0), self.waiting)
 
     @property
@@ -135,17 +135,17 @@ class Lane:
 
     @property
     def book_s(self) -> float:
-        """When to book more starts: before there are none left."""
+        """When to book more starts: before the last one is used."""
         if self.unbooked <= 0:
             return NEVER
         return max(self.retry_s, self.starts[-1].from_s - LEAD_S if self.starts else 0.0)
 
     def lasts(self, now_s: float) -> bool:
-        """Whether there are starts until more are booked, if that takes as long as last time."""
+        """Whether the starts last until more are booked, if booking takes as long as before."""
         return bool(self.starts) and self.starts[-1].from_s > now_s + self.took_s
 
     def take(self, now_s: float, most: int) -> list[Place]:
-        """Items that begin now."""
+        """Take up to `most` items that start now."""
         taken: list[Place] = []
         while self.start_s <= now_s and len(taken) < most:
             start = self.starts.popleft()
@@ -157,6 +157,8 @@ class Lane:
 
 
 class Lanes:
+    """All rate-limited lanes of one partition."""
+
     def __init__(self, limits: LimitStore, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
@@ -166,7 +168,7 @@ class Lanes:
     # -- starts ----------------------------------------------------------------------------
 
     def learn(self, depths: Iterable[LaneDepth]) -> None:
-        """How many items wait in the store, of all lanes that have some."""
+        """Take in how many items of each lane wait in the store."""
         known = {depth.lane: depth.waiting for depth in depths}
         self._lanes = {
             name: self._lanes.get(name) or Lane()
@@ -176,11 +178,11 @@ class Lanes:
             lane.waiting = known.get(name, 0)
 
     async def book(self, room: int, run: int) -> None:
-        """Reserve starts for the lanes that will soon have none.
+        """Book starts for the lanes that will soon have none.
 
-        No more at once than workers have room for: what a partition books beyond that is forfeited,
-        and others, who could have used it, go without. And at most `run` in a row, so that
-        partitions take turns: unless the answer takes so long that there would be gaps.
+        Never more at once than the workers have room for: starts beyond that would be forfeited,
+        and other partitions could have used them. And at most `run` in a row, so that partitions
+        take turns, unless booking is so slow that workers would go idle.
         """
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())
@@ -194,7 +196,7 @@ class Lanes:
 
     @property
     def book_s(self) -> float:
-        """When that is to be done again."""
+        """When to call `book` again."""
         return min((lane.book_s for lane in self._lanes.values()), default=NEVER)
 
     async def _reserve(self, name: str, lane: Lane, most: int) -> None:
@@ -202,7 +204,7 @@ class Lanes:
         try:
             grants = await self._booked(name, min(lane.unbooked, most), lane.clock)
         except HeatsinkError as error:
-            logger.info("no starts could be booked for a lane: %s", error)
+            logger.info("booking starts of a rate-limited lane failed: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S
             return
         lane.grant = max(lane.grant, grants.size)
@@ -216,7 +218,7 @@ class Lanes:
         self.idle_until_s = 0.0
 
     async def _booked(self, name: str, starts: int, clock: HomeClock) -> Grants:
-        """Nothing is booked until the home's clock is known."""
+        """Learn the home's clock first, then book."""
         while True:
             wanted = starts if clock.is_known else 0
             asked_s = self._clock.monotonic_s()
@@ -229,7 +231,7 @@ class Lanes:
 
     @property
     def claim_s(self) -> float:
-        """When to claim."""
+        """When to claim next."""
         self._forfeit()
         return min((lane.claim_s for lane in self._lanes.values()), default=NEVER)
 
@@ -240,7 +242,7 @@ class Lanes:
         return now_s
 
     def lacking(self, room: int) -> dict[str, int]:
-        """What to claim, if it is time to: at most `room` items, for the soonest starts first."""
+        """What to claim now, by lane: at most `room` items, for the earliest starts first."""
         now_s = self._forfeit()
         due = sorted((lane.claim_s, name) for name, lane in self._lanes.items())
         if not due or due[0][0] > now_s:
@@ -262,10 +264,10 @@ class Lanes:
     def held(self) -> int:
         return sum(len(lane.items) for lane in self._lanes.values())
 
-    # -- beginning -------------------------------------------------------------------------
+    # -- starting --------------------------------------------------------------------------
 
     def take(self, together: Callable[[str], int]) -> list[Place]:
-        """What a free worker is to run at this moment: items of one lane, or none."""
+        """The items that a free worker runs now: of one lane, or none."""
         if self._clock.monotonic_s() < self.idle_until_s:
             return []
         now_s = self._forfeit()
@@ -276,14 +278,14 @@ class Lanes:
         return lane.take(now_s, together(lane.items[0][0].slice.action))
 
     def due(self) -> tuple[int, float]:
-        """How many items may begin now, and when the next may."""
+        """How many items may start now, and when the next one may."""
         now_s = self._forfeit()
         ready = [lane for lane in self._lanes.values() if lane.items]
         count = sum(min(lane.booked(now_s), len(lane.items)) for lane in ready)
         return count, min((lane.after(now_s) for lane in ready), default=NEVER)
 
     def clear(self) -> list[Place]:
-        """All that is here and has not begun."""
+        """Remove and return all items that have not started."""
         places = [place for lane in self._lanes.values() for place in lane.items]
         self._lanes.clear()
         return places

@@ -1,4 +1,4 @@
-"""The slices this process holds, and what became of their items since the store was last told."""
+"""The slices that this process holds, and the outcomes that it has not yet sent to the store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Held:
         self._marks = bytearray(RUNNING * claimed.count, "ascii")
 
     def unpack(self) -> None:
-        """Items of a chunk that cannot be read fail: they must not hold up the others."""
+        """Decode the items; those of an unreadable chunk fail, so that the others can go on."""
         claimed = self.slice
         try:
             first, items = unpacked(claimed.body)
@@ -47,7 +47,7 @@ class Held:
             self.mark(offset, _FAILED, 0.0, Setback(offset, UNREADABLE))
 
     def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
-        """False if the item had its mark already: what comes late is not counted twice."""
+        """Set an item's outcome; False if it has one already, so that none counts twice."""
         if self._marks[offset] != _RUNNING:
             return False
         self._marks[offset] = mark
@@ -58,7 +58,7 @@ class Held:
         return True
 
     def mend(self) -> None:
-        """What cannot be stored as it is must not keep the rest from being told."""
+        """Replace setbacks that cannot be encoded, so that the others can be sent."""
         self.setbacks = [_sound(setback) for setback in self.setbacks]
 
     def outcome(self) -> Outcome:
@@ -79,7 +79,7 @@ def _sound(setback: Setback) -> Setback:
 
 
 class Ledger:
-    """`take` slices in, `settle` their items one by one, tell the store now and then."""
+    """All held slices: `take` adds them, `take_news` returns the outcomes to send."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
@@ -97,7 +97,7 @@ class Ledger:
         return bool(self._changed)
 
     def take(self, slices: Iterable[Slice]) -> list[Held]:
-        """Those with items to run."""
+        """Add claimed slices; return those with items to run."""
         taken = [Held(claimed) for claimed in slices]
         for held in taken:
             held.unpack()
@@ -110,7 +110,7 @@ class Ledger:
         self._changed[held.slice.attempt] = held
 
     def give_back(self, held: Held, offset: int) -> None:
-        """Not started: somebody else may have it, at once."""
+        """Mark an item as not started, so that another worker may run it at once."""
         if held.mark(offset, _BACK, 0.0):
             self.changed(held)
 
@@ -122,7 +122,7 @@ class Ledger:
         return news
 
     def put_back(self, news: Iterable[tuple[Held, Outcome]]) -> None:
-        """The store did not answer: it will be told again, and takes every mark once."""
+        """Keep outcomes that the store did not acknowledge; it counts every mark once."""
         for held, outcome in news:
             held.used_s += outcome.used_us / 1e6
             self._changed.setdefault(held.slice.attempt, held)
@@ -134,7 +134,7 @@ class Ledger:
                 self._held.pop(held.slice.attempt, None)
 
     def lose(self, attempts: Iterable[str]) -> int:
-        """Others have these now. Returns how many we still believed to be ours."""
+        """Drop slices whose lease was lost; return how many of them still had open items."""
         lost = [self._held.pop(attempt, None) for attempt in attempts]
         for held in lost:
             if held is not None:

@@ -1,12 +1,4 @@
-"""Workers: asyncio tasks that run items. Their number may change at any time.
-
-What an error of a handler means for its item.
-
-Threads for handlers that block: as many as there are workers, and none that can hold us up.
-
-The event loop's own threads are few, and a handler that never returns would keep one for ever, and
-the process from ending. These grow with the calls at a time, are used again, and are daemons.
-"""
+"""The worker pool of a partition: asyncio tasks that run handlers, resizable at any time."""
 
 from __future__ import annotations
 
@@ -34,186 +26,17 @@ from .ledger import Held, Ledger, Place
 REASON_MAX = 500
 UNKNOWN_S = (1.0, 5.0)
 DELAY_S_MAX = 30 * 86_400.0
-
-
-class TimedOut(Exception):
-    """The handler did not return in time."""
-
-
-class UnknownAction(Exception):
-    """The worker that got the item has no such action; another may yet come that has."""
-
-    def __init__(self, why: str, may_come: bool) -> None:
-        super().__init__(why)
-        self.may_come = may_come
-
-
-class BadDelay(Exception):
-    """A handler asked for a delay that is none."""
-
-
-def verdict(
-    action: Action, offset: int, attempt: int, error: BaseException, rng: Random
-) -> tuple[str, Setback]:
-    """The item's mark and why. `attempt` counts from 1."""
-    after_s = None
-    try:
-        after_s = _asked_s(error)
-    except BadDelay as bad:
-        error = bad
-    reason = _reason(error)
-    if isinstance(error, RateLimited):
-        return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
-    if isinstance(error, UnknownAction) and error.may_come:
-        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
-    if isinstance(error, Fail) or attempt >= action.max_attempts:
-        return FAILED, Setback(offset, reason)
-    if after_s is None:
-        after_s = backoff_s(action, attempt, rng)
-    return RETRY, Setback(offset, reason, _ms(after_s))
-
-
-def _asked_s(error: BaseException) -> float | None:
-    if not isinstance(error, Retry | RateLimited):
-        return None
-    asked = error.after_s if isinstance(error, Retry) else error.retry_after_s
-    if asked is None:
-        return None
-    try:
-        delay_s = float("nan") if isinstance(asked, str | bytes) else float(asked)
-    except (TypeError, ValueError, OverflowError):
-        delay_s = float("nan")
-    if isnan(delay_s):
-        wrong = f"{type(error).__name__} wants seconds, not {shown(asked)}"
-        raise BadDelay(wrong) from None
-    return delay_s
-
-
-def backoff_s(action: Action, attempt: int, rng: Random) -> float:
-    """Twice as long each time, and anything from half of that to all of it."""
-    longest_s = min(action.backoff_s * 2.0 ** (attempt - 1), action.backoff_max_s)
-    return longest_s * rng.uniform(0.5, 1.0)
-
-
-def _reason(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a foreign error may have a broken __str__
-        text = ""
-    if not isinstance(error, Fail | Retry | RateLimited | TimedOut | BadDelay):
-        name = type(error).__name__
-        text = f"{name}: {text}" if text else name
-    return text[:REASON_MAX].encode(errors="replace").decode()  # half a character has no code
-
-
-def _ms(seconds: float) -> int:
-    return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)
-
-
-class ThreadCall(NamedTuple):
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    context: contextvars.Context
-    loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Any]
-
-
-Inbox = SimpleQueue[ThreadCall]
-_idle: list[Inbox] = []
-
-
-async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-    _free_inbox().put(ThreadCall(function, arguments, contextvars.copy_context(), loop, answer))
-    return await answer
-
-
-def _free_inbox() -> Inbox:
-    try:
-        return _idle.pop()
-    except IndexError:
-        inbox: Inbox = SimpleQueue()
-        Thread(target=_serve, args=(inbox,), name="heatsink-handler", daemon=True).start()
-        return inbox
-
-
-def _serve(inbox: Inbox) -> None:
-    while True:
-        call = inbox.get()
-        result, error = None, None
-        try:
-            result = call.context.run(call.function, *call.arguments)
-        except BaseException as raised:  # whatever it is belongs to the caller
-            error = raised
-        _idle.append(inbox)
-        try:
-            call.loop.call_soon_threadsafe(_deliver, call.answer, result, error)
-        except RuntimeError:
-            continue  # the loop ended before the handler
-
-
-def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if answer.done():
-        return
-    if isinstance(error, StopIteration):  # which a future cannot carry
-        error = BadEnd(f"a handler raised {error!r}")
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
-
-
-class BadEnd(Exception):
-    """A handler raised what may not leave a function."""
-
-
 logger = logging.getLogger("heatsink")
 _DONE = ord(DONE)
-YIELD_S = 0.002  # handlers that never wait must still let others in
-DEPLOY_S = 600.0  # how long workers of another release may be the only ones with an action
-ABANDON_S = 5.0  # a handler that ignores its cancellation gets so long
-
-
-class Job:
-    """Items that run in one go."""
-
-    __slots__ = ("places",)
-
-    def __init__(self, places: list[Place]) -> None:
-        self.places = places
-
-    @property
-    def count(self) -> int:
-        return len(self.places)
-
-    @property
-    def batches(self) -> str:
-        """Their ids, for a log line."""
-        return ", ".join(sorted({repr(held.slice.batch) for held, _ in self.places}))
-
-    def may_take(self, held: Held) -> bool:
-        """Items of one action and tenant may run together, wherever they came from."""
-        mine, other = self.places[0][0].slice, held.slice
-        return (mine.action, mine.tenant) == (other.action, other.tenant)
-
-
-class Worker:
-    __slots__ = ("abandoned", "action", "job", "started_s", "task", "timed_out")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.job: Job | None = None
-        self.action: Action | None = None
-        self.started_s = 0.0
-        self.timed_out = False
-        self.abandoned = False
+YIELD_S = 0.002  # how long handlers that never await may keep the event loop
+DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of another release
+ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 
 class WorkerPool:
-    """Runs what is due in `lanes`, then jobs in the order they come, `size` at a time.
+    """Runs items that are due in `lanes`, then jobs in order, `size` at a time.
 
-    `on_change` is called as they end.
+    It calls `on_change` when jobs end, and `on_refused` when a handler raises `RateLimited`.
     """
 
     def __init__(
@@ -248,7 +71,7 @@ class WorkerPool:
 
     @property
     def backlog(self) -> int:
-        """Items that were claimed and have not begun."""
+        """Items that were claimed and have not started."""
         return self._waiting_items
 
     @property
@@ -256,7 +79,7 @@ class WorkerPool:
         return max(self.size - self.busy, 0)
 
     def resize(self, size: int) -> None:
-        """Grow at once; shrink as workers finish what they run."""
+        """Grow at once; shrink as workers finish their items."""
         self.size = size
         while len(self._workers) < size:
             worker = Worker()
@@ -278,12 +101,12 @@ class WorkerPool:
         self.wake(len(jobs))
 
     def together(self, action: str) -> int:
-        """How many items its handler takes at once."""
+        """How many items the action's handler takes per call."""
         known = self._actions.get(action)
         return known.together if known else 1
 
     def wake(self, count: int) -> None:
-        """Have so many idle workers look for something to run."""
+        """Wake up to `count` idle workers."""
         while count > 0 and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -333,21 +156,21 @@ class WorkerPool:
         worker.action = action = self._actions.get(name) or self._unknown(name, job)
         try:
             results = await self._call(action, job)
-        except BaseException as error:  # whatever a handler raises is the item's, not ours
+        except BaseException as error:  # every error of a handler is an outcome of its items
             results = [self._meant(worker, action, error)] * job.count
         self._release(worker)
         if await self._recovers(worker) and self.is_ending:
-            self._give_back(job)  # everything here is being cancelled, which is no item's fault
+            self._give_back(job)  # the process is ending, so the attempt does not count
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
     def _unknown(self, name: str, job: Job) -> Action:
-        """In a rolling deployment whoever comes next may have it: until then the items wait."""
+        """An action that makes its items wait: in a rolling deployment, a later worker has it."""
         now_s = self._clock.monotonic_s()
         known = ", ".join(sorted(self._actions)) or "none"
         why = f"no action {name!r} in this worker: it has {known}"
         if name not in self._missing:
             logger.warning(
-                "batch %s: %s; its items wait for a worker that has it", job.batches, why
+                "batch %s: %s; its items wait for a worker with that action", job.batches, why
             )
         may_come = now_s - self._missing.setdefault(name, now_s) < DEPLOY_S
 
@@ -367,7 +190,7 @@ class WorkerPool:
         return error
 
     async def _recovers(self, worker: Worker) -> bool:
-        """The next job starts afresh. Whether a cancellation came that was none of ours."""
+        """Clear cancellations before the next job; True if one came from outside the pool."""
         assert worker.task is not None
         if not worker.task.cancelling():
             return False
@@ -376,7 +199,7 @@ class WorkerPool:
         while worker.task.cancelling():
             worker.task.uncancel()
         with suppress(asyncio.CancelledError):
-            await self._clock.sleep(0)  # what was asked and has not come yet comes here
+            await self._clock.sleep(0)  # a cancellation that is still pending is raised here
         return not is_ours
 
     async def _call(self, action: Action, job: Job) -> list[BaseException | None]:
@@ -416,12 +239,12 @@ class WorkerPool:
                 self._on_refused(held, setback.delay_ms / 1000)
         self._on_change()
 
-    # -- minding ---------------------------------------------------------------------------
+    # -- timeouts --------------------------------------------------------------------------
 
     def check_times(self) -> None:
-        """Cancel handlers that take too long; replace workers whose handler does not even heed."""
+        """Cancel handlers that time out; replace workers whose handler ignores that."""
         if len(self._workers) < self.size:
-            self.resize(self.size)  # some ended that should not have
+            self.resize(self.size)  # replace workers that ended unexpectedly
         now_s = self._clock.monotonic_s()
         for worker in list(self._workers):
             job, action = worker.job, worker.action
@@ -436,14 +259,14 @@ class WorkerPool:
 
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
         logger.error(
-            "batch %s: a handler of %r ignores its cancellation: left behind",
+            "batch %s: a handler of %r ignores its cancellation after a timeout: abandoned",
             job.batches,
             action.name,
         )
         worker.abandoned = True
         self._workers.pop(worker, None)
         self._release(worker)
-        error = TimedOut(f"the handler never returned after timeout_s={action.timeout_s:g}")
+        error = TimedOut(f"the handler did not return after timeout_s={action.timeout_s:g}")
         used_s = self._clock.monotonic_s() - worker.started_s
         self._settle(job, action, [error] * job.count, used_s)
         self.resize(self.size)
@@ -454,7 +277,7 @@ class WorkerPool:
     # -- ending ----------------------------------------------------------------------------
 
     def give_back_waiting(self) -> None:
-        """What has not begun goes back to the queue."""
+        """Return the items that have not started to the queue."""
         for job in self._jobs:
             self._give_back(job)
         self._jobs.clear()
@@ -464,7 +287,7 @@ class WorkerPool:
         self._on_change()
 
     async def stop(self, grace_s: float) -> None:
-        """Let what runs finish, for `grace_s`; what does not is given back."""
+        """Let running items finish for up to `grace_s`; give back the rest."""
         self.is_ending = True
         self.give_back_waiting()
         workers = list(self._workers)
@@ -490,30 +313,206 @@ class WorkerPool:
             self._ledger.give_back(held, offset)
 
 
+class Worker:
+    __slots__ = ("abandoned", "action", "job", "started_s", "task", "timed_out")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.job: Job | None = None
+        self.action: Action | None = None
+        self.started_s = 0.0
+        self.timed_out = False
+        self.abandoned = False
+
+
+class Job:
+    """Items that run in one call of the handler."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = places
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    @property
+    def batches(self) -> str:
+        """Their ids, for a log line."""
+        return ", ".join(sorted({repr(held.slice.batch) for held, _ in self.places}))
+
+    def may_take(self, held: Held) -> bool:
+        """Whether a slice's items may join: items of one action and tenant run together."""
+        mine, other = self.places[0][0].slice, held.slice
+        return (mine.action, mine.tenant) == (other.action, other.tenant)
+
+
 async def call_handler(action: Action, items: Any, contexts: Any) -> Any:
-    """On the event loop, or in a thread if it is a plain function."""
+    """Call a handler on the event loop, or in a thread if it is a plain function."""
     if action.is_async:
         answer = await action.handler(items, contexts)
     else:
         answer = await in_thread(action.handler, items, contexts)
-        if isawaitable(answer):  # of a decorator, say, around an `async def`
+        if isawaitable(answer):  # for example from a decorator around an `async def`
             answer = await answer
     if answer is not None and (isgenerator(answer) or isasyncgen(answer)):
-        raise BadAnswer("it returned a generator, which nobody runs")
+        raise BadAnswer("the handler returned a generator, which never runs")
     return answer
 
 
 def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
-    """A batch handler returns nothing (all done), or for each item None or an exception."""
+    """The result per item: a batch handler returns None (all done) or a list of results."""
     if answer is None:
         return [None] * count
     results = list(answer) if isinstance(answer, Iterable) else []
     is_right = all(r is None or isinstance(r, BaseException) for r in results)
     if len(results) != count or not is_right:
-        wrong = f"it must return None or a list of {count} × (None or an exception)"
+        wrong = f"the handler must return None or a list of {count} × (None or an exception)"
         return [BadAnswer(wrong)] * count
     return results
 
 
 class BadAnswer(Exception):
-    """A handler's answer does not say what became of its items."""
+    """A handler's return value does not fit its items."""
+
+
+class TimedOut(Exception):
+    """The handler did not return in time."""
+
+
+class UnknownAction(Exception):
+    """This worker has no such action; if `may_come`, another worker may still have it."""
+
+    def __init__(self, why: str, may_come: bool) -> None:
+        super().__init__(why)
+        self.may_come = may_come
+
+
+class BadDelay(Exception):
+    """A handler asked for a delay that is not a number of seconds."""
+
+
+def verdict(
+    action: Action, offset: int, attempt: int, error: BaseException, rng: Random
+) -> tuple[str, Setback]:
+    """What a handler's error means for its item: the mark and the setback.
+
+    `attempt` counts from 1.
+    """
+    after_s = None
+    try:
+        after_s = _asked_s(error)
+    except BadDelay as bad:
+        error = bad
+    reason = _reason(error)
+    if isinstance(error, RateLimited):
+        return RETRY, Setback(offset, reason, _ms(after_s or 0.0), counted=False)
+    if isinstance(error, UnknownAction) and error.may_come:
+        return RETRY, Setback(offset, reason, _ms(rng.uniform(*UNKNOWN_S)), counted=False)
+    if isinstance(error, Fail) or attempt >= action.max_attempts:
+        return FAILED, Setback(offset, reason)
+    if after_s is None:
+        after_s = backoff_s(action, attempt, rng)
+    return RETRY, Setback(offset, reason, _ms(after_s))
+
+
+def _asked_s(error: BaseException) -> float | None:
+    if not isinstance(error, Retry | RateLimited):
+        return None
+    asked = error.after_s if isinstance(error, Retry) else error.retry_after_s
+    if asked is None:
+        return None
+    try:
+        delay_s = float("nan") if isinstance(asked, str | bytes) else float(asked)
+    except (TypeError, ValueError, OverflowError):
+        delay_s = float("nan")
+    if isnan(delay_s):
+        wrong = f"{type(error).__name__} takes a number of seconds, not {shown(asked)}"
+        raise BadDelay(wrong) from None
+    return delay_s
+
+
+def backoff_s(action: Action, attempt: int, rng: Random) -> float:
+    """The pause after an attempt: it doubles each time, with jitter down to half."""
+    longest_s = min(action.backoff_s * 2.0 ** (attempt - 1), action.backoff_max_s)
+    return longest_s * rng.uniform(0.5, 1.0)
+
+
+def _reason(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # a foreign error may have a broken __str__
+        text = ""
+    if not isinstance(error, Fail | Retry | RateLimited | TimedOut | BadDelay):
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return text[:REASON_MAX].encode(errors="replace").decode()  # lone surrogates
+
+
+def _ms(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), DELAY_S_MAX) * 1000)
+
+
+class ThreadCall(NamedTuple):
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    context: contextvars.Context
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+Inbox = SimpleQueue[ThreadCall]
+_idle: list[Inbox] = []
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a blocking handler in a thread of our own.
+
+    The event loop's executor has few threads, and a handler that never returns would occupy one for
+    ever and keep the process from exiting. Ours grow with the concurrent calls, are reused, and are
+    daemons.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    _free_inbox().put(ThreadCall(function, arguments, contextvars.copy_context(), loop, answer))
+    return await answer
+
+
+def _free_inbox() -> Inbox:
+    try:
+        return _idle.pop()
+    except IndexError:
+        inbox: Inbox = SimpleQueue()
+        Thread(target=_serve, args=(inbox,), name="heatsink-handler", daemon=True).start()
+        return inbox
+
+
+def _serve(inbox: Inbox) -> None:
+    while True:
+        call = inbox.get()
+        result, error = None, None
+        try:
+            result = call.context.run(call.function, *call.arguments)
+        except BaseException as raised:  # passed on to the caller
+            error = raised
+        _idle.append(inbox)
+        try:
+            call.loop.call_soon_threadsafe(_deliver, call.answer, result, error)
+        except RuntimeError:
+            continue  # the loop ended before the handler
+
+
+def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if isinstance(error, StopIteration):  # a future refuses it
+        error = BadEnd(f"a handler raised {error!r}")
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
+
+
+class BadEnd(Exception):
+    """A handler raised an exception that a future cannot carry."""

@@ -1,8 +1,7 @@
-"""One partition's pump: claims items for its workers and tells the store what became of them.
+"""The pump of one partition: claims items for its workers and sends their outcomes to the store.
 
-Waiting for something to do, but not for ever.
-
-What a consumer counts, by action and tenant, with a bound on how many tenants get a label.
+Claims, outcomes, lease renewals and bookings of rate-limited starts each have a loop of their own,
+so that none of them waits for another. A `Nudge` wakes a loop before its timeout.
 """
 
 from __future__ import annotations
@@ -32,116 +31,25 @@ from .lanes import LATE_S, READY_S, Lanes
 from .ledger import Held, Ledger
 from .pool import WorkerPool
 
-TICK_S = 1e-6  # a wait of less than a clock can tell would not end, however often it is made
-
-
-class Nudge:
-    """One waiter; a nudge that came before the wait counts."""
-
-    def __init__(self) -> None:
-        self._nudged = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def __call__(self) -> None:
-        self._nudged = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, timeout_s: float) -> bool:
-        """Whether there was a nudge."""
-        if not self._nudged and timeout_s > 0:
-            loop = asyncio.get_running_loop()
-            self._waiter = waiter = loop.create_future()
-            handle = None
-            if timeout_s < float("inf"):
-                handle = loop.call_later(max(timeout_s, TICK_S), _finish, waiter)
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                if handle is not None:
-                    handle.cancel()
-        nudged, self._nudged = self._nudged, False
-        return nudged
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
+logger = logging.getLogger("heatsink")
+TICK_S = 1e-6  # the shortest wait: a shorter one may not advance the clock, and loop for ever
 TENANTS_MAX = 50
 OTHERS = "(others)"
-
-
-@dataclass
-class Tally:
-    """Totals since the process began. `waited_s` is from submission to claim, summed over items."""
-
-    claimed: int = 0
-    done: int = 0
-    failed: int = 0
-    retried: int = 0
-    given_back: int = 0
-    busy_s: float = 0.0
-    waited_s: float = 0.0
-
-
-class WorkMeter:
-    def __init__(self) -> None:
-        self.tallies: dict[tuple[str, str], Tally] = {}
-        self.claims = 0
-        self.fenced = 0
-        self._tenants: set[str] = set()
-
-    def claimed(self, slices: Iterable[Slice], now_s: float) -> None:
-        self.claims += 1
-        for each in slices:
-            tally = self._tally(each)
-            tally.claimed += each.count
-            tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
-
-    def told(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
-        """Marks are told again and again until the last item is through: count the new ones."""
-        tally = self._tally(claimed)
-        old = before.marks if before else ""
-        tally.done += now.marks.count(DONE) - old.count(DONE)
-        tally.failed += now.marks.count(FAILED) - old.count(FAILED)
-        tally.retried += now.marks.count(RETRY) - old.count(RETRY)
-        tally.given_back += now.marks.count(BACK) - old.count(BACK)
-        tally.busy_s += now.used_us / 1e6
-
-    def _tally(self, claimed: Slice) -> Tally:
-        label = claimed.action, self._label(claimed.tenant)
-        if label not in self.tallies:
-            self.tallies[label] = Tally()
-        return self.tallies[label]
-
-    def _label(self, tenant: str) -> str:
-        if tenant in self._tenants:
-            return tenant
-        if len(self._tenants) >= TENANTS_MAX:
-            return OTHERS
-        self._tenants.add(tenant)
-        return tenant
-
-
-logger = logging.getLogger("heatsink")
-AHEAD_S = 0.01  # work to have ready, so that workers do not wait for claims
+AHEAD_S = 0.01  # seconds of work to claim ahead, so that workers do not wait for claims
 CLAIM_MAX = 1_000
-FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # longer where it takes long to tell
-RUN_SHARE = 8  # one worker in so many begins in a row
-IDLE_S = 1.0  # between looks at a partition that nobody rang for
+FLUSH_S, FLUSH_S_MAX = 0.005, 0.1  # pause between flushes; longer if the store is slow
+RUN_SHARE = 8  # starts in a row: 1, and 1 more for each 8 workers
+IDLE_S = 1.0  # how often an idle partition is polled
 MIND_S = 0.25
-PAUSE_S = 0.2  # after a call that failed
-UNANSWERED_S = 120.0  # how long a claim without an answer may still land
+PAUSE_S = 0.2  # after a failed call
+UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
 PACE_S = 0.05
 PACE_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
 class Terms:
-    """For whom a pump claims, for how long, and where effects are kept."""
+    """The owner and lease of a pump's claims, and the store of `context.once`."""
 
     owner: str
     lease_s: float
@@ -149,6 +57,8 @@ class Terms:
 
 
 class Pump:
+    """Keeps the workers of one partition busy; `run` until `hand_off` or `stop`."""
+
     def __init__(
         self,
         partition: int,
@@ -183,14 +93,14 @@ class Pump:
         )
         self._refusals: set[asyncio.Task[None]] = set()
         self._unanswered: dict[str, float] = {}
-        self._together = 1  # items that a free worker takes, by what came last
-        self._has_more = True  # to claim, as far as is known
+        self._together = 1  # items per worker call, as of the last claim
+        self._has_more = True  # whether the store may have items to claim
         self._look_s = 0.0
         self._beat_s = clock.monotonic_s()
         self._stopping = False
 
     def ring(self) -> None:
-        """There may be something to claim."""
+        """Claim soon: the store may have new items."""
         self._has_more = True
         self._nudge()
 
@@ -202,7 +112,7 @@ class Pump:
     # -- claiming --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claim whenever workers have room; once stopped, see what they hold to its end."""
+        """Claim while workers have room; after a stop, wait until held items are settled."""
         duties = (self._tell, self._mind, self._book_starts, self._call_workers)
         others = [asyncio.ensure_future(self._always(duty)) for duty in duties]
         try:
@@ -216,17 +126,17 @@ class Pump:
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _always(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Whatever happens: leases that are kept without anything being told would never end."""
+        """Restart a duty that fails: leases renewed without outcomes would never end."""
         while True:
             try:
                 await work()
             except Exception:
-                logger.exception("partition %s: a task of its pump starts anew", self.partition)
+                logger.exception("partition %s: a pump task failed, restarting", self.partition)
                 await self._clock.sleep(PAUSE_S)
                 self._news()
 
     async def _turn(self) -> float:
-        """One claim if there is room; how long to wait before the next unless nudged."""
+        """Claim once if there is room; return how long to wait before the next turn."""
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
         lacking, want = self._lanes.lacking(self._room() - self._lanes.held), self._want()
@@ -250,26 +160,26 @@ class Pump:
         return max(next_s - self._clock.monotonic_s(), 0.0)
 
     def _until_room(self) -> float:
-        """Whoever finishes something nudges, if there is more to claim."""
+        """Wait for a worker to finish, which nudges this loop."""
         self._has_more = True
         return IDLE_S
 
     def _room(self) -> int:
-        """Items that workers can begin now or soon."""
+        """How many items workers can start now or soon."""
         return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
     def _run(self) -> int:
-        """Starts in a row that leave most workers free, and what ends while a start may be late.
+        """How many starts to book in a row: few enough to leave most workers free.
 
-        With more, all workers here would be busy at the same time, when the next starts are to be
-        had, and those of other partitions idle.
+        With more, all workers here would be busy when the next starts become free, while those of
+        other partitions are idle. Workers that finish while a start may be late count too.
         """
         share = (1 + self.pool.size // RUN_SHARE) * self._together
         return share + int(self._pace.per_s * LATE_S)
 
     @property
     def _ahead(self) -> int:
-        """Items that workers get through in `AHEAD_S`: more would only make others wait."""
+        """How many items workers finish in `AHEAD_S`; claiming more would make others wait."""
         return min(int(self._pace.per_s * AHEAD_S), CLAIM_MAX)
 
     def _want(self) -> int:
@@ -279,7 +189,7 @@ class Pump:
         return min(room, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
-        """No claim has the name of another: one that lands late must not take what runs."""
+        """Claim under a new attempt id, so that a claim applied late cannot take running items."""
         now_s = self._clock.monotonic_s()
         unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
         attempt = f"{self._rng.getrandbits(96):024x}"
@@ -306,13 +216,13 @@ class Pump:
         if self._ledger.has_news:
             self._news()
         self._lanes.learn(claimed.lanes)
-        if self._stopping:  # while the claim was on its way
+        if self._stopping:  # stopped during the claim
             self.pool.give_back_waiting()
         self._depths()
         self._ready()
 
     async def _book_starts(self) -> None:
-        """Beside the claims, which must not wait for the limits' homes."""
+        """Book starts in a loop of its own: claims must not wait for the limits' homes."""
         while True:
             await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
             if self._lanes.book_s <= self._clock.monotonic_s():
@@ -321,13 +231,13 @@ class Pump:
                 self._ready()
 
     async def _call_workers(self) -> None:
-        """When items of lanes may begin. A worker that is busy will see for itself."""
+        """Wake idle workers when items of lanes may start; busy ones check by themselves."""
         while True:
             count, next_s = self._lanes.due()
             self.pool.wake(count)
             await self._ready.wait(next_s - self._clock.monotonic_s())
 
-    # -- telling ---------------------------------------------------------------------------
+    # -- outcomes and leases ---------------------------------------------------------------
 
     async def _tell(self) -> None:
         took_s = 0.0
@@ -342,7 +252,7 @@ class Pump:
                 self._news()
 
     async def flush(self, beats: list[str] | None = None) -> bool:
-        """Tell the store what is new. False if it did not answer: then it is told again."""
+        """Send new outcomes to the store; False if that failed and has to be retried."""
         news = self._ledger.take_news()
         if not news and not beats:
             return True
@@ -351,27 +261,31 @@ class Pump:
         try:
             lost = await self._stores.queue.settle(self.partition, outcomes, beats or [], lease_ms)
         except HeatsinkError as error:
-            logger.info("partition %s: outcomes were not taken: %s", self.partition, error)
+            logger.info("partition %s: sending outcomes failed: %s", self.partition, error)
             self._ledger.put_back(news)
             return False
         except Exception:
-            logger.exception("partition %s: outcomes could not be told", self.partition)
+            logger.exception("partition %s: sending outcomes failed", self.partition)
             for held, _ in news:
                 held.mend()
             self._ledger.put_back(news)
             return False
         if count := self._ledger.lose(lost):
             self.meter.fenced += count
-            logger.warning("partition %s: %s leases were lost to others", self.partition, count)
+            logger.warning(
+                "partition %s: %s leases expired and other workers took their items",
+                self.partition,
+                count,
+            )
         for held, outcome in news:
             self.meter.told(held.slice, held.told, outcome)
         self._ledger.told(news)
         if any(outcome.setbacks or BACK in outcome.marks for outcome in outcomes):
-            self.ring()  # to learn when the first of them is due again
+            self.ring()  # a claim returns when the first of them is due again
         return True
 
     async def _mind(self) -> None:
-        """Keep leases and watch the clock."""
+        """Renew leases, check timeouts, and notice a blocked event loop."""
         while True:
             slept_s = self._clock.monotonic_s()
             await self._clock.sleep(MIND_S)
@@ -380,7 +294,7 @@ class Pump:
             await self._keep_leases(self._lease_s / 3)
 
     async def _keep_leases(self, age_s: float) -> bool:
-        """Also before a claim, if we stood still: that would take what ended here for lost."""
+        """Renew leases older than `age_s`; also before a claim, which takes back expired ones."""
         now_s = self._clock.monotonic_s()
         if now_s - self._beat_s < age_s or not len(self._ledger):
             return True
@@ -391,7 +305,7 @@ class Pump:
     def _warn_if_blocked(self, late_s: float) -> None:
         if late_s > self._lease_s / 3:
             logger.warning(
-                "the event loop stood still for %.1f s: a handler of %s blocks it; "
+                "the event loop was blocked for %.1f s, probably by a handler of %s: "
                 "make it a plain def, which runs in a thread",
                 late_s,
                 ", ".join(self.pool.running_actions()) or "some action",
@@ -410,12 +324,12 @@ class Pump:
             if not claimed.limited:
                 await stores.queue.steer(self.partition, claimed.part, "limit")
         except HeatsinkError as error:
-            logger.info("a refusal was not recorded: %s", error)
+            logger.info("recording a RateLimited of a handler failed: %s", error)
 
     # -- ending ----------------------------------------------------------------------------
 
     def hand_off(self) -> None:
-        """Claim no more, give back what has not begun; what runs goes on under its lease."""
+        """Stop claiming and give back unstarted items; running ones continue under their lease."""
         self._stopping = True
         self.pool.give_back_waiting()
         self._nudge()
@@ -432,7 +346,7 @@ class Pump:
 
 
 class Pace:
-    """Items a second that this partition's workers get through, of late."""
+    """How many items per second this partition's workers finish, as a moving average."""
 
     def __init__(self) -> None:
         self.per_s = 0.0
@@ -447,3 +361,92 @@ class Pace:
         weight = 1.0 if latest > self.per_s else PACE_WEIGHT
         self.per_s += weight * (latest - self.per_s)
         self._seen, self._seen_s = finished, now_s
+
+
+class Nudge:
+    """An event with one waiter and a timeout; a nudge before the wait counts."""
+
+    def __init__(self) -> None:
+        self._nudged = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        self._nudged = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether there was a nudge."""
+        if not self._nudged and timeout_s > 0:
+            loop = asyncio.get_running_loop()
+            self._waiter = waiter = loop.create_future()
+            handle = None
+            if timeout_s < float("inf"):
+                handle = loop.call_later(max(timeout_s, TICK_S), _finish, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if handle is not None:
+                    handle.cancel()
+        nudged, self._nudged = self._nudged, False
+        return nudged
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+@dataclass
+class Tally:
+    """Totals since the start. `waited_s` is the sum over items from submission to claim."""
+
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    given_back: int = 0
+    busy_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class WorkMeter:
+    """What a consumer counts, by action and tenant; at most `TENANTS_MAX` get a label each."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[tuple[str, str], Tally] = {}
+        self.claims = 0
+        self.fenced = 0
+        self._tenants: set[str] = set()
+
+    def claimed(self, slices: Iterable[Slice], now_s: float) -> None:
+        self.claims += 1
+        for each in slices:
+            tally = self._tally(each)
+            tally.claimed += each.count
+            tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
+
+    def told(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
+        """Count the marks that are new since the slice's last outcome."""
+        tally = self._tally(claimed)
+        old = before.marks if before else ""
+        tally.done += now.marks.count(DONE) - old.count(DONE)
+        tally.failed += now.marks.count(FAILED) - old.count(FAILED)
+        tally.retried += now.marks.count(RETRY) - old.count(RETRY)
+        tally.given_back += now.marks.count(BACK) - old.count(BACK)
+        tally.busy_s += now.used_us / 1e6
+
+    def _tally(self, claimed: Slice) -> Tally:
+        label = claimed.action, self._label(claimed.tenant)
+        if label not in self.tallies:
+            self.tallies[label] = Tally()
+        return self.tallies[label]
+
+    def _label(self, tenant: str) -> str:
+        if tenant in self._tenants:
+            return tenant
+        if len(self._tenants) >= TENANTS_MAX:
+            return OTHERS
+        self._tenants.add(tenant)
+        return tenant
