@@ -11,7 +11,7 @@ from boto3.dynamodb.conditions import Key
 
 import heatsink
 from heatsink.boto import Table
-from heatsink.boto import keys as times
+from heatsink.boto import times
 
 from .conftest import KEYS, Engine, running_engine
 

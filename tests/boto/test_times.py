@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.boto import keys as times
+from heatsink.boto import times
 from heatsink.boto.places import SLACK_MS
 from heatsink.errors import InvalidId
 

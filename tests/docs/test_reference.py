@@ -11,7 +11,7 @@ import pytest
 
 from .pages import DOCS
 
-PACKAGES = ("heatsink", *(f"heatsink.{name}" for name in ("absorb", "boto", "bulk", "isolate")))
+PACKAGES = ("heatsink", *(f"heatsink.{name}" for name in ("boto", "bulk", "reads", "timelines")))
 PYTHON = (DOCS / "reference" / "python.md").read_text()
 SETTINGS = (DOCS / "reference" / "settings.md").read_text()
 CLASSES = re.findall(r"autoclass:: ([\w.]+).*\n((?:   :.*\n)*)", PYTHON)

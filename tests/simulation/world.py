@@ -307,8 +307,8 @@ class World:
         await node.start()
 
     async def _stall(self, node: Node) -> None:
-        an_hour = self.rng.random() < 0.002  # dear to simulate, as the others go on meanwhile
-        node.clock.stall(3600.0 if an_hour else self.rng.choice((0.5, 2.0, 5.0, 20.0)))
+        is_long = self.rng.random() < 0.002  # dear to simulate: the others go on meanwhile
+        node.clock.stall(400.0 if is_long else self.rng.choice((0.5, 2.0, 5.0, 20.0)))
 
     async def _jump(self, node: Node) -> None:
         node.clock.offset_s += self.rng.uniform(-4.0, 4.0)

@@ -24,7 +24,8 @@ from heatsink.registry.registry import Registry
 from heatsink.registry.view import View
 
 from .calls import Background
-from .keys import TimeOf, careful, comparable, hashed_bytes, registry_key
+from .keys import comparable, hashed_bytes, registry_key, subject_in
+from .times import TimeOf, careful
 
 TABLE_NAME_MAX = 255
 SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agree to the second
@@ -43,6 +44,9 @@ class KeyPlaces:
         self._view = background.view
         self._hash = seeded_hash(background.registry.meta.seed)
         self._adoption = Adoption(table, background.view)
+
+    def subject(self, key: str) -> Subject:
+        return subject_in(self._table, key)
 
     def registry_key(self, key: str) -> str:
         return registry_key(self._table, key)

@@ -10,11 +10,13 @@ from typing import Any
 from heatsink.coordinator.explainer import Explanation
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
+from heatsink.primitives.subjects import Subject
 
 from .calls import Background, Calls
-from .keys import TimeOf, check_partition_value, comparable, physical, size_of
+from .keys import check_partition_value, comparable, physical, size_of
 from .places import KeyPlaces
 from .query import Item, Queries, TableKeys, Wanted, read_condition
+from .times import TimeOf
 
 REQUESTS_MAX = 25
 NAME_MAX = 255
@@ -27,7 +29,7 @@ class Table:
     """An existing table with the calls of boto3's Table, from any thread; `close` it at the end.
 
     `boto_table` is your own `boto3.resource("dynamodb").Table(…)`. `time_of` returns the
-    milliseconds in a sort key (see `heatsink.boto.keys`). `registry` is the URL of a store for
+    milliseconds in a sort key (see `heatsink.boto.times`). `registry` is the URL of a store for
     Heatsink's registry. `settings` are those of `heatsink.connect`: `news`, `rules`, `retries`, …
     Raises `InvalidSetting` for a bad argument::
 
@@ -139,20 +141,20 @@ class Table:
 
     def explain(self, key: str) -> Explanation:
         """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
-        explanation: Explanation = self._background.client.explain(self._label(key))
+        explanation: Explanation = self._background.client.explain(self._subject(key))
         return explanation
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat."""
-        self._background.client.pin(self._label(key), buckets=buckets, reason=reason)
+        self._background.client.pin(self._subject(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
         """Remove a pin, so that the policy decides again."""
-        self._background.client.unpin(self._label(key))
+        self._background.client.unpin(self._subject(key))
 
-    def _label(self, key: str) -> str:
+    def _subject(self, key: str) -> Subject:
         self._background.check_open()
-        return self._places.registry_key(check_partition_value(key))
+        return self._places.subject(check_partition_value(key))
 
     def close(self) -> None:
         """Close Heatsink's client; your own boto3 table stays usable."""

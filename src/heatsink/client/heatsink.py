@@ -407,7 +407,7 @@ class Heatsink:
         """The bucket rules of this process's settings."""
         return self._settings.rules
 
-    async def pin(self, key: str, *, buckets: int, reason: str) -> None:
+    async def pin(self, key: AnyKey, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
 
         `await hs.pin("conv_1", buckets=8, reason="launch day")`
@@ -418,7 +418,7 @@ class Heatsink:
         check_text("reason", reason, REASON_MAX)
         await self._publish(for_key(key, PIN, buckets, reason))
 
-    async def unpin(self, key: str, *, reason: str = "unpinned") -> None:
+    async def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> None:
         """Remove a pin, so that the policy decides again."""
         key = check_key(key)
         self._check_here()

@@ -72,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("dashboard")
     data = folder / "data"
     with ExitStack() as stack:
-        flags = ("--data", str(data), "--actions", "tests.dashboard.actions:actions")
+        flags = ("--data", str(data), "--actions", "tests.server.dashboard.actions:actions")
         url = stack.enter_context(serving(ROOT, *flags)).url
         stack.enter_context(traffic(url))
         tell_stories(url, data)
