@@ -1,10 +1,6 @@
-"""Messages of conversations: append, page, get.
+"""Data: messages of conversations, counters, timelines; and their values in JSON.
 
-Between JSON and the library: ids as text, bodies as text or base64, times as datetimes.
-
-Counters: add, read.
-
-Timelines: follow, post, read home.
+Ids are text, bodies text or base64, times datetimes.
 """
 
 from __future__ import annotations
@@ -45,11 +41,11 @@ from heatsink.spread.pages import Entry
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import Post
 
-OWN = "~"  # how keys begin that Heatsink keeps its own records under
+OWN = "~"  # the prefix of keys of Heatsink's own records
 
 
 def to_key(key: str) -> str:
-    """A key that callers may write to: not one of Heatsink's own records."""
+    """Check a key of a caller; keys of Heatsink's own records are refused."""
     if key.startswith(OWN):
         raise InvalidKey(f"key {key[:40]!r} begins with {OWN!r}: such keys are Heatsink's own")
     return check_key(key)
@@ -76,7 +72,7 @@ def to_id(scheme: IdScheme, text: str | None) -> Any:
 
 
 def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
-    """An id or a time with a zone."""
+    """An id, or a time with a zone."""
     if text is None:
         return None
     try:
@@ -110,7 +106,7 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
-    """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
+    """Up to `limit` messages, or fewer that fill PAGE_BYTES: the cursor continues there."""
     log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
     bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),
@@ -146,7 +142,7 @@ async def add(call: Call[NoQuery, Add]) -> Reply:
     hs, body, key = call.service.hs, call.body, to_key(call.path["key"])
     try:
         await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
-    except InvalidId as error:  # which would blame a field `id`
+    except InvalidId as error:  # its message names a field `id`
         raise InvalidSetting(str(error.called("token"))) from None
     return Reply(Added(await hs.counters.value(key)) if body.value else Added())
 
