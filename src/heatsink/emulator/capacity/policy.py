@@ -175,9 +175,7 @@ def relieve(
     if look.is_one_key or hottest is None:
         return _cannot(look, settings, "it holds one key, and a key is never split: spread it")
     if partitions >= settings.partitions_max:
-        return _cannot(
-            look, settings, f"it has all {settings.partitions_max:,} partitions"
-        )
+        return _cannot(look, settings, f"it has all {settings.partitions_max:,} partitions")
     median = look.heat.median()
     if median is None or hottest.share > settings.isolate_share:
         reason = f"{_measured(look, settings)}; one key is {hottest.share:.0%} of it"

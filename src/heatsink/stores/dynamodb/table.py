@@ -256,7 +256,7 @@ class DynamoTable:
         if described.get("Replicas"):
             raise Misconfigured(
                 f"table {self.name!r} replicates to other regions: use a table in one region. With "
-                "eventual consistency a reader there misses acknowledged rows; with strong "
+                "eventual consistency a reader there would miss acknowledged rows; with strong "
                 "consistency there are no transactions, which the registry needs"
             )
 

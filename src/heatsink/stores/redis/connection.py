@@ -107,7 +107,7 @@ class Connection:
             if self._is_closed:
                 raise Closed.meanwhile(f"the connection to Redis at {self._address}")
             if self._clock.monotonic_s() < self._resume_s:
-                raise Unavailable(f"Redis at {self._address} is unavailable: retry later")
+                raise Unavailable(f"Redis at {self._address} failed a moment ago: retry later")
             try:
                 answer = await self._send(words)
             except FAILURES as error:
