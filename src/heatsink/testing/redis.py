@@ -35,8 +35,8 @@ class RedisServer:
 
     Example::
 
-        with RedisServer(append_only=True) as server:
-            await heatsink.connect("memory://", news=server.url)
+        with RedisServer() as server:
+            hs = heatsink.connect("sqlite:///test.db", news=server.url)
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class RedisCluster:
     Example::
 
         with RedisCluster() as cluster:
-            await heatsink.connect("memory://", news=cluster.url)
+            hs = heatsink.connect("sqlite:///test.db", news=cluster.url)
     """
 
     def __init__(self, acl: Sequence[str] = ()) -> None:

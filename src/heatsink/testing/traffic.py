@@ -57,7 +57,7 @@ def zipf_keys(keys: int, skew: float, rng: Random) -> Iterator[str]:
     Example::
 
         keys = zipf_keys(1_000, skew=1.1, rng=Random(7))
-        await messages.append(next(keys), b"hello")
+        await hs.log.append(next(keys), b"hello")
     """
     ranks = Zipf(keys, skew)
     while True:

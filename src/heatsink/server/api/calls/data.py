@@ -41,11 +41,11 @@ from heatsink.spread.pages import Entry
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import Post
 
-OWN = "~"  # the prefix of keys of Heatsink's own records
+OWN = "~"  # how keys begin that Heatsink keeps its own records under
 
 
 def to_key(key: str) -> str:
-    """Check a key of a caller; keys of Heatsink's own records are refused."""
+    """A key that callers may write to: not one of Heatsink's own records."""
     if key.startswith(OWN):
         raise InvalidKey(f"key {key[:40]!r} begins with {OWN!r}: such keys are Heatsink's own")
     return check_key(key)
@@ -106,7 +106,7 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
-    """Up to `limit` messages, or fewer that fill PAGE_BYTES: the cursor continues there."""
+    """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
     log, query, key = call.service.hs.log, call.query, to_key(call.path["key"])
     bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),
