@@ -32,7 +32,7 @@ class Number(click.FloatRange):
         return number
 
 
-EMPTY = "the value is empty: give one, or leave out the option."
+EMPTY = "it is empty: give it a value, or leave it out."
 
 
 class Word(click.types.StringParamType):

@@ -141,7 +141,7 @@ class DynamoClient:
         return session.post(self._url, data=body, headers=headers, allow_redirects=False)
 
     def explained(self, error: BaseException) -> BaseException:
-        """The error of ours for a broken attempt."""
+        """The Heatsink error that explains a broken attempt."""
         if isinstance(error, asyncio.CancelledError) and (_is_cancelled() or not self._closed):
             return error  # else aiohttp cancelled it, because its session was closed
         if self._closed:
@@ -161,7 +161,7 @@ class DynamoClient:
                 "check region= and endpoint= in the url"
             )
         if isinstance(error, aiohttp.ClientResponseError):
-            return self.stranger()  # no HTTP at all
+            return self.stranger()  # it does not speak HTTP
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
 
