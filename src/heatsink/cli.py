@@ -46,12 +46,12 @@ from heatsink.server.shell import announce, set_up
 
 from . import __version__
 
-NOT_DONE, WRONG_USE, INTERRUPTED = 1, 2, 130  # WRONG_USE as click has it
+NOT_DONE, WRONG_USE, INTERRUPTED = 1, 2, 130  # 2 is click's own code for wrong use
 PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
 class Commands(click.Group):
-    """Says what went wrong in one line, and nothing at all on Ctrl-C."""
+    """Reports an error in one line, and prints nothing on Ctrl-C."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -75,7 +75,7 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
 
 
 def _is_wrong_use(error: Exception) -> bool:
-    """The same command can never succeed, whatever becomes of the store, the port or the batch."""
+    """Whether the same command can never succeed, whatever the state of the store or the batch."""
     return isinstance(error, InvalidInput) and not isinstance(error, NotFound | Misconfigured)
 
 
@@ -94,12 +94,12 @@ def main() -> None:
 
 @main.command()
 @click.argument("url")
-@click.option("--rebuild", is_flag=True, help="Make lost epochs anew from the rows.")
+@click.option("--rebuild", is_flag=True, help="Restore lost epochs from the rows.")
 @click.option(
     "--reset-closed-time",
     "reset",
     is_flag=True,
-    help="After a wrong clock: take the closed time back to now (SQLite, all processes stopped).",
+    help="After a wrong clock: set the closed time back to now (SQLite; stop all processes).",
 )
 @json_option
 def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
@@ -110,10 +110,10 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
     from heatsink.server.commands.fsck import run_fsck, run_reset
 
     if rebuild and reset:
-        raise InvalidSetting("--rebuild and --reset-closed-time are two repairs: one at a time")
+        raise InvalidSetting("--rebuild and --reset-closed-time cannot be combined: run one by one")
 
     console = Console(stderr=True)
-    columns = TextColumn("{task.completed:,} rows looked at"), TimeElapsedColumn()
+    columns = TextColumn("{task.completed:,} rows checked"), TimeElapsedColumn()
     quiet = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         rows = bar.add_task("", total=None)
@@ -131,28 +131,34 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
 @click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
 @click.option("--host", type=WORD, default="127.0.0.1", help="Address of the endpoints.")
 @click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
-@click.option("--token", help="Bearer token for /metrics; a must beyond this machine.")
+@click.option("--token", help="Bearer token for /metrics; required if --host is not local.")
 @allow_host_option
 @click.option(
     "--name",
     default="",
     show_default="the host's",
-    help="What this coordinator is called in the registry.",
+    help="Name of this coordinator in the registry.",
 )
 @bucket_units_option
 @click.option(
-    "--cool-down", type=Number(0, 1e9), default=300.0, help="Calm before N comes down, s."
+    "--cool-down",
+    type=Number(0, 1e9),
+    default=300.0,
+    help="Seconds of calm before a key gets fewer buckets.",
 )
-@click.option("--queue", type=WORD, help="URL of the queue whose workers are to be scaled.")
-@click.option("--stage", default="default", help="Of the queue: keeps deployments apart.")
+@click.option("--queue", type=WORD, help="URL of the queue whose workers it scales.")
+@click.option("--stage", default="default", help="Stage of the queue: separates deployments.")
 @click.option(
-    "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="How to scale."
+    "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="Scaling policy."
 )
 @click.option(
-    "--workers-max", type=click.IntRange(8, 10_000), default=256, help="Workers of a partition."
+    "--workers-max",
+    type=click.IntRange(8, 10_000),
+    default=256,
+    help="Maximum of workers per partition.",
 )
 @click.option(
-    "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Workers of all partitions."
+    "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Maximum of workers in all."
 )
 @log_json_option
 def coordinator(
@@ -191,31 +197,39 @@ SHOW = 0  # `--partitions` without a number
 @main.command()
 @config_option
 @click.option("--port", type=PORTS, default=8322, help="Port on this machine.")
-@click.option("--write-limit", type=UNITS, default=1e3, help="Units/s of a partition.")
-@click.option("--read-limit", type=UNITS, default=3e3, help="Units/s of a partition.")
-@click.option("--burst-seconds", type=SECONDS, default=300.0, help="What may be saved up.")
+@click.option("--write-limit", type=UNITS, default=1e3, help="Write units/s of a partition.")
+@click.option("--read-limit", type=UNITS, default=3e3, help="Read units/s of a partition.")
+@click.option(
+    "--burst-seconds", type=SECONDS, default=300.0, help="Seconds of unused throughput it can save."
+)
 @click.option(
     "--partitions",
     type=click.IntRange(SHOW, PARTITIONS_MAX),
     default=4,
     is_flag=False,
     flag_value=SHOW,
-    help="Partitions of a table on demand; without a number, list those of a running engine.",
+    help="Partitions of an on-demand table; without a number, show those of a running emulator.",
 )
 @click.option(
     "--adaptive/--no-adaptive", default=True, help="Lend throughput and split hot partitions."
 )
-@click.option("--split-after", type=SECONDS, default=600.0, help="Hot for so long, then split, s.")
-@click.option("--cool-down", type=SECONDS, default=60.0, help="Left alone after a split, s.")
-@click.option("--merge-after", type=SECONDS, help="Calm for so long, then merged, s; else never.")
-@click.option("--replica-lag", type=SECONDS, default=0.0, help="Staleness of weak reads, s.")
+@click.option("--split-after", type=SECONDS, default=600.0, help="Split after so many hot seconds.")
 @click.option(
-    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added to every answer, ms."
+    "--cool-down", type=SECONDS, default=60.0, help="Seconds without changes after a split."
+)
+@click.option(
+    "--merge-after", type=SECONDS, help="Merge after so many calm seconds; default: never."
+)
+@click.option(
+    "--replica-lag", type=SECONDS, default=0.0, help="Seconds by which weak reads are stale."
+)
+@click.option(
+    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added latency, ms."
 )
 @allow_host_option
 @log_json_option
 def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
-    """A DynamoDB-compatible engine in memory whose partitions run hot and adapt: for development.
+    """Run a DynamoDB emulator in memory whose partitions run hot and adapt, for development.
 
     A page at its address shows the partitions, live; so does `heatsink dynamo --partitions`.
     """
@@ -253,7 +267,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
 
 @main.group()
 def table() -> None:
-    """DynamoDB tables for Heatsink."""
+    """Manage DynamoDB tables for Heatsink."""
 
 
 @table.command("create")
@@ -261,28 +275,28 @@ def table() -> None:
 @click.option(
     "--write-units",
     type=click.IntRange(1, PROVISIONED_MAX),
-    help="Provision so many; else on demand.",
+    help="Provisioned write units; default: on demand.",
 )
 @json_option
 def create_table(url: str, write_units: int | None, as_json: bool) -> None:
-    """Make the table that URL names: dynamodb://messages?region=eu-west-1."""
+    """Create the table that URL names: dynamodb://messages?region=eu-west-1."""
     from heatsink.server.commands.fsck import create
 
     asyncio.run(create(url, write_units, SystemClock()))
-    click.echo('{"made":true}' if as_json else "The table is made.")
+    click.echo('{"made":true}' if as_json else "The table is created.")
 
 
 @main.command()
 @click.argument("url")
 @click.argument("table_name", metavar="TABLE")
-@click.option("--complete", is_flag=True, help="Nobody writes TABLE without Heatsink any more.")
+@click.option("--complete", is_flag=True, help="No program writes TABLE without Heatsink now.")
 @json_option
 def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
-    """Whether reads of TABLE, a table of yours, still look for rows written without Heatsink.
+    """Show, or change, whether reads of your TABLE still look for rows written without Heatsink.
 
-    URL names the store of Heatsink's registry. TABLE is beside it, or a URL says where:
-    dynamodb://chat?region=eu-west-1. Say --complete when the last program that writes the table
-    without Heatsink is gone; rows that it wrote stay readable.
+    URL names the store of Heatsink's registry. TABLE is in the same region, or a URL says where:
+    dynamodb://chat?region=eu-west-1. Pass --complete once no program writes the table without
+    Heatsink; rows that such programs wrote stay readable.
     """
     from heatsink.boto.places import adopt as adopt_table
     from heatsink.server.commands.fsck import name_of_existing

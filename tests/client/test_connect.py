@@ -59,8 +59,8 @@ def id_at(clock_s: float) -> Any:
         ("sqlite://[", "cannot be read"),
         ("sqlite:///:memory:", "name a file"),
         ("sqlite:///" + "x" * 300, "no usable file"),
-        ("dynamodb://messages/old?region=eu-west-1", "more after the table's name.*/old"),
-        ("dynamodb://messages?region=eu-west-1#old", "more after the table's name.*old"),
+        ("dynamodb://messages/old?region=eu-west-1", "only options after the table's name.*/old"),
+        ("dynamodb://messages?region=eu-west-1#old", "only options after the table's name.*old"),
         ("dynamodb://messages?region=a&region=b", "'region' more than once"),
         (
             "dynamodb://messages?endpoint=http://127.0.0.1:99999",

@@ -176,7 +176,7 @@ async def test_a_mistake_in_tending_is_told_with_its_place_and_costs_one_turn(
         assert told.levelname == "ERROR"
         assert "in tend" in caplog.text
         assert "ZeroDivisionError: of the first table" in caplog.text
-        assert "while the partitions of table 'first' were tended" in caplog.text
+        assert "while the partitions of table 'first' were adapted" in caplog.text
         for seconds in (TEND_AGAIN_S, TEND_S):
             before = len(tended)
             await clock.advance(seconds)

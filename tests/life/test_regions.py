@@ -49,7 +49,7 @@ async def test_replication_is_refused_with_the_reason(
         async with connect(url):
             pass
     assert "miss acknowledged rows" in str(refusal.value)
-    assert "Use a table in one region" in str(refusal.value)
+    assert "use a table in one region" in str(refusal.value)
 
 
 async def test_a_table_of_one_region_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

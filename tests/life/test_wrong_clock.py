@@ -188,8 +188,8 @@ async def test_the_cure_is_refused_where_nothing_is_ill(tmp_path: Path) -> None:
     async with connect(url) as hs:
         await hs.log.append("conv", b"x")
     for command, complaint in (
-        (("fsck", url, "--reset-closed-time"), "nothing to reset"),
-        (("fsck", url, "--reset-closed-time", "--rebuild"), "one at a time"),
+        (("fsck", url, "--reset-closed-time"), "no reset is needed"),
+        (("fsck", url, "--reset-closed-time", "--rebuild"), "run one by one"),
         (("fsck", "dynamodb://x", "--reset-closed-time"), "only a sqlite:// store"),
     ):
         refused = run(*command)

@@ -57,7 +57,7 @@ async def test_the_partitions_of_a_running_engine_are_listed() -> None:
 
 def test_an_engine_that_does_not_run_cannot_list_its_partitions() -> None:
     line = said(run("dynamo", "--port", str(free_port()), "--partitions"))
-    assert "no engine answers" in line
+    assert "no emulator answers" in line
     assert "`heatsink dynamo`" in line
 
 
@@ -83,7 +83,7 @@ def test_a_coordinator_on_a_foreign_address_says_so(tmp_path: Path) -> None:
 
 def test_an_engine_on_a_taken_port_does_not_say_that_it_listens(taken_port: str) -> None:
     line = said(run("dynamo", "--port", taken_port))
-    assert f"port {taken_port} cannot be listened on (Address already in use): choose" in line
+    assert f"cannot listen on port {taken_port} (Address already in use): choose" in line
 
 
 def test_a_coordinator_of_a_store_that_nobody_shares_is_refused() -> None:
@@ -134,7 +134,7 @@ def test_a_wrong_value_is_refused_by_its_flag(command: str, flag: str, value: st
 @pytest.mark.parametrize("spec", ["actions", "x:", ":x", ".x:y", ":"])
 def test_actions_that_are_not_named_as_they_should_be(spec: str) -> None:
     line = said(run("worker", spec, "--queue", "memory://"), code=2)
-    assert f"name the actions as MODULE:ACTIONS (myapp:actions), not '{spec}'" in line
+    assert f"actions must be MODULE:ACTIONS (myapp:actions), not '{spec}'" in line
 
 
 NOBODY = "127.0.0.1:1"
@@ -220,7 +220,7 @@ async def test_a_table_that_exists_is_named_with_what_to_do(endpoint: str) -> No
     url = f"dynamodb://messages?endpoint={endpoint}"
     assert (await run_elsewhere("table", "create", url)).exit_code == 0
     line = said(await run_elsewhere("table", "create", url))
-    assert "'messages' exists already, and has Heatsink's keys: connect to it as it is" in line
+    assert "'messages' exists already, and has Heatsink's keys: connect to it" in line
     await make_other_table(endpoint, "chat")
     line = said(await run_elsewhere("table", "create", f"dynamodb://chat?endpoint={endpoint}"))
     assert "'chat' exists already, and has other keys than Heatsink's" in line

@@ -44,7 +44,7 @@ async def test_where_there_is_nothing_to_reset_it_says_when_the_closed_time_is(
     stores = open_stores(f"sqlite:///{file}", SystemClock())
     try:
         closed_ms = (await stores.registry.meta()).meta.closed_ms
-        with pytest.raises(InvalidSetting, match=f"^the closed time is {said}: there is nothing"):
+        with pytest.raises(InvalidSetting, match=f"^the closed time is {said}: no reset is needed"):
             await _check_reset(stores, closed_ms - ahead_ms)
     finally:
         await stores.close()

@@ -120,7 +120,7 @@ def test_hot_keys_and_the_whole_picture(server: Served) -> None:
     until(lambda: bounded in asked(server, "explain", "cold").stdout)
     seen = asked(server, "top", "--once")
     assert seen.exit_code == 0
-    for title in ("Hot keys", "Queue partitions", "Batches under way", "Decisions"):
+    for title in ("Hot keys", "Queue partitions", "Batches in progress", "Decisions"):
         assert title in seen.stdout
     lines = [
         json.loads(line)
@@ -147,8 +147,7 @@ def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
     assert str(vacant).startswith(f"Heat is not known: {vacancy}. Start `heatsink coordinator`")
     late = {**unknown, "window": "2026-01-01T00:00:00Z"}
     assert heat_table(late) == (
-        "Whether a key is hot is not known: reports of heat are missing or late; ask boss:1, "
-        "which leads."
+        "Heat is not known: reports of heat are missing or late; ask boss:1, which leads."
     )
 
 
@@ -222,7 +221,7 @@ def test_the_doctor_starts_no_queue_beside_a_store_that_is_not_there(tmp_path: P
     for flags in (("--store", f"sqlite:///{tmp_path}/none.db"), ("--data", str(tmp_path))):
         code, found = findings(*flags)
         assert (code, found["queue"]["state"]) == (1, "warning")
-        assert "not looked at" in found["queue"]["detail"]
+        assert "not checked" in found["queue"]["detail"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -337,7 +336,7 @@ def test_another_file_may_be_named(here: Path) -> None:
         (("--actions", "nowhere:actions"), "no module 'nowhere'", 2),
         (("--store", "nonsense://"), "names no store", 2),
         (("--token", "secret"), "token must be SCOPE:TOKEN", 2),
-        (("--limit", "speed=1"), "limit 'speed' is none of", 2),
+        (("--limit", "speed=1"), "limit 'speed' must be one of", 2),
         (("--limit", "requests=x"), "must be a number", 2),
         (("--limit", "request_s=0"), "request_s must be", 2),
         (("--fresh-for", "-1"), "--fresh-for", 2),

@@ -13,7 +13,7 @@ from tests.servers import real
 
 PARENT = """
 import sys, time
-from heatsink.testing.servers import RedisServer
+from heatsink.testing.redis import RedisServer
 with RedisServer() as server:
     print(server.port, server.path, flush=True)
     time.sleep(60)

@@ -24,7 +24,7 @@ EXPERIMENTS: dict[Callable[[], LabReport], dict[str, str]] = {
         "isolation-large": "The large batch",
     },
     scaling.experiment: {"scaling-workers": "Workers"},
-    reads.experiment: {"reads-loads": "Loads the database gets"},
+    reads.experiment: {"reads-loads": "Loads at the database"},
 }
 
 

@@ -1,4 +1,4 @@
-"""All tables of the engine, and what they share: settings, clock, chance, remembered tokens."""
+"""All tables of the emulator and what they share: settings, clock, random source, tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN_TTL_S = 600.0
 
 
 class RequestTokens:
-    """Transactions that were carried out in the last ten minutes, by their token."""
+    """The tokens of the last ten minutes' transactions, with fingerprints of their requests."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,6 +42,8 @@ class RequestTokens:
 
 
 class Database:
+    """The tables by name."""
+
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self.settings = settings
         self.clock = clock
@@ -50,29 +52,29 @@ class Database:
         self.tokens = RequestTokens(clock)
 
     def table(self, name: str) -> EngineTable:
-        """By name, or by ARN, whose last part it is."""
+        """A table by its name or ARN; raises ResourceNotFoundException."""
         table = self.tables.get(name) or self.tables.get(name.rpartition("/")[2])
         if table is None:
             raise not_found()
         return table
 
     def tend(self) -> None:
-        """Let partitions adapt: called again and again, between requests."""
+        """Let partitions adapt; called periodically, between requests."""
         failures: list[Exception] = []
         for table in self.tables.values():
             try:
                 table.adaptation.tend()
-            except Exception as error:  # a mistake of ours, which must not hold up other tables
-                error.add_note(f"while the partitions of table {table.spec.name!r} were tended")
+            except Exception as error:  # a bug here, which must not block the other tables
+                error.add_note(f"while the partitions of table {table.spec.name!r} were adapted")
                 failures.append(error)
         if failures:
-            raise ExceptionGroup("partitions could not be tended", failures)
+            raise ExceptionGroup("adapting partitions failed", failures)
 
 
 class Consumed:
-    """Adds up what a request costs, for `ReturnConsumedCapacity`.
+    """Adds up the cost of a request, for `ReturnConsumedCapacity`.
 
-    Unlike the service, the engine also says in which partition a row lies; SDKs drop it.
+    Unlike the service, the emulator also names the partition of a row; SDKs drop that field.
     """
 
     def __init__(self, level: str) -> None:
@@ -86,17 +88,17 @@ class Consumed:
             used[operation] = used.get(operation, 0.0) + units
 
     def at(self, table: EngineTable, key: Key) -> None:
-        """The request is about rows of one partition."""
+        """Name the partition of a request whose rows are all in one."""
         if self._level != "NONE":
             self._partition = table.partition_of(key)
 
     def one(self) -> Json:
-        """For requests about one table."""
+        """The answer of a request to one table."""
         found = self._listed(False)
         return {"ConsumedCapacity": found[0]} if found else {}
 
     def many(self, split: bool = False) -> Json:
-        """For batches and, split into reads and writes, for transactions."""
+        """The answer of a batch or, split into reads and writes, of a transaction."""
         return {"ConsumedCapacity": self._listed(split)} if self._level != "NONE" else {}
 
     def _listed(self, split: bool) -> list[Json]:

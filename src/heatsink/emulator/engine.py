@@ -1,4 +1,4 @@
-"""The DynamoDB API as a function: the name of an operation and a body in, status and body out."""
+"""The DynamoDB API as a function: operation name and body in, status and body out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Engine:
         self._clock = clock
 
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
-        """`target` is the X-Amz-Target header. Never raises for what a client sends."""
+        """Answer one request; never raises for a client's fault. `target` is X-Amz-Target."""
         try:
             return OK, _encode(self._carry_out(target, body))
         except EngineError as error:
@@ -85,11 +85,11 @@ class Engine:
             return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
 
     def tend(self) -> None:
-        """Let partitions adapt to their heat. Requests may come between any two calls."""
+        """Let partitions adapt to their heat; requests may come between any two calls."""
         self._database.tend()
 
     async def keep_tending(self) -> None:
-        """Until cancelled: whoever runs an engine runs this beside it."""
+        """Call `tend` until cancelled; run this beside every engine."""
         while True:
             self.tend()
             await self._clock.sleep(TEND_S)
@@ -99,7 +99,7 @@ class Engine:
         return self._database.table(name)
 
     def partitions(self) -> list[TableReport]:
-        """What every table's partitions hold and do."""
+        """A report on the partitions of every table."""
         return [table.adaptation.report(name) for name, table in self._database.tables.items()]
 
     def _carry_out(self, target: str, body: bytes) -> Json:
@@ -122,7 +122,7 @@ def _unknown(target: str) -> EngineError:
     if target.startswith(API):
         return Refused(
             "UnknownOperationException",
-            f"{target.removeprefix(API)} is not among the operations of this engine: "
+            f"this emulator does not support {target.removeprefix(API)}; it supports "
             f"{', '.join(OPERATIONS)}",
         )
     return EngineError(

@@ -1,6 +1,6 @@
-"""The requests that the engine understands, field by field.
+"""The requests that the emulator accepts, field by field.
 
-A field it does not know is refused, not ignored: an application that relies on it should hear so.
+An unknown field is an error and not ignored, since an application may rely on it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GetItem(Request, kw_only=True):
 
 
 class PageRequest(WithExpressions, kw_only=True):
-    """What queries and scans share."""
+    """The fields that queries and scans share."""
 
     table_name: str
     index_name: str | None = None
@@ -188,7 +188,7 @@ class OnDemandThroughput(Request, kw_only=True):
 
 
 class CreateTable(msgspec.Struct, rename="pascal", kw_only=True):
-    """Tags, encryption and the like are accepted and mean nothing on a laptop."""
+    """Tags, encryption and similar fields are accepted and have no effect."""
 
     table_name: str
     attribute_definitions: list[AttributeDefinition]

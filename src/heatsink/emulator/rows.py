@@ -1,17 +1,12 @@
-"""The rows of a table, each in the partition that holds it, also while they move to another.
+"""The rows of a table, each in one partition at any time, even while they move to another.
 
-A move takes collections over in the order of their tokens, a few at a time. What lies before its
-frontier is in the target, the rest still in the source, so every key is in exactly one place at any
-time and a scan, which goes by tokens, meets each row once.
+A move takes over collections (all items of one partition key) in the order of their tokens (the
+hashes of partition keys), a few at a time. Collections before its frontier are in the target, the
+rest are still in the source. So every key is in exactly one place, and a scan, which follows the
+tokens, meets each row once.
 
     source   start ──────── move.start ≈≈≈≈≈≈ frontier ──────── end
              stays          gone to the target                  not yet
-
-The items of a range of tokens, each partition key's sorted by sort key. No time, no limits.
-
-Where a partition key lies among the hashes.
-
-Where a table's rows are: `tokens` place keys, `items` sorts a range, `rows` moves them.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ BINS = 64
 
 
 class Key(NamedTuple):
-    """A primary key. A table without sort keys has `None` there."""
+    """A primary key. `sort` is None in a table without sort keys."""
 
     hash: Native
     sort: Native | None
@@ -44,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Of sort keys. A prefix excludes the rest."""
+    """A range of sort keys: either bounds or a prefix."""
 
     low: Native | None = None
     low_included: bool = True
@@ -116,9 +111,9 @@ class Collection:
 
 
 class Items:
-    """Collections by partition key, and in the order of their tokens for scans and moves.
+    """The collections of a range of tokens, by partition key and in the order of tokens.
 
-    The range is the one in which most tokens lie; others are kept too, a little slower.
+    Most tokens lie in the range [start, end); others work too, a little more slowly.
     """
 
     def __init__(self, start: int, end: int) -> None:
@@ -176,7 +171,7 @@ class Items:
         return iter(()) if collection is None else collection.between(bounds, forward, after)
 
     def places(self, after: tuple[Any, ...], until: int) -> Iterator[tuple[int, Any]]:
-        """Tokens below `until` and their keys in order, from (token,) on or after (token, key)."""
+        """(token, key) below `until` in order, from (token,) on or after (token, key)."""
         for bin_ in islice(self._bins, self._bin(after[0]), None):
             for position in range(bisect_right(bin_, after), len(bin_)):
                 if bin_[position][0] >= until:
@@ -194,7 +189,7 @@ _hash = seeded_hash(b"")
 
 @lru_cache(KNOWN_MAX)
 def token_of(key: Native) -> int:
-    """The same in every run, even for keys that differ by one."""
+    """The token of a partition key: the same in every run, and spread evenly."""
     if isinstance(key, str):
         return _hash(key.encode())
     return _hash(str(key).encode() if isinstance(key, Decimal) else key)
@@ -212,13 +207,13 @@ class RowShelf:
         self.move: Move | None = None
 
     def held(self) -> list[Items]:
-        """A partition that is being split still answers for what has moved."""
+        """Where its rows are; a partition that is being split still counts those that moved."""
         is_split = self.move is not None and self.move.start > self.start
         return [self.items, self.move.target] if is_split and self.move else [self.items]
 
 
 class Move:
-    """Takes the rows from `start` on out of a shelf, into the items of another partition."""
+    """Moves the rows from `start` on out of a shelf, into the items of another partition."""
 
     __slots__ = ("_end", "_source", "frontier", "moved", "start", "target")
 
@@ -230,7 +225,7 @@ class Move:
         self.moved = 0
 
     def step(self, rows: int) -> bool:
-        """Move about so many rows; True when all have moved. A key's rows move together."""
+        """Move about `rows` rows; True when all have moved. A key's rows move together."""
         places: list[tuple[int, Any]] = []
         moving, frontier = 0, self._end
         for place in self._source.places((self.frontier,), self._end):
@@ -247,7 +242,7 @@ class Move:
 
 
 class Rows:
-    """All rows of a table, or of a replica of it."""
+    """All rows of a table, or of its lagging replica."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.map = PartitionMap(RowShelf(*bounds) for bounds in equal_ranges(partitions))
@@ -279,7 +274,7 @@ class Rows:
                 yield from items.query(hash_, EVERYTHING)
 
     def key_at(self, token: int) -> Native | None:
-        """A partition key by its token, if there are rows of it."""
+        """The partition key with this token, if it has rows."""
         found = self._items_at(token).places((token,), token + 1)
         return next((hash_ for _, hash_ in found), None)
 
@@ -295,7 +290,7 @@ class Rows:
         self.map.replace([old], new)
 
     def begin_merge(self, at: int) -> Move:
-        """The partition that begins at `at` goes into the one before."""
+        """Begin to move the partition that starts at `at` into the one before it."""
         right = self.map.find(at)
         right.move = Move(right, at, self.map.find(at - 1).items)
         return right.move
@@ -317,7 +312,7 @@ class Rows:
         return shelf.items
 
     def _pieces(self, first: int, until: int) -> Iterator[tuple[Items, int, int]]:
-        """Where the rows of [first, until) are, in order, and which tokens of it each piece has."""
+        """The places of the rows of [first, until), in order, each with its range of tokens."""
         for shelf in self.map.between(first, until):
             move = shelf.move
             if move is None:

@@ -1,9 +1,9 @@
-"""HTTP/1.1 with keep-alive for the engine, as fast as one process allows.
+"""The HTTP/1.1 server of the emulator, with keep-alive, as fast as one process allows.
 
-Credentials and signatures are accepted unseen: the engine is for tests and laptops and listens on
-127.0.0.1 only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request,
-which is refused, and so are hosts and origins other than this machine's. A GET without it is for
-the page about partitions.
+It does not check credentials and signatures: it is for tests and laptops and listens on 127.0.0.1
+only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request, which the
+server refuses, as it does hosts and origins other than this machine's. A GET without X-Amz-Target
+gets the page about partitions.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from .settings import HOST, EngineSettings
 try:
     import httptools
 except ImportError as missing:
-    raise Misconfigured(f"the engine needs {missing.name}: pip install 'heatsink[local]'") from None
+    raise Misconfigured(
+        f"the emulator needs {missing.name}: pip install 'heatsink[local]'"
+    ) from None
 
 logger = logging.getLogger("heatsink")
 encode = msgspec.json.Encoder().encode
 TEND_AGAIN_S = 1.0
-LAST_TURNS = 5  # until connections that are just being accepted are there, and gone
+LAST_TURNS = 5  # of the event loop, so that connections being accepted are made and closed
 BODY_BYTES_MAX = 16 * 1_024 * 1_024
 REQUEST_ID_BITS = 128
 TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
-NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests name an X-Amz-Target"}'
+NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Target header"}'
 REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -80,10 +82,10 @@ def http_date(second: int) -> bytes:
 
 
 class EngineConnection(asyncio.Protocol, Bounded):
-    """One client. Requests are answered in the order they came.
+    """One client. Requests are answered in the order in which they came.
 
-    What arrives is parsed in pieces that a head may have. So the pieces bound its size, and nobody
-    has to add up its headers.
+    Incoming data is parsed in pieces no larger than a head may be. That bounds the size of a head
+    without adding up its headers.
     """
 
     def __init__(self, server: EngineServer) -> None:
@@ -96,7 +98,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._host, self._origin, self._target = b"", b"", b""
         self._known_host: bytes | None = None
         self._is_open = False
-        self._owed = 0  # answers that are still to come
+        self._owed = 0  # answers that are not sent yet
         self._url = b""
         self._body: list[bytes] = []
         self._size = self._size_seen = 0
@@ -118,7 +120,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
     def close_if_stuck(self, now_s: float) -> None:
         if self._size == self._size_seen:
             super().close_if_stuck(now_s)
-        else:  # a body that still arrives
+        else:  # a body that is still arriving
             self._size_seen = self._size
             self.release()
 
@@ -139,7 +141,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
             self.heard(len(data), was_in_head)
 
     def pause_writing(self) -> None:
-        """A client that does not read its answers may not ask for more."""
+        """Stop reading requests from a client that does not read its answers."""
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -183,7 +185,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
             self._body.append(body)
         else:
             self._body.clear()
-            self.refuse(413, "a request may have 16 MB")
+            self.refuse(413, "the request is too large: the limit is 16 MB")
 
     def on_message_complete(self) -> None:
         self._stirred = True
@@ -206,7 +208,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         return True
 
     def owe(self, answers: int) -> None:
-        """So many answers more are still to come, or fewer."""
+        """Add to the number of pending answers, or subtract."""
         self._owed += answers
         if self._owed:
             self.keep()
@@ -221,7 +223,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
             self.transport.close()
 
     def refuse(self, status: int, detail: str) -> None:
-        """The last answer on this connection."""
+        """Send an error as the last answer, and close the connection."""
         self.send(self._server.framed(status, encode({"message": detail})))
         if self._is_open:
             self.transport.close()
@@ -245,7 +247,7 @@ class EngineServer:
         self.loop: asyncio.AbstractEventLoop
 
     def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
-        """Why a request of these headers is refused, if it is: see `heatsink.connections`."""
+        """Why a request with these headers is refused, if it is: see `primitives.connections`."""
         name = host.decode("latin-1")
         if refusal := misdirected(name, self._names):
             return 421, refusal
@@ -259,7 +261,7 @@ class EngineServer:
         return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
 
     def browse(self, method: bytes, url: bytes) -> bytes:
-        """The answer to a request that names no operation: a browser's, or a mistake."""
+        """Answer a request without an operation: a browser's page, or 404."""
         path = url.partition(b"?")[0].decode("latin-1")
         found = page.answer(path, self._engine) if method == b"GET" else None
         if found is None:
@@ -268,7 +270,7 @@ class EngineServer:
         return _PAGE_HEAD % (kind.encode(), len(body)) + body
 
     async def start(self) -> str:
-        """Listen, and say at which URL."""
+        """Listen; returns the URL."""
         self.loop = loop = asyncio.get_running_loop()
         self.crowd = Crowd(within_files(self._limits))
         try:
@@ -278,18 +280,18 @@ class EngineServer:
         except OSError as error:
             reason = os.strerror(error.errno or 0)
             raise Misconfigured(
-                f"port {self._port} cannot be listened on ({reason}): choose another"
+                f"cannot listen on port {self._port} ({reason}): choose another"
             ) from None
         self._tending = loop.create_task(self._keep_tending())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
     async def _keep_tending(self) -> None:
-        """A mistake of ours is told with its place, at most once in a while; requests go on."""
+        """Log an internal error with its traceback and go on, so that requests are still served."""
         while True:
             try:
                 await self._engine.keep_tending()
             except Exception:
-                logger.exception("partitions could not be tended; trying again")
+                logger.exception("adapting partitions failed; retrying")
             await self._clock.sleep(TEND_AGAIN_S)
 
     async def stop(self) -> None:
@@ -323,16 +325,16 @@ class EngineServer:
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:
-    """What was just accepted is made first: once a server is closed, CPython 3.11 loses it open."""
+    """Finish pending accepts before closing: CPython 3.11 would leak their sockets."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
-        with suppress(NotImplementedError):  # not every loop can
+        with suppress(NotImplementedError):  # some event loops lack it
             loop.remove_reader(listener.fileno())
     await _turn_of_the_loop()
 
 
 async def _turn_of_the_loop() -> None:
-    """Whatever the time is: a clock that stands still would never let go."""
+    """Wait for one turn of the event loop, without a clock, which may stand still in tests."""
     loop = asyncio.get_running_loop()
     turned = loop.create_future()
     loop.call_soon(turned.set_result, None)
@@ -343,7 +345,7 @@ async def _turn_of_the_loop() -> None:
 async def running_engine(
     settings: EngineSettings, clock: Clock, rng: Random | None = None
 ) -> AsyncIterator[str]:
-    """The engine inside this event loop, at the settings' port (0: any free). Yields its URL."""
+    """Run the emulator in this event loop, at the settings' port (0: any free). Yields its URL."""
     server = EngineServer(settings, clock, rng or Random(0))
     url = await server.start()
     try:
@@ -358,7 +360,7 @@ async def serve(
     rng: Random,
     announce: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Run until cancelled. `announce` is told the URL once requests are accepted."""
+    """Run until cancelled; calls `announce` with the URL once requests are accepted."""
     async with running_engine(settings, clock, rng) as url:
         announce(url)
         await asyncio.get_running_loop().create_future()

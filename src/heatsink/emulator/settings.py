@@ -1,4 +1,4 @@
-"""How the engine behaves: limits, partitions, lag and latency."""
+"""Settings of the emulator: limits, partitions, replica lag and latency."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ SECONDS_MAX = 1e6
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `heatsink dynamo` accepts.
 
-    `write_limit` and `read_limit` are the units per second of one partition. What it does not use
-    it may save up, for `burst_s` seconds at most; a new partition has one second's worth.
-    `replica_lag_s` makes every read that is not strongly consistent that much out of date.
+    `write_limit` and `read_limit` are the units per second of one partition. It can save up unused
+    throughput for `burst_s` seconds at most; a new partition starts with one second's worth. Reads
+    that are not strongly consistent are `replica_lag_s` out of date.
 
-    With `adaptive`, partitions do as DynamoDB's do: the limit is a ceiling, what is saved up and
-    lent is a share of the table's capacity, and a partition that stays hot for `split_after_s`
-    is split, after which it is left alone for `cool_down_s`. Without it, partitions stay as they
-    are and may save up their limit. `merge_after_s` unites what has cooled; `None` is never.
+    With `adaptive`, partitions behave as DynamoDB's do. The limit is a ceiling, and a partition
+    saves up or borrows a share of the table's capacity. A partition that stays hot for
+    `split_after_s` is split, and is then left alone for `cool_down_s`. Without `adaptive`,
+    partitions never change, and each may save up its limit. `merge_after_s` merges partitions that
+    have cooled; `None` is never.
 
-    It answers to this machine's names and to `allow_hosts`, within the bounds of `connections`.
+    The server answers to this machine's names and to `allow_hosts`, within the bounds of
+    `connections`.
     """
 
     port: int = PORT
@@ -58,7 +60,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.of_partitions()
 
     def of_partitions(self) -> SplitSettings:
-        """How partitions behave. One that may save up its limit has no other ceiling."""
+        """The settings of partitions; without `adaptive` there is no ceiling beside the savings."""
         limits = SplitSettings(
             write_units=self.write_limit,
             read_units=self.read_limit,

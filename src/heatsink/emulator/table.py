@@ -1,12 +1,4 @@
-"""One table: its rows, the replica that lags behind them, its limits and its description.
-
-A table's keys: their names, types and limits, and how an item's key is taken out of it.
-
-Carries out on a table's rows what its capacity model decides, a little at a time.
-
-A split, an isolation or a merge is decided first; then the rows move while requests go on; and when
-they are there, the new partitions get limits of their own.
-"""
+"""One table: its keys, rows, lagging replica and limits, and how its partitions adapt."""
 
 from __future__ import annotations
 
@@ -54,14 +46,14 @@ class Schema(msgspec.Struct, frozen=True):
         return (self.hash.name,) if self.sort is None else (self.hash.name, self.sort.name)
 
     def key_of_item(self, item: Item) -> Key:
-        """Of an item that is to be put. Its values have been admitted."""
+        """The key of an item to put, whose values have been admitted."""
         hash_ = _put_part(item, self.hash, HASH_BYTES_MAX)
         if self.sort is None:
             return Key(hash_, None)
         return Key(hash_, _put_part(item, self.sort, SORT_BYTES_MAX))
 
     def key_of(self, key: Item) -> Key:
-        """Of a request's `Key`: exactly the key's attributes, of the right types."""
+        """The key in a request's `Key`: exactly the key's attributes, of the right types."""
         if len(key) != len(self.names):
             raise ValidationFailed(MISMATCH)
         hash_ = self.part(key.get(self.hash.name), self.hash)
@@ -122,7 +114,7 @@ EVENTS_KEPT = 200
 
 
 class PartitionEvent(msgspec.Struct, frozen=True):
-    """Something that was decided about partitions, or the end of it (`done`)."""
+    """A decision about partitions, or its completion (`done`)."""
 
     at_s: float
     what: str
@@ -132,7 +124,7 @@ class PartitionEvent(msgspec.Struct, frozen=True):
 
 
 class PartitionReport(msgspec.Struct, frozen=True):
-    """One partition for people and tests. `moved` is how many rows have left it so far."""
+    """One partition, for people and tests. `moved` is the number of rows that have left it."""
 
     state: PartitionState
     rows: int
@@ -152,7 +144,7 @@ class TableReport(msgspec.Struct, frozen=True):
 
 
 class RowMove:
-    """Moves the rows for one change, cut by cut."""
+    """Moves the rows of one change, cut by cut."""
 
     def __init__(self, change: Split | Isolate | Merge, cuts: list[int], rows: Rows) -> None:
         self.change = change
@@ -166,7 +158,7 @@ class RowMove:
         return self._rows.begin_merge(at) if is_merge else self._rows.begin_split(at)
 
     def step(self) -> bool:
-        """True when everything is where it belongs."""
+        """Move some rows; True when all are where they belong."""
         if not self._move.step(MOVED_AT_ONCE):
             return False
         at = self._cuts.pop(0)
@@ -180,7 +172,11 @@ class RowMove:
 
 
 class Adaptation:
-    """Of one table. `tend` is called every few hundredths of a second."""
+    """Carries out on a table's rows what its capacity model decides, a few rows at a time.
+
+    A split, an isolation or a merge is decided first. Then the rows move while requests go on. When
+    all have moved, the new partitions get limits of their own. `tend` is called every 20 ms.
+    """
 
     def __init__(self, adaptive: AdaptiveTable, rows: Rows, clock: Clock) -> None:
         self._adaptive = adaptive
@@ -190,7 +186,7 @@ class Adaptation:
         self._events: deque[PartitionEvent] = deque(maxlen=EVENTS_KEPT)
 
     def tend(self) -> None:
-        """Move some rows, and look once a second whether something should change."""
+        """Move some rows, and check once a second whether something should change."""
         now_s = self._clock.monotonic_s()
         for job in [job for job in self._jobs if job.step()]:
             self._jobs.remove(job)
@@ -239,7 +235,7 @@ def _text(key: Any) -> str:
 
 
 class TableSpec(msgspec.Struct, frozen=True):
-    """What a table is made of, and does not change."""
+    """The properties of a table that never change."""
 
     name: str
     arn: str
@@ -250,7 +246,7 @@ class TableSpec(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """The rows as they were `lag_s` ago: what a read that is not consistent may see."""
+    """The rows as they were `lag_s` ago: what an eventually consistent read sees."""
 
     def __init__(self, lag_s: float, clock: Clock) -> None:
         self._rows = Rows()
@@ -270,6 +266,8 @@ class Replica:
 
 
 class EngineTable:
+    """One table."""
+
     def __init__(self, spec: TableSpec, clock: Clock, replica_lag_s: float) -> None:
         self.spec = spec
         self.schema = spec.schema

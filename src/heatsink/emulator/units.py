@@ -1,7 +1,8 @@
-"""Units as DynamoDB counts them, and the limits of partitions and tables in units per second.
+"""Capacity units as DynamoDB counts them, and the throughput of one table.
 
-A write costs a unit per KB of the larger of the old and the new item, a read one per 4 KB, half of
-it unless strongly consistent; transactions cost double. A failed condition costs as a write does.
+A write costs one unit per KB of the larger of the old and the new item, a read one per 4 KB, half
+of it unless strongly consistent. Transactions cost double. A write whose condition fails costs as
+much as a write.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def read_units(size: int, consistent: bool, factor: int = 1) -> float:
 
 
 class TableLimits(msgspec.Struct, frozen=True):
-    """What a table is held to. `kind` names the table's own limit in the reasons."""
+    """The limits of a table. `kind` names the table's own limit in the reasons."""
 
     on_demand: bool
     kind: str
@@ -43,7 +44,7 @@ class TableLimits(msgspec.Struct, frozen=True):
 
 
 class Throughput:
-    """Admits requests to one table, or throttles them and says which limit it was."""
+    """Admits requests to one table, or throttles them and names the limit."""
 
     def __init__(self, limits: TableLimits, resource: str, clock: Clock) -> None:
         self._limits = limits
@@ -62,14 +63,14 @@ class Throughput:
         return verdict
 
     def judge(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
-        """Whether `take` would succeed, for a transaction."""
+        """Whether `take` would succeed; for transactions."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         return self.adaptive.judge(token, writes, reads, self._clock.monotonic_s())
 
     def record(
         self, operation: Operation, token: int, units: float, verdict: CapacityVerdict
     ) -> None:
-        """Take or count what was judged."""
+        """Take the units of an accepted verdict, or count the throttled request."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         self.adaptive.record(token, writes, reads, verdict)
 
@@ -80,6 +81,6 @@ class Throughput:
     def give_back(
         self, operation: Operation, token: int, units: float, taken: CapacityVerdict
     ) -> None:
-        """Undo a `take`, for a transaction of which another action was throttled."""
+        """Undo a `take`, for a transaction with another action that was throttled."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         self.adaptive.refund(token, writes, reads, taken)

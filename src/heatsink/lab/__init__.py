@@ -1,1 +1,1 @@
-"""The lab: the seed's experiments again, on virtual time, with the code that runs in production."""
+"""The lab: experiments on virtual time with the code that runs in production."""

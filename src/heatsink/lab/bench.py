@@ -1,8 +1,7 @@
-"""`heatsink bench`.
+"""`heatsink bench`: how fast a store is, through Heatsink and bare.
 
-Calls through Heatsink and on the bare store, in turns: what comes on top is the difference.
-
-`heatsink bench`: how fast a store is here, through Heatsink and bare.
+Both make the same calls in alternating turns, so that both meet the same conditions; the difference
+is Heatsink's overhead.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from heatsink.spread.store import Ask, Row
 from heatsink.stores.stores import Stores
 
 BODY = b"x" * 200
-KEYS = 64  # enough that none of them gets hot
+KEYS = 64  # so many that none of them gets hot
 PAGE = 50
-ROUNDS = 5  # fewer where a call takes longer than a turn
+ROUNDS = 5  # fewer if a call takes longer than a turn
 ROUND_FITS = 0.9
 TURN_S_MIN = 0.25
 SETTLE_S = 1.0
@@ -52,12 +51,12 @@ Erase = Callable[[str], Awaitable[object]]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Calls of one kind: rates are medians of rounds.
+    """Results of one kind of call; rates are medians over the rounds.
 
-    `ratio` is how many of the bare store's calls come through: the median of the rounds' own
-    ratios, since a round's two turns meet the same weather. It need not be that of the medians.
-    Calls that the store refused for now, and those that had no answer when their turn was long
-    over, are counted apart; figures that need one that succeeded are None if none did.
+    `ratio` is Heatsink's rate as a share of the bare store's: the median of the rounds' own ratios,
+    since the two turns of a round meet the same conditions. It may differ from the ratio of the
+    medians. Calls that the store refused, and calls without an answer long after their turn, are
+    counted apart. Figures that need a successful call are None if there was none.
     """
 
     what: str
@@ -74,7 +73,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """`seconds` for everything, `at_once` calls under way."""
+    """`seconds` for everything, `at_once` concurrent calls."""
 
     seconds: float = 12.0
     at_once: int = 32
@@ -93,7 +92,7 @@ class BenchPlan:
 
     @property
     def longest_turn_s(self) -> float:
-        """After which nobody waits for an answer: half as long again as one of two turns may be."""
+        """When to stop waiting for answers: one and a half times the length of one of two turns."""
         return max(self.kind_s / 2 * 1.5, TURN_S_MIN)
 
 
@@ -106,7 +105,7 @@ class Samples:
 
 
 class Contest:
-    """The same calls on both. Rows go to keys of this run's own."""
+    """The same calls through Heatsink and on the bare store, on keys of this run's own."""
 
     def __init__(self, hs: Heatsink, stores: Stores, ids: IdScheme, clock: Clock, name: str):
         self._hs = hs
@@ -150,9 +149,9 @@ class Contest:
         return self._ids.from_parts(now_ms(self._clock), number, 0)
 
     async def clean_up(self, patience_s: float = CLEAN_UP_S) -> None:
-        """Go on while the store refuses, since every try erases some; then say what may be left."""
+        """Erase all rows; retry while the store refuses, then report what may be left."""
         deadline_s = self._clock.monotonic_s() + patience_s
-        cut = Cut(self._clock, "the store had not erased all rows when time was up")
+        cut = Cut(self._clock, "the store did not erase all rows in time")
         todo: list[tuple[Erase, str]] = [(self._hs.log.erase, key) for key in self.keys]
         todo += [(self._stores.log.erase, partition) for partition in self.partitions]
         left: list[tuple[str, Retryable]] = []
@@ -184,8 +183,8 @@ class Contest:
         rows = sum(self._writes[name] for name in names)
         keys = f"bench:{self._name}:{{n}}", f"bench:{self._name}:bare:{{n}}"
         return Unavailable(
-            f"some {rows:,} rows of this run or fewer may be left ({refusal}): erase them when the "
-            f"store has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
+            f"up to {rows:,} rows of this run may be left ({refusal}): erase them when the store "
+            f"has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
             f"n from 0 to {KEYS - 1}"
         )
 
@@ -199,10 +198,12 @@ KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = 
 
 @asynccontextmanager
 async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
-    """Both on one store; what they wrote is erased at the end."""
+    """Open both on one store; erases their rows at the end."""
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
-        raise InvalidSetting("this store has Snowflake ids, which only its application can mint")
+        raise InvalidSetting(
+            "url names a store with Snowflake ids, which only its application can mint"
+        )
     async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
         stores = open_stores(url, clock)
         try:
@@ -224,14 +225,14 @@ async def measure(
         ours, bare = (kind(found) for kind in kinds)
         lines.append(_line(what, *await _rounds((ours, bare), plan, clock, tick)))
     if any(line.unanswered or line.bare_unanswered for line in lines):
-        await clock.sleep(SETTLE_S)  # what was sent may still land, and is to be erased
+        await clock.sleep(SETTLE_S)  # late writes may still arrive, and must be erased too
     return lines
 
 
 async def _rounds(
     calls: tuple[Call, Call], plan: BenchPlan, clock: Clock, tick: Callable[[], object]
 ) -> tuple[Samples, Samples]:
-    """As many as there is time for: a turn takes as long as its slowest call."""
+    """Run as many rounds as there is time for: a turn lasts as long as its slowest call."""
     both = Samples(), Samples()
     end_s = clock.monotonic_s() + plan.kind_s
     for _ in range(ROUNDS):
@@ -248,11 +249,11 @@ async def _rounds(
 async def _turn(call: Call, plan: BenchPlan, clock: Clock, samples: Samples) -> None:
     began_s = clock.monotonic_s()
     end_s, before = began_s + plan.turn_s, len(samples.times_s)
-    cut, cut_s = Cut(clock, "its turn is over"), began_s + plan.longest_turn_s
+    cut, cut_s = Cut(clock, "the call did not end within its turn"), began_s + plan.longest_turn_s
 
     async def repeat() -> None:
         started_s = clock.monotonic_s()
-        while True:  # at least once, however late it started
+        while True:  # at least once, even if it starts late
             try:
                 with cut(cut_s):
                     await call()
@@ -300,14 +301,16 @@ CAPTION = (
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--seconds", type=Number(1, 3_600), default=12.0, help="For all calls together.")
-@click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Calls under way.")
+@click.option(
+    "--seconds", type=Number(1, 3_600), default=12.0, help="Duration of the whole benchmark."
+)
+@click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Concurrent calls.")
 @json_option
 def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
-    """How fast the store at URL is through Heatsink, beside the bare store.
+    """Measure how fast the store at URL is through Heatsink, compared with the bare store.
 
-    Without URL: a new SQLite file in this folder, which is removed again. Rows are written to keys
-    of its own and erased at the end; a store that bills for writes bills for these.
+    Without URL it uses a new SQLite file in this folder and removes it afterwards. It writes rows
+    to keys of its own and erases them at the end; a store that bills for writes bills for these.
     """
     with _url(url) as where:
         asyncio.run(_run(where, BenchPlan(seconds, at_once), as_json))
@@ -321,13 +324,13 @@ def _url(url: str | None) -> Iterator[str]:
     try:
         folder = TemporaryDirectory(prefix="heatsink-bench-", dir=Path.cwd())
     except OSError as error:
-        raise InvalidSetting(f"this folder cannot be written to ({error}): name a URL") from None
+        raise InvalidSetting(f"this folder is not writable ({error}): name a URL") from None
     with folder as name:
         yield f"sqlite:///{name}/bench.db"
 
 
 async def _run(url: str, plan: BenchPlan, as_json: bool) -> None:
-    """Figures are shown before rows are erased, which may take long and fail."""
+    """Show the figures before rows are erased, which may take long and fail."""
     clock, console = SystemClock(), Console(stderr=True)
     async with contest(url, clock, fresh_random()) as found:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -346,12 +349,12 @@ def _show(lines: list[Line], as_json: bool) -> None:
         if line.refused or line.bare_refused:
             click.echo(
                 f"{line.what}: the store refused {line.refused:,} calls for longer than Heatsink "
-                f"retries, and {line.bare_refused:,} bare ones, which nobody retries"
+                f"retries, and {line.bare_refused:,} bare ones, which are not retried"
             )
         if line.unanswered or line.bare_unanswered:
             click.echo(
                 f"{line.what}: {line.unanswered:,} calls and {line.bare_unanswered:,} bare ones "
-                "had no answer when their time was up: give it more --seconds"
+                "had no answer in time: give it more --seconds"
             )
 
 

@@ -1,6 +1,6 @@
-"""A celebrity and a commentator among friends: what pushing costs, and what pulling saves.
+"""A celebrity and a commentator among friends: what pushing posts costs, and what pulling saves.
 
-A small social network on virtual time, whose homes take time to write and are counted.
+A small social network on virtual time, whose home timelines take time to write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKERS = 4
 
 
 class SlowHomes(MemoryHomes):
-    """Homes whose writes take time and are counted, by the author of what is written."""
+    """Home timelines whose writes take time and are counted by author."""
 
     def __init__(self, clock: SkewedClock) -> None:
         super().__init__(clock)
@@ -68,7 +68,7 @@ class Network:
             await running
 
     async def until_seen(self, user: str, author: str) -> float:
-        """From posting to the moment that the user's home shows it."""
+        """Post, and return the seconds until the user's home shows it."""
         timelines, began_s = self._client.timelines, self.clock.monotonic_s()
         post = await timelines.post(author, b"hello")
         while not any(p.id == post.id for p in (await timelines.home(user, limit=20)).posts):
@@ -84,7 +84,7 @@ NEVER = 10**9
 CASES = {"always pushed": NEVER, f"pulled from {THRESHOLD:,} followers on": THRESHOLD}
 LISTENERS = 500
 COMMENT_S = 1 / 3  # between two posts of the commentator
-LOOK_S = 60.0  # between two looks of one listener
+LOOK_S = 60.0  # between two reads of one listener
 SETTLED_S = 15.0
 EVENT_S = 30.0
 RULES = {
@@ -93,15 +93,16 @@ RULES = {
     "followers and cost decide": TimelineSettings(threshold=THRESHOLD),
 }
 STORY = f"""\
-A celebrity and somebody with {FRIENDS} friends post at the same time. Writing one home takes
-{WRITE_S * 1000:.0f} ms of a worker, and there are {WORKERS}.
+A celebrity and a user with {FRIENDS} friends post at the same time. Writing one home takes a worker
+{WRITE_S * 1000:.0f} ms, and there are {WORKERS} workers.
 
-Pushed, a celebrity's post is a write for every fan, and takes its time. Pulled, it is one write,
-and every fan sees it with the next look at home. The friend's posts are pushed in both cases.
+If the celebrity's post is pushed, it is one write for every fan, which takes time. If it is pulled,
+it is one write, and every fan sees it at the next read of the home. The friend's posts are pushed
+in both cases.
 
-A commentator has {LISTENERS} listeners, too few for the threshold, and posts three times a second
-while each of them looks once a minute. Nobody reads most of what is pushed there: by cost, it is
-pulled."""
+A commentator has {LISTENERS} listeners, fewer than the threshold, and posts three times a second
+while each listener reads once a minute. Most pushed posts are never read. So the cost rule pulls
+them."""
 
 
 class CelebrityRun(msgspec.Struct, frozen=True):
@@ -112,7 +113,7 @@ class CelebrityRun(msgspec.Struct, frozen=True):
 
 
 async def play(case: str, fans: int, seed: int) -> CelebrityRun:
-    """Two who post once a minute, at the same time."""
+    """Two authors post once a minute, at the same time."""
     network = Network(TimelineSettings(threshold=CASES[case]), seed)
     celebrity_s, friend_s = [], []
     async with network.at_work() as timelines:
@@ -143,7 +144,7 @@ def one_run(case: str, fans: int, seed: int) -> CelebrityRun:
 
 
 class AuthorCost(NamedTuple):
-    """An author during the event. `explained` is why they are pushed or pulled."""
+    """An author during the event. `explained` says why they are pushed or pulled."""
 
     rules: str
     author: str
@@ -157,7 +158,7 @@ class AuthorCost(NamedTuple):
 
 
 class PostingEvent:
-    """All three post, listeners look; then what that costs is counted."""
+    """All three authors post and listeners read; then the cost is counted."""
 
     def __init__(self, rules: str, seed: int) -> None:
         self.rules = rules
@@ -274,7 +275,7 @@ def _cost_table(costs: list[AuthorCost]) -> ReportTable:
         for cost in costs
     ]
     columns = ["rules", "author", "mode", "posts", "homes written", "why"]
-    note = "Reads are what 64 followers' homes tell of the time since about the last post."
+    note = "Reads are estimated from the homes of 64 followers, since about the last post."
     return ReportTable(f"Cost by mode: {EVENT_S:.0f} s of an event", columns, rows, note)
 
 

@@ -1,9 +1,4 @@
-"""`heatsink lab`: the seed's experiments, on virtual time.
-
-A report in the terminal, and as a page.
-
-The command `heatsink lab`.
-"""
+"""`heatsink lab`: runs an experiment and shows its report in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -38,10 +33,10 @@ def show(report: LabReport, page: Path, command: str) -> None:
 
 
 def check_page(page: Path) -> None:
-    """Whether it can be written, before minutes of work are spent on what goes into it."""
+    """Check that the page can be written, before minutes of work are spent on it."""
     is_new = not page.exists()
     if not is_new and not page.is_file():
-        return  # a pipe, say: to open it would be to use it up
+        return  # for example a pipe: opening it would use it up
     try:
         page.open("ab").close()
         if is_new:
@@ -79,20 +74,22 @@ WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
 
 @click.group()
 def lab() -> None:
-    """Run the seed's experiments with the production code, on virtual time."""
+    """Run experiments with the production code, on virtual time."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    seed = click.option("--seed", default=1, show_default=True, help="Gives the same run again.")
+    seed = click.option(
+        "--seed", default=1, show_default=True, help="Random seed: the same seed repeats a run."
+    )
     out = click.option(
         "--out",
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
-        help="The page to write.  [default: lab-NAME.html]",
+        help="HTML page to write.  [default: lab-NAME.html]",
     )
 
     @wraps(command)
     def run(as_json: bool, out: Path | None, **options: Any) -> None:
-        """A run takes seconds: say so to whoever waits, until there is something to show."""
+        """Show a status line while the experiment runs, which takes seconds."""
         page = out or Path(f"lab-{click.get_current_context().info_name}.html")
         if out is not None or not as_json:
             check_page(page)
@@ -110,10 +107,10 @@ def _items(default: int, what: str) -> Callable[..., Any]:
 
 
 @lab.command("hot-key")
-@_items(hot_key.PEAK_S, "Writes a second at the top.")
+@_items(hot_key.PEAK_S, "Writes per second at the peak.")
 @_options
 def hot_key_command(items: int, seed: int, out: Path | None) -> None:
-    """A conversation that goes viral, with one bucket and spread."""
+    """A conversation goes viral: with one bucket, and spread."""
     _show(hot_key.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
@@ -137,7 +134,7 @@ def fairness_command(items: int, seed: int, out: Path | None) -> None:
 @_items(isolation.LARGE, "Items of the large batch.")
 @_options
 def isolation_command(items: int, seed: int, out: Path | None) -> None:
-    """Small and large batches on 1 to 16 partitions."""
+    """Small batches beside a large one, on 1 to 32 partitions."""
     _show(isolation.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
@@ -145,15 +142,15 @@ def isolation_command(items: int, seed: int, out: Path | None) -> None:
 @_items(rates.JOBS, "Jobs in three batches.")
 @_options
 def rates_command(items: int, seed: int, out: Path | None) -> None:
-    """Rate limits: declared, and found."""
+    """Rate limits: declared, and discovered."""
     _show(rates.experiment(items, seed=seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("reads")
-@_items(reads.READS_PER_S, "Reads a second.")
+@_items(reads.READS_PER_S, "Reads per second.")
 @_options
 def reads_command(items: int, seed: int, out: Path | None) -> None:
-    """A product page that everybody looks at."""
+    """Hot reads: one product page that everybody reads."""
     _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
@@ -161,12 +158,12 @@ def reads_command(items: int, seed: int, out: Path | None) -> None:
 @_items(celebrity.FANS, "Fans of the celebrity.")
 @_options
 def celebrity_command(items: int, seed: int, out: Path | None) -> None:
-    """Posts pushed to all followers, or pulled by them."""
+    """Home timelines: posts pushed to all followers, or pulled by them."""
     _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("partitions")
-@_items(partitions.WRITES_PER_S, "Writes a second to the conversation.")
+@_items(partitions.WRITES_PER_S, "Writes per second to the conversation.")
 @_options
 def partitions_command(items: int, seed: int, out: Path | None) -> None:
     """A hot conversation on a young table: adaptive capacity, salting, and both."""

@@ -1,4 +1,4 @@
-"""Small batches beside a giant: on one partition, how much longer do they take than alone?"""
+"""Small batches beside a giant one on one partition: how much longer do they take than alone?"""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ CASES = {
 
 
 STORY = f"""\
-One partition, {WORKERS} workers, {SERVICE_S} s an item. While a giant batch is being worked on,
-batches of {SMALL} items come, each after a pause by chance.
+One partition, {WORKERS} workers, {SERVICE_S} s per item. While a giant batch runs, batches of
+{SMALL} items arrive, each after a random pause.
 
-In a line, a small batch would wait for all that came before it. Here tenants share the workers
-by the time their items take, and within a tenant the batch with the least left goes first."""
+In one queue, a small batch would wait for everything before it. Here tenants share the workers
+by the time their items take, and within a tenant the batch with the least work left goes first."""
 
 
 class BatchTimes(msgspec.Struct, frozen=True):
-    """How long each of the small batches took, in order of length."""
+    """How long each of the small batches took, shortest first."""
 
     case: str
     seconds: list[float]
@@ -43,7 +43,7 @@ class BatchTimes(msgspec.Struct, frozen=True):
 
 
 async def time_small_batches(lab: LabWorld, seed: int, batches: int) -> list[float]:
-    """One after the other, with pauses by chance."""
+    """Submit them one after the other, with random pauses."""
     chance, took_s = Random(seed), []
     for _ in range(batches):
         await lab.clock.sleep(chance.uniform(*GAP_S))
@@ -75,7 +75,7 @@ def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Lab
         title=f"Fairness: {SMALL} items beside {giant:,}",
         story=STORY,
         figures=[
-            Figure("alone", f"{alone.share(0.5):.2f} s", "the middle one"),
+            Figure("alone", f"{alone.share(0.5):.2f} s", "the median"),
             Figure("beside the giant", f"{other.share(0.5):.2f} s", f"{_longest(other)} at most"),
             Figure("in a line it would be", f"{in_line_s / 3600:,.1f} h", "behind the giant"),
         ],

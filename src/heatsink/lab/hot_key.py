@@ -1,4 +1,4 @@
-"""One conversation goes viral: with one bucket, spread by Heatsink; and what buckets cost."""
+"""One conversation goes viral, with one bucket and spread by Heatsink; and what buckets cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from heatsink.testing import SkewedClock, run_on_virtual_time
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
 
 PEAK_S = 4_000
-LIMIT_SHARE = 0.25  # of the peak is what one partition takes
+LIMIT_SHARE = 0.25  # one partition's limit as a share of the peak
 FILL = 0.8
 GROWTH = 1.2
 TOP_S, FADE_S, CALM_S = 10, 6, 18
@@ -39,13 +39,13 @@ CASES = {"one bucket": False, "Heatsink": True}
 
 
 STORY = f"""\
-A conversation with few messages goes viral: 20 % more every second, up to what four partitions
-take. Whoever writes tries again for {RETRIES.deadline_s:g} s, and then gives up.
+A conversation with few messages goes viral: 20 % more every second, up to the limit of four
+partitions. Writers retry for {RETRIES.deadline_s:g} s, and then give up.
 
-With one bucket, all that the partition does not take is refused. Heatsink sees the slope, and makes
-buckets before they are needed; a while after the crowd has left there is one again.
+With one bucket, everything above the partition's limit is throttled. Heatsink sees the slope and
+adds buckets before they are needed; a while after the rush there is one again.
 
-Buckets cost nothing to write and something to read: a page of {PAGE} has to ask each of them."""
+Buckets cost nothing to write and something to read: a page of {PAGE} has to query each of them."""
 
 
 class HotKeySecond(msgspec.Struct):
@@ -57,7 +57,7 @@ class HotKeySecond(msgspec.Struct):
 
 
 class HotKeyRun(msgspec.Struct, frozen=True):
-    """`found` is what there was when everything was read back."""
+    """`found` is the number of rows when everything was read back."""
 
     case: str
     seconds: list[HotKeySecond]
@@ -68,7 +68,7 @@ class HotKeyRun(msgspec.Struct, frozen=True):
 
 
 class PageCost(msgspec.Struct, frozen=True):
-    """Of a page, on average."""
+    """The average cost of a page."""
 
     buckets: int
     queries: float
@@ -76,7 +76,7 @@ class PageCost(msgspec.Struct, frozen=True):
 
 
 class WatchedLog:
-    """A log store that counts what it refused, and what it was asked for."""
+    """A log store that counts its refusals and the rows it was asked for."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class WatchedLog:
 
 
 def offered(peak_s: int) -> list[int]:
-    """Writes in each second: a quiet chat, then 20 % more every second, the top, and calm again."""
+    """Writes per second: a quiet chat, then 20 % more every second, the peak, and calm again."""
     quiet = peak_s / 20
     rising = [quiet] * 4
     while rising[-1] * GROWTH < peak_s:
@@ -138,7 +138,7 @@ class WritingCrowd:
             return HotKeyRun(self.case, self.seconds, await _count(hs))
 
     async def _offer(self, hs: Heatsink, writes: asyncio.TaskGroup, count: int) -> None:
-        """For a second, whether or not earlier writes were answered: the crowd does not wait."""
+        """Start writes for a second without waiting for earlier ones, as a crowd does."""
         refused, ticks = self._log.refused, round(1 / TICK_S)
         for tick in range(ticks):
             for _ in range(count * tick // ticks, count * (tick + 1) // ticks):
@@ -166,12 +166,12 @@ def one_run(case: str, peak_s: int, seed: int) -> HotKeyRun:
 
 
 async def page_cost(buckets: int, seed: int) -> PageCost:
-    """Of pages that begin anywhere in a log that has as many buckets all the time."""
+    """The cost of pages that begin anywhere in a log with a constant number of buckets."""
     clock, chance = SkewedClock(), Random(seed)
     stores = memory_stores(clock)
     log = WatchedLog(stores.log)
     async with Heatsink(replace(stores, log=log), Settings(), clock, Random(seed)) as hs:
-        await hs.pin(KEY, buckets=buckets, reason="to see what it costs")
+        await hs.pin(KEY, buckets=buckets, reason="to measure its cost")
         await clock.sleep(2.0)
         ids = [(await hs.log.append(KEY, b"hello")).id for _ in range(ROWS)]
         log.queries = log.rows = 0
@@ -203,7 +203,7 @@ def _table(runs: list[HotKeyRun]) -> ReportTable:
         [run.case, *(run.total(field) for field in fields), run.found] for run in runs
     ]
     columns = ["case", "offered", "acknowledged", "refusals", "given up", "found"]
-    note = "A write may be refused more than once. Found: by reading everything back."
+    note = "A write may be refused more than once. Found: rows when everything was read back."
     return ReportTable("The whole run", columns, rows, note)
 
 
@@ -218,7 +218,7 @@ def _cost_table(costs: list[PageCost]) -> ReportTable:
 
 def _run_charts(plain: HotKeyRun, spread: HotKeyRun, limit_s: float) -> list[Chart]:
     end = float(len(plain.seconds) - 1)
-    limit = Series("what one partition takes", [0.0, end], [limit_s, limit_s], "dot", 2)
+    limit = Series("limit of one partition", [0.0, end], [limit_s, limit_s], "dot", 2)
     wanted = _line("offered", plain, "offered", 4, "fill")
     return [
         Chart(

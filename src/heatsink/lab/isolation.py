@@ -1,4 +1,4 @@
-"""A large batch and small ones on more and more partitions, spread over them or not."""
+"""A large batch and small ones on more and more partitions; the large one spread, or not."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WORKERS = 8
 
 
 STORY = f"""\
-{WORKERS} workers in each partition, {SERVICE_S} s an item. One tenant has a large batch;
-another one submits batches of {SMALL} items meanwhile.
+{WORKERS} workers in each partition, {SERVICE_S} s per item. One tenant has a large batch, while
+another one submits batches of {SMALL} items.
 
-The seed keeps a batch in one partition, to leave the others alone. Here a partition is fair
-inside, so that a large batch may be spread over a quarter of them: it is done sooner, and the
-small ones hardly notice."""
+The original design keeps each batch in one partition, to protect the other partitions. Here each
+partition is fair, so a large batch can be spread over a quarter of them: it is done sooner, and
+the small ones are hardly slower."""
 
 
 class IsolationOutcome(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class IsolationOutcome(msgspec.Struct, frozen=True):
     small: BatchTimes
     large_per_s: float
     used: int
-    """Partitions that hold some of the large batch."""
+    """Partitions that hold items of the large batch."""
 
 
 async def beside_a_large_one(

@@ -1,7 +1,7 @@
-"""One chat load on a young table: plain, with adaptive capacity, salted, and with both.
+"""One chat load on a new table: plain, with adaptive capacity, salted, and with both.
 
-The store's partitions are `split`'s and the salt is `spread`'s own policy; only the load and the
-seconds are made up. `seconds` is the same run step by step, for whoever wants to show it.
+The partitions are the emulator's capacity model and the salt is the production policy; only the
+load is invented. `seconds` yields the same run step by step, for a display.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASES = {
 
 
 class PartitionsSecond(msgspec.Struct, frozen=True):
-    """What became of one second's writes, and how the table was at its end."""
+    """What happened to one second's writes, and the state of the table at its end."""
 
     wanted: int
     accepted: int
@@ -60,7 +60,7 @@ class PartitionsSecond(msgspec.Struct, frozen=True):
 
 
 class HotChat:
-    """A conversation that a match sets on fire, among others that go on as before."""
+    """A conversation that becomes hot during a match, among others that stay as they are."""
 
     def __init__(self, case: str, seed: int) -> None:
         settings, self._is_salted = CASES[case]
@@ -114,7 +114,7 @@ class HotChat:
 def seconds(
     case: str, writes_per_s: int = WRITES_PER_S, seed: int = 1
 ) -> Iterator[PartitionsSecond]:
-    """The run of one case, a second at a time."""
+    """The run of one case, second by second."""
     chat = HotChat(case, seed)
     for number in range(SECONDS):
         yield chat.second(number, CALM_PER_S if number < SPIKE_S else writes_per_s)
@@ -128,7 +128,7 @@ class PartitionsRun(msgspec.Struct, frozen=True):
         return [float(getattr(second, name)) for second in self.seconds]
 
     def rate(self, name: str) -> float:
-        """Of the last seconds, when everything that reacts has reacted."""
+        """The mean of the last seconds, when everything that reacts has reacted."""
         return sum(self.each(name)[-LAST_S:]) / LAST_S
 
 
@@ -146,23 +146,23 @@ def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> LabReport:
         ],
         tables=[_table(runs), _changes(adaptive), _changes(both)],
         charts=[
-            Chart("Writes that are accepted", "a second", _lines(runs, "accepted")),
-            Chart("Writes that are throttled", "a second", _lines(runs, "throttled")),
+            Chart("Accepted writes", "per second", _lines(runs, "accepted")),
+            Chart("Throttled writes", "per second", _lines(runs, "throttled")),
         ],
     )
 
 
 def _story(writes_per_s: int) -> str:
     return f"""\
-A young table has {PARTITIONS} partitions of {ADAPTIVE.write_units:,.0f} write units a second. From
-second {SPIKE_S} on one conversation gets {writes_per_s:,} writes a second, and {OTHERS} others
+A new table has {PARTITIONS} partitions of {ADAPTIVE.write_units:,.0f} write units per second. From
+second {SPIKE_S} on one conversation gets {writes_per_s:,} writes per second, and {OTHERS} others
 {OTHERS_PER_S} together. The store splits a partition that was hot for {LAG_S:g} s (DynamoDB takes
-minutes); nobody writes again what was refused.
+minutes). Throttled writes are not retried.
 
-Adaptive capacity takes the conversation apart from its neighbours, who then have room, and stops
-there: a key is never split. Salt gives it up to {RULES.buckets_max} keys (every page asks all of
-them), but they fall into the partitions that there are, and those that share one share its limit.
-With both, the store splits what the salt has made divisible."""
+Adaptive capacity isolates the conversation from its neighbours, which then have room, and stops
+there: a key is never split. Salting spreads it over up to {RULES.buckets_max} keys (every page
+queries all of them), but these land in the existing partitions, and keys in one partition share its
+limit. With both, the store splits the partitions that the salted keys share."""
 
 
 def _throttled(run: PartitionsRun) -> str:
@@ -188,7 +188,7 @@ def _table(runs: list[PartitionsRun]) -> ReportTable:
         for run in runs
     ]
     columns = ["", "accepted/s", "throttled/s", "of others", "in all", "buckets", "partitions"]
-    note = "throttled/s is the conversation's; in all is the whole run and everybody."
+    note = "throttled/s counts the conversation only; “in all” counts all keys over the whole run."
     return ReportTable(f"The last {LAST_S} of {SECONDS} seconds", columns, rows, note)
 
 

@@ -1,4 +1,4 @@
-"""Rate limits: the seed's three throttled batches, and a limit that nobody declared."""
+"""Rate limits: three batches with a declared limit, and a limit that was never declared."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PARTITIONS = 4
 
 UNKNOWN_PER_S = 100
 UNKNOWN_S = 900
-CHANGES = ((0.0, 1.0), (1 / 3, 0.5), (2 / 3, 1.0))  # share of the time, of the limit
-EAGER = 64  # workers, so that the first surge is more than ten times the limit
+CHANGES = ((0.0, 1.0), (1 / 3, 0.5), (2 / 3, 1.0))  # share of the run, share of the limit
+EAGER = 64  # workers: the first surge is more than ten times the limit
 WINDOW_S = 5
 
 
 STORY = f"""\
-Jobs in three batches, each at {PER_S}/s, on {PARTITIONS} partitions. The seed lets workers run
-into the limit and puts jobs back; here starts are booked ahead, and a batch that must wait
-costs nothing.
+Jobs in three batches, each at {PER_S}/s, on {PARTITIONS} partitions. The original design lets
+workers run into the limit and requeues their jobs. Here starts are booked ahead, and a batch that
+must wait costs nothing.
 
-Then a service that takes {UNKNOWN_PER_S}/s in any second, half of that in the middle third, and
-says so only by refusing. The queue begins without any limit."""
+Then a service with a limit of {UNKNOWN_PER_S} calls in any second, half of that in the middle
+third, which nobody declares: it only refuses. The queue begins without any limit."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class RatesSecond(msgspec.Struct, frozen=True):
 
 
 async def declared(jobs: int, seed: int) -> Declared:
-    """Three batches at once, each at its own rate; the service refuses whatever is over it."""
+    """Three concurrent batches, each at its own rate; the service refuses calls above it."""
     clock = SkewedClock()
     services = {tenant: StrictDownstream(clock, PER_S) for tenant in TENANTS}
 
@@ -73,7 +73,7 @@ async def _submit(lab: LabWorld, tenant: str, items: int, rate: str | None = Non
 
 
 async def unknown(seconds: float, seed: int) -> list[RatesSecond]:
-    """A service with a limit that halves and comes back; nobody is told."""
+    """A service whose undeclared limit halves and comes back."""
     clock, history = SkewedClock(), list[RatesSecond]()
     service = StrictDownstream(clock, UNKNOWN_PER_S)
     lane = f"{ACTION}/eager"
@@ -100,17 +100,23 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> L
     refused = history[-1].refused / history[-1].calls
     return LabReport(
         name="rates",
-        title="Rates: declared, and found",
+        title="Rates: declared, and discovered",
         story=STORY,
         figures=[
             Figure(
-                "time, of the ideal",
+                "time, relative to the ideal",
                 f"{known.took_s / known.ideal_s:.2f} ×",
-                f"the seed: {SEED_S / SEED_IDEAL_S:.2f} ×",
+                f"original design: {SEED_S / SEED_IDEAL_S:.2f} ×",
             ),
-            Figure("refusals per job", f"{known.throttles:.2f}", f"the seed: {SEED_THROTTLES}"),
-            Figure("unknown limit: used", f"{used:.1%}", "from the beginning, changes included"),
-            Figure("unknown limit: refused", f"{refused:.2%}", "of all calls, the first surge too"),
+            Figure(
+                "refusals per job", f"{known.throttles:.2f}", f"original design: {SEED_THROTTLES}"
+            ),
+            Figure("unknown limit: used", f"{used:.1%}", "of the whole run, changes included"),
+            Figure(
+                "unknown limit: refused",
+                f"{refused:.2%}",
+                "of all calls, including the first surge",
+            ),
         ],
         tables=[_declared_table(known), _thirds_table(history)],
         charts=_charts(history),
@@ -120,14 +126,14 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> L
 def _declared_table(known: Declared) -> ReportTable:
     rows: list[list[Cell]] = [
         ["here", round(known.took_s, 1), round(known.ideal_s), round(known.throttles, 3)],
-        ["the seed", SEED_S, SEED_IDEAL_S, SEED_THROTTLES],
+        ["original design", SEED_S, SEED_IDEAL_S, SEED_THROTTLES],
     ]
     columns = ["", "time, s", "ideal, s", "refusals per job"]
     return ReportTable(f"Three batches at {PER_S}/s each", columns, rows)
 
 
 def _thirds_table(history: list[RatesSecond]) -> ReportTable:
-    """The first minute after each change apart: that is when it is being found."""
+    """The first minute after each change is shown apart: then the limit is being discovered."""
     rows: list[list[Cell]] = []
     length_s = history[-1].time_s
     for (share, _), (until, _) in zip(CHANGES, (*CHANGES[1:], (1.0, 0)), strict=True):
@@ -136,13 +142,13 @@ def _thirds_table(history: list[RatesSecond]) -> ReportTable:
             span = [second for second in history if begin_s <= second.time_s < end_s]
             refused = span[-1].refused - span[0].refused
             calls = span[-1].calls - span[0].calls
-            title = f"{begin_s:,.0f}–{end_s:,.0f} s, {span[-1].limit:g}/s taken"
+            title = f"{begin_s:,.0f}–{end_s:,.0f} s, {span[-1].limit:g}/s allowed"
             rows.append([title, f"{held(span):.1%}", f"{refused / calls:.2%}"])
-    return ReportTable("A limit that nobody declared", ["", "of the limit used", "refused"], rows)
+    return ReportTable("An undeclared limit", ["", "of the limit used", "refused"], rows)
 
 
 def held(span: list[RatesSecond]) -> float:
-    """The share of what the service would have taken."""
+    """What was done as a share of what the service would have accepted."""
     first, last = span[0], span[-1]
     done = last.calls - last.refused - first.calls + first.refused
     possible = sum(second.limit for second in span[1:]) * (last.time_s - first.time_s)
@@ -158,15 +164,15 @@ def _charts(history: list[RatesSecond]) -> list[Chart]:
     refused = [_rate(a, b, lambda s: s.refused) for a, b in pairs]
     return [
         Chart(
-            "What is started, and what is taken",
-            "calls a second",
+            "Calls started, and the service's limit",
+            "calls per second",
             [
                 Series("done", times[1:], done, "fill", 0),
                 Series("limit", times, [second.limit for second in some], "step", 2),
                 Series("pace", times, [min(s.pace, shown) for s in some], "dot", 3),
             ],
         ),
-        Chart("Refused", "calls a second", [Series("refused", times[1:], refused, "fill", 1)]),
+        Chart("Refused", "calls per second", [Series("refused", times[1:], refused, "fill", 1)]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""One product that everybody looks at: its page loaded each time, coalesced, and kept near."""
+"""One product that everybody reads: its page loaded each time, coalesced, and kept near."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LOAD_S = 0.05
 FULL = 16
 CASES = {"loaded each time": (0.0, 0.0), "kept for 0.1 s": (0.1, 1.0), "for 0.5 s": (0.5, 5.0)}
 STORY = f"""\
-{READS_PER_S:,} reads a second of {PRODUCTS:,} products, the popular ones more often.
-From second {SPIKE_S} on, {HOT_SHARE:.0%} of them are of one product. A load takes
-{LOAD_S * 1000:.0f} ms while the database has no more than {FULL} at a time, and longer when it has.
+{READS_PER_S:,} reads per second of {PRODUCTS:,} products, popular ones more often. From second
+{SPIKE_S} on, {HOT_SHARE:.0%} of them are of one product. A load takes {LOAD_S * 1000:.0f} ms while
+the database serves no more than {FULL} at a time, and longer beyond that.
 
-All who ask during a load share it, and what was loaded is kept: fresh for a moment, and then, while
-it is loaded anew, up to ten times as long."""
+All concurrent readers share one load, and its result is cached: fresh for a moment, and then, while
+it is loaded again, served stale for up to ten times as long."""
 
 
 class ReadsRun(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class ReadsRun(msgspec.Struct, frozen=True):
 
 
 class Shop:
-    """Readers, a database that fills up, and what stands between them."""
+    """Readers, a database that saturates, and the cache between them."""
 
     def __init__(self, case: str, seed: int) -> None:
         self.clock = SkewedClock()
@@ -99,16 +99,16 @@ def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> LabReport:
     each, _, near = runs
     return LabReport(
         name="reads",
-        title="Hot reads: one product that everybody looks at",
+        title="Hot reads: one product that everybody reads",
         story=STORY,
         figures=[
             Figure("loads, each time", f"{sum(each.loads):,}", f"{each.late:,} never answered"),
             Figure("loads, kept near", f"{sum(near.loads):,}", f"{near.late:,} never answered"),
-            Figure("a page, kept near", f"{near.share(0.5) * 1000:.1f} ms", "the middle one"),
+            Figure("a page, kept near", f"{near.share(0.5) * 1000:.1f} ms", "the median"),
         ],
         tables=[_table(runs)],
         charts=[
-            Chart("Loads the database gets", "a second", [_line(r, n) for n, r in enumerate(runs)])
+            Chart("Loads at the database", "per second", [_line(r, n) for n, r in enumerate(runs)])
         ],
     )
 

@@ -1,4 +1,4 @@
-"""What an experiment found: figures, tables and charts, and one page that shows them anywhere."""
+"""Reports of experiments: figures, tables and charts, and one page that shows them anywhere."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def shown(cell: Cell) -> str:
 
 
 def to_html(report: LabReport, command: str, plotly: str) -> str:
-    """One file that needs nothing else: the script is inside."""
+    """One file that needs nothing else: it contains the script."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     charts = msgspec.json.encode(report.charts).decode().replace("<", "\\u003c")
     return page.substitute(

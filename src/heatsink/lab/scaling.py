@@ -1,4 +1,4 @@
-"""The seed's load test: one spike on one partition, before and after, under each policy."""
+"""One spike on one partition, with fixed workers and under each scaling policy."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FULL = 64
 WORKERS = 8
 FIXED = "8 fixed workers"
 SEED_BEFORE_S, SEED_AFTER_S, SEED_WORKERS = 25 * 60, 4 * 60, 256
-FEW_ITEMS = 40_000  # up to here another process would take longer to start
+FEW_ITEMS = 40_000  # up to here starting another process would take longer than the run
 POINTS = 300
-NAMES = {"littles_law": "Little's law", "time_decay": "time decay (seed)"}
+NAMES = {"littles_law": "Little's law", "time_decay": "time decay"}
 COLOURS = {"littles_law": 0, "time_decay": 1, "congestion": 2, "exponential": 3, "": 4}
 
 
 STORY = f"""\
-Every item takes {SERVICE_S} s, and the service behind them is full at {FULL} calls at a time:
-beyond that it only gets slower. The workers begin at {WORKERS} and may become {WORKERS_MAX}.
+Every item takes {SERVICE_S} s, and the service behind them saturates at {FULL} concurrent calls:
+beyond that it only gets slower. There are {WORKERS} workers at first and {WORKERS_MAX} at most.
 
-The seed's three policies go by the depth per worker and cannot see where the service is full.
-Little's law goes by the work that waits, looks after each step whether it paid, and stays where
-more workers add no throughput."""
+Time decay, congestion and exponential scale by the depth per worker and cannot see where the
+service saturates. Little's law scales by the waiting work, checks after each step whether it paid
+off, and stays where more workers add no throughput."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ScalingSetup(msgspec.Struct, frozen=True):
-    """A batch of so many items every `gap_s`, for a service that is `full` at so many calls."""
+    """A batch of `items` every `gap_s`, for a service that saturates at `full` calls."""
 
     items: int
     batches: int = 1
@@ -86,7 +86,7 @@ class ScalingRun(msgspec.Struct, frozen=True):
 
 
 async def drive(policy: str, plan: ScalingSetup, seed: int) -> ScalingRun:
-    """From the first batch's acceptance to the last one's end."""
+    """Run from the acceptance of the first batch to the end of the last."""
     clock, moments = SkewedClock(), list[Moment]()
     downstream = Saturating(clock, SERVICE_S, plan.full)
     rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX, growth_max=WORKERS_MAX / WORKERS)
@@ -160,10 +160,10 @@ def _figures(fixed: ScalingRun, ours: ScalingRun, theirs: ScalingRun) -> list[Fi
     less, seed_less = 1 - ours.took_s / fixed.took_s, 1 - SEED_AFTER_S / SEED_BEFORE_S
     hours, their_hours = f"{ours.worker_hours:.1f}", f"{theirs.worker_hours:.1f}"
     return [
-        Figure("time against 8 fixed workers", f"−{less:.1%}", f"the seed: −{seed_less:.0%}"),
+        Figure("time against 8 fixed workers", f"−{less:.1%}", f"original test: −{seed_less:.0%}"),
         Figure("it took", _minutes(ours.took_s), f"{_minutes(fixed.took_s)} with 8"),
-        Figure("workers at most", str(ours.peak), f"{theirs.peak} by the seed's choice"),
-        Figure("worker hours", hours, f"{their_hours} by the seed's choice"),
+        Figure("workers at most", str(ours.peak), f"{theirs.peak} with time decay"),
+        Figure("worker hours", hours, f"{their_hours} with time decay"),
     ]
 
 
@@ -182,9 +182,9 @@ def _requests_table(plan: ScalingSetup, runs: list[ScalingRun]) -> ReportTable:
     columns = ["policy", "first, s", "others, s", "changes", "workers", "hours"]
     note = (
         f"{plan.batches} batches of {plan.items:,} items, one every {plan.gap_s:g} s, on a service "
-        "that is never full: who swings, and who is slow the second time?"
+        "that never saturates: which policy oscillates, and which is slow the second time?"
     )
-    return ReportTable("Requests that follow each other", columns, rows, note)
+    return ReportTable("Repeated batches", columns, rows, note)
 
 
 def _spike_table(fixed: ScalingRun, steered: list[ScalingRun]) -> ReportTable:
@@ -201,8 +201,8 @@ def _spike_table(fixed: ScalingRun, steered: list[ScalingRun]) -> ReportTable:
     ]
     columns = ["policy", "time", "less", "workers", "of full", "hours"]
     note = (
-        "Workers are the most at a time, hours are worker hours. "
-        f"The seed's own test: 25 → 4 min with {SEED_WORKERS} workers."
+        "Workers are the maximum at a time, hours are worker hours. "
+        f"The original test of time decay: 25 → 4 min with {SEED_WORKERS} workers."
     )
     return ReportTable("The same spike under each policy", columns, rows, note)
 
@@ -216,7 +216,7 @@ def _policy_charts(fixed: ScalingRun, steered: list[ScalingRun]) -> list[Chart]:
             "workers",
             [_line(run, "workers", shown_s, "step") for run in every] + [_full(shown_s)],
         ),
-        Chart("Items that wait", "items", [_line(run, "ready", shown_s) for run in every]),
+        Chart("Waiting items", "items", [_line(run, "ready", shown_s) for run in every]),
     ]
 
 
@@ -224,12 +224,12 @@ def _request_charts(runs: list[ScalingRun]) -> list[Chart]:
     until_s = max(run.took_s for run in runs)
     return [
         Chart(
-            "Requests that follow each other: workers",
+            "Repeated batches: workers",
             "workers",
             [_line(run, "workers", until_s, "step") for run in runs],
         ),
         Chart(
-            "Requests that follow each other: items that wait",
+            "Repeated batches: waiting items",
             "items",
             [_line(run, "ready", until_s) for run in runs],
         ),
@@ -237,16 +237,26 @@ def _request_charts(runs: list[ScalingRun]) -> list[Chart]:
 
 
 def _full(until_s: float) -> Series:
-    return Series("the service is full", [0.0, until_s], [FULL, FULL], "dot", COLOURS[""])
+    return Series("the service saturates", [0.0, until_s], [FULL, FULL], "dot", COLOURS[""])
 
 
 def _metric_charts(theirs: ScalingRun, ours: ScalingRun) -> list[Chart]:
-    """The seed's candidates for what to scale on, as they look from outside."""
+    """Four metrics that workers could be scaled on, as they look during both runs."""
     candidates = [
-        ("Ready queue", "ready", "items", "Says how much there is, not whether workers are short."),
-        ("In flight", "in_flight", "items", "Follows the workers: it says what was decided."),
+        (
+            "Ready queue",
+            "ready",
+            "items",
+            "Shows how much work there is, not whether workers are missing.",
+        ),
+        ("In flight", "in_flight", "items", "Follows the workers: it shows what was decided."),
         ("p95 of the execution time", "p95_s", "seconds", "Flat until it is too late."),
-        ("Depth per worker", "depth", "items per worker", "The seed's choice; blind to the knee."),
+        (
+            "Depth per worker",
+            "depth",
+            "items per worker",
+            "What time decay uses; blind to the knee.",
+        ),
     ]
     return [
         Chart(

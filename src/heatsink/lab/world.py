@@ -1,7 +1,4 @@
-"""A fleet in one process and on virtual time: production consumers over a queue in memory.
-
-What the lab's actions call: services that fill up, and services that say "too many".
-"""
+"""A fleet on virtual time: production consumers over a queue in memory, and services they call."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ TURN_S = 1.0
 
 
 class AlwaysLeading:
-    """All that a watch asks of the coordinator it belongs to."""
+    """The part of a coordinator that a `QueueWatch` needs."""
 
     term = 1
 
 
 @dataclass(frozen=True)
 class WorkerFleet:
-    """How a world is set up. Without a policy the workers stay as they are."""
+    """The setup of a world. Without a policy the number of workers stays fixed."""
 
     partitions: int = 1
     workers: int = 8
@@ -80,7 +77,7 @@ class LabWorld:
         return await self.server.queue.load(partition)
 
     async def until_run(self, batch: Batch) -> None:
-        """Until its last item is done, to the millisecond: `Bulk.wait` looks less often."""
+        """Wait until its last item is done, to the millisecond: `Bulk.wait` polls less often."""
         while (await self.bulk.status(batch.id)).done < batch.items:
             await self.clock.sleep(0.001)
 
@@ -95,7 +92,7 @@ class LabWorld:
 
     @asynccontextmanager
     async def looking(self, look: Callable[[LabWorld], Awaitable[object]]) -> AsyncIterator[None]:
-        """Meanwhile `look` is called every second."""
+        """Call `look` every second during the block."""
         looking = asyncio.ensure_future(self.every(TURN_S, lambda: look(self)))
         try:
             yield
@@ -108,7 +105,7 @@ class LabWorld:
 async def world(
     fleet: WorkerFleet, handler: Handler, clock: SkewedClock
 ) -> AsyncIterator[LabWorld]:
-    """A world whose consumer runs, and a coordinator if there is a policy."""
+    """A world with a running consumer, and a coordinator if there is a policy."""
     made = LabWorld(fleet, handler, clock)
     rounds = [asyncio.ensure_future(made.consumer.run())]
     if fleet.policy:
@@ -127,7 +124,7 @@ RECENT = 200
 
 @dataclass
 class Saturating:
-    """Takes `full` calls at a time; beyond that all get slower, and no more is done."""
+    """A service that saturates at `full` concurrent calls: beyond that all get slower."""
 
     clock: Clock
     service_s: float
@@ -136,7 +133,7 @@ class Saturating:
     _recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def p95_s(self) -> float:
-        """Of the latest calls."""
+        """The 95th percentile of the latest calls."""
         ordered = sorted(self._recent_s)
         return ordered[len(ordered) * 95 // 100] if ordered else 0.0
 
@@ -152,7 +149,7 @@ class Saturating:
 
 @dataclass
 class StrictDownstream:
-    """Refuses what is more than `per_s` calls in any second."""
+    """A service that refuses more than `per_s` calls in any second."""
 
     clock: Clock
     per_s: float

@@ -1,7 +1,4 @@
-"""The server from start to farewell.
-
-`heatsink serve`: the whole system in one process.
-"""
+"""`heatsink serve`: the whole system in one process, from its start to its shutdown."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ DATABASE, QUEUE = "heatsink.db", "queue"
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`data` is where everything is kept unless `store` and `queue` name something else."""
+    """Settings of the server; `data` is the folder of the embedded store and queue."""
 
     data: Path
     store: str | None = None
@@ -73,7 +70,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> frozenset[str] | None:
-        """The names it answers to: any, where tokens keep strangers out."""
+        """The host names it answers to; None (any) if tokens protect it."""
         return names_of(self.host, self.allow_hosts)
 
     @property
@@ -88,7 +85,9 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         try:
             settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidSetting(f"--data must be a folder of yours: {error}") from None
+            raise InvalidSetting(
+                f"--data must be a folder that you can write to: {error}"
+            ) from None
         folder = settings.data.resolve()
         store, queue = f"sqlite:///{folder}/{DATABASE}", queue or f"embedded:///{folder}/{QUEUE}"
     return connect(
@@ -136,10 +135,10 @@ async def serve(
     rng: Random,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> None:
-    """Until a signal says stop: then requests end, items go back, the lease is given up."""
+    """Serve until a signal: then finish requests, return claimed items and release the lease."""
     with until_signal() as ending:
         await _serve(settings, listeners, actions, clock, rng, pages, ending)
-    tell("stopped", "stopped; the lease is given back")
+    tell("stopped", "stopped; the lease is released")
 
 
 async def _serve(
@@ -162,19 +161,19 @@ async def _serve(
         ending.server = server
         port = listeners[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        tell("started", f"Heatsink serves http://{host}:{port} (API: /docs)", port=port)
+        tell("started", f"Heatsink is serving http://{host}:{port} (API: /docs)", port=port)
         await server.serve(sockets=list(listeners))
 
 
 async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
-    tell("worker-stops", "the worker finishes or gives back what it has")
+    tell("worker-stops", "the worker is finishing its items, or returning them to the queue")
     consumer.stop()
     await working
 
 
 async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -> Consumer | None:
     if not settings.has_queue:
-        tell("no-queue", "no --queue: bulk actions and timelines are refused")
+        tell("no-queue", "no --queue is set: bulk actions and timelines are refused")
         return None
     await hs.bulk.open()
     if not settings.work:
@@ -183,7 +182,7 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
 
 
 class _Server(Server):
-    """Ends streams of events too."""
+    """Also ends streams of events."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
@@ -191,6 +190,6 @@ class _Server(Server):
 
     def end(self, number: int | None = None) -> None:
         if not self.should_exit:
-            tell("stopping", "stopping: no new requests, those under way finish")
+            tell("stopping", "stopping: finishing the requests in progress, accepting no new ones")
         super().end(number)
         self._app.end_streams()

@@ -1,9 +1,7 @@
-"""HTTP servers of our commands: sockets, connections with bounds, and an end on a signal.
+"""What the commands that serve HTTP share: sockets, bounded connections, signals and logs.
 
-Sockets are made first, so that a taken port is reported before all else. uvicorn bounds neither the
-size nor the time of a request's head with its faster parser; `Connection` does.
-
-Logs for people, or one JSON object a line for machines.
+Sockets are opened first, so that a port in use is reported before anything else. With its faster
+parser uvicorn bounds neither the size nor the time of a request's head; `BoundedConnection` does.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ FEW_GRACE_S = 5.0
 
 
 def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
-    """One for every address that the host stands for."""
+    """Open one socket for every address of the host; raises `Misconfigured` if a port is in use."""
     listeners: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((family, address) for family, *_, address in found):
             listeners.append(socket.create_server(address, family=family))
-            # asyncio sets it only where a socket says its protocol; connections inherit it here
+            # asyncio sets it only on sockets with a named protocol; connections inherit it here
             listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         for listener in listeners:
@@ -67,7 +65,7 @@ def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
 
 
 class BoundedConnection(HttpTools, Bounded):
-    """uvicorn's, with bounds. uvicorn itself closes it when it is idle."""
+    """uvicorn's connection with bounds; uvicorn itself closes it when it is idle."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -120,7 +118,7 @@ class BoundedConnection(HttpTools, Bounded):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         too_large = self.head_refusal()
-        self.refuse(431 if too_large else NOT_HTTP, too_large or "this is not HTTP")
+        self.refuse(431 if too_large else NOT_HTTP, too_large or "the request is not HTTP")
 
     def refuse(self, status: int, detail: str) -> None:
         if self.transport.is_closing():
@@ -135,7 +133,7 @@ class BoundedConnection(HttpTools, Bounded):
 
 
 def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicorn.Config:
-    """For a server whose connections have bounds; `grace_s` is what requests get to finish."""
+    """The configuration of a server with bounded connections; requests get `grace_s` to finish."""
     crowd = Crowd(within_files(limits), closes_idle=False)
     connection: Any = type("BoundedConnection", (BoundedConnection,), {"crowd": crowd})
     return uvicorn.Config(
@@ -153,7 +151,7 @@ def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicor
 
 
 def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> Starlette:
-    """A few pages for machines, each behind the scope that it needs."""
+    """An application with a few pages, each behind the scope that it needs."""
 
     def answering(scope: Scope | None, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -172,9 +170,9 @@ def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> S
 
 
 class Server(uvicorn.Server):
-    """Ends when it is told to: the first time gracefully, the second time at once.
+    """A server that ends gracefully at the first signal and at once at the second.
 
-    uvicorn raises signals again at its end, and then nothing would be cleaned up.
+    uvicorn would raise the signals again at its end, and then nothing would be cleaned up.
     """
 
     @contextmanager
@@ -191,7 +189,7 @@ class Server(uvicorn.Server):
 
 
 class Ending:
-    """What a signal ends: the server, or, before there is one, the task that starts it."""
+    """What a signal ends: the server or, before there is one, the task that starts it."""
 
     def __init__(self, starting: asyncio.Task[Any]) -> None:
         self.server: Server | None = None
@@ -207,9 +205,9 @@ class Ending:
 
 @contextmanager
 def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
-    """Run what is inside until SIGINT or SIGTERM, also while it starts; then it is cleaned up.
+    """Run the block until SIGINT or SIGTERM, also while it starts, and let it clean up.
 
-    `noted` are signals that came before: see `noting_signals`.
+    `noted` are signals that arrived earlier: see `noting_signals`.
     """
     starting, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert starting is not None
@@ -227,7 +225,7 @@ def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
 
 @contextmanager
 def noting_signals() -> Iterator[Sequence[int]]:
-    """Keeps signals for `until_signal` that come before there is an event loop to handle them."""
+    """Record signals that arrive before an event loop can handle them, for `until_signal`."""
     noted: list[int] = []
     before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
     try:
@@ -243,7 +241,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def one_line(text: str) -> str:
-    """Text with every character escaped that ends a line, steers a terminal or hides others."""
+    """Escape every character that ends a line, controls a terminal or hides others."""
     if text.isprintable():
         return text
     return "".join(
@@ -252,8 +250,10 @@ def one_line(text: str) -> str:
 
 
 class TextLines(logging.Formatter):
-    """One line a record; what follows of a traceback is indented. Keys and the like that clients
-    send are logged, so nothing in a message may look like another record."""
+    """One line per record, with tracebacks indented.
+
+    Messages hold keys and other text of clients, so none may look like another record.
+    """
 
     def __init__(self) -> None:
         super().__init__(HUMAN)
@@ -273,7 +273,7 @@ def _indented(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """`extra={"event": …, "fields": {…}}` of a log call become members of the object."""
+    """One JSON object per line; `extra={"event": …, "fields": {…}}` become members of it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -290,7 +290,7 @@ class JsonLines(logging.Formatter):
 
 
 def _utf8(text: str) -> str:
-    """JSON has no place for a lone surrogate."""
+    """Escape lone surrogates, which JSON cannot hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -300,13 +300,15 @@ def set_up(as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each stranger's bad request
+    logging.getLogger("uvicorn.error").setLevel(
+        logging.ERROR
+    )  # a client's bad request is not worth a line
     for name in ("heatsink.serve", "heatsink.audit", "heatsink.lead"):
         logging.getLogger(name).setLevel(logging.INFO)
 
 
 def announce(as_json: bool, event: str, message: str, **fields: Any) -> None:
-    """That a process runs: for people on standard output, for machines in its log."""
+    """Say that the process runs: to people on standard output, to machines in the log."""
     if as_json:
         tell(event, message, **fields)
     else:

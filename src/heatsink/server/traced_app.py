@@ -1,4 +1,4 @@
-"""Requests as OpenTelemetry spans, below the caller's if it sends one."""
+"""OpenTelemetry spans of requests, as children of the caller's span if it sends one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .api.app import ROUTE
 
 
 class TracedApp:
-    """An ASGI application around another, which says in its scope which route it took."""
+    """An ASGI application around another one, which names the route it took in the scope."""
 
     def __init__(self, app: ASGIApp, provider: TracerProvider | None = None) -> None:
         self._app = app

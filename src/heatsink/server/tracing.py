@@ -1,4 +1,4 @@
-"""`--tracing`: OpenTelemetry spans of a process, where the extra for it is installed."""
+"""`--tracing`: OpenTelemetry spans of a process, if the extra for it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heatsink.errors import Misconfigured
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
-    "--tracing", is_flag=True, help="OpenTelemetry spans; needs the extra heatsink[otel]."
+    "--tracing", is_flag=True, help="Record OpenTelemetry spans; needs the extra heatsink[otel]."
 )
 
 
@@ -26,12 +26,12 @@ def instruments_of(tracing: bool) -> Instruments:
     except ImportError:
         raise Misconfigured("--tracing needs an extra: pip install 'heatsink[otel]'") from None
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
-        logger.warning("--tracing: spans go nowhere yet: start it with `opentelemetry-instrument`")
+        logger.warning("--tracing: no exporter is set up: start it with `opentelemetry-instrument`")
     return Tracing()
 
 
 def traced(app: ASGIApp, tracing: bool) -> ASGIApp:
-    """The application whose requests are spans; `instruments_of` has seen that it can be."""
+    """The application with a span per request; call `instruments_of` first."""
     if not tracing:
         return app
     from .traced_app import TracedApp

@@ -1,4 +1,4 @@
-"""One data store seen from the sides that need it, and what a relay beside it carries."""
+"""The interfaces of one data store, and of the relay (Redis) beside it, in one object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heatsink.registry.news import NewsStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
-NOTES_MAX = 65_536  # where nobody takes them away
+NOTES_MAX = 65_536  # the oldest are dropped if no meter reads them
 Consumption = tuple[str, int, float, int | None]
 
 
@@ -24,10 +24,10 @@ async def _nothing() -> None:
 
 
 class ConsumptionNotes:
-    """Where a store that is told what a put cost leaves it, if it is not what one would expect.
+    """Notes of puts whose cost differs from the estimate, for the heat tracker to read later.
 
-    The hot path only leaves a note: the partition key, the bytes of the body, the units consumed,
-    and in which of its partitions the store put it, if it tells, as our engine does.
+    The hot path only appends a note: the partition key, the size of the body, the consumed units,
+    and the physical partition if the store names it (our emulator does).
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ConsumptionNotes:
 
 @dataclass(frozen=True)
 class Stores:
-    """`answers_in_s` is by when the log ends a call by itself, whatever happens."""
+    """The parts of one store. `answers_in_s` is the log's own limit for the time of a call."""
 
     log: LogStore
     counters: CounterStore

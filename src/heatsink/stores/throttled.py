@@ -1,4 +1,4 @@
-"""Any store with a limit per partition key, as a DynamoDB partition has one."""
+"""A throughput limit per partition key around any store, as a DynamoDB partition has one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READ_UNIT_BYTES = 4_096
 
 
 class PartitionLimit(msgspec.Struct, frozen=True):
-    """What one partition key takes, to see on a laptop what a partitioned store does."""
+    """The limit of one partition key: shows on a laptop how a partitioned store throttles."""
 
     writes_s: float = 1_000.0
     """Write units a second: one per KB of a write."""
     reads_s: float = 3_000.0
     """Read units a second: one per 4 KB of a read."""
     burst_s: float = 1.0
-    """How many seconds' worth may be saved up."""
+    """Seconds of unused throughput that a partition key can save up."""
 
     def __post_init__(self) -> None:
         for name in ("writes_s", "reads_s", "burst_s"):
@@ -35,7 +35,7 @@ class PartitionLimit(msgspec.Struct, frozen=True):
 
 
 class TokenBuckets:
-    """One token bucket per partition key. Those that are full again need not be remembered."""
+    """One token bucket per partition key; buckets that are full again are dropped from memory."""
 
     def __init__(self, rate: float, burst_s: float, clock: Clock) -> None:
         self._rate = rate
@@ -45,7 +45,7 @@ class TokenBuckets:
         self.refused = 0
 
     def take(self, partition: str, units: float) -> None:
-        """Take units or raise `Throttled`; what is larger than the bucket needs it to be full."""
+        """Take units or raise `Throttled`; a request larger than the bucket needs a full bucket."""
         now_s = self._clock.monotonic_s()
         level = self._level(partition, now_s)
         if level < min(units, self._most):
@@ -57,7 +57,7 @@ class TokenBuckets:
             self._forget_full(now_s)
 
     def owe(self, partition: str, units: float) -> None:
-        """Take units that were used already, if need be on credit."""
+        """Take units after their use; the level may become negative."""
         now_s = self._clock.monotonic_s()
         self._levels[partition] = (self._level(partition, now_s) - units, now_s)
 
@@ -76,7 +76,7 @@ class _Limits:
         self.reads = TokenBuckets(limit.reads_s, limit.burst_s, clock)
 
     def charge_read(self, partition: str, size: int) -> None:
-        """The size is known only afterwards: what is over the first unit is owed."""
+        """Charge what a read cost beyond its first unit: its size is known only afterwards."""
         extra = -(-size // READ_UNIT_BYTES) - 1
         if extra > 0:
             self.reads.owe(partition, extra)
@@ -143,7 +143,7 @@ class ThrottledCounters:
 
 
 def throttled(stores: Stores, limit: PartitionLimit, clock: Clock) -> Stores:
-    """The same stores, with one budget per partition key for its rows and counters together."""
+    """The same stores with one limit per partition key, shared by its rows and counters."""
     limits = _Limits(limit, clock)
     log = ThrottledLog(stores.log, limits)
     return replace(stores, log=log, counters=ThrottledCounters(stores.counters, limits))

@@ -1,4 +1,4 @@
-"""For tests, ours and yours: clocks turned by hand, virtual time, skewed traffic, faults."""
+"""Tools for tests, yours too: clocks, virtual time, skewed traffic, faulty links."""
 
 from .clocks import ManualClock, SkewedClock, run_on_virtual_time
 from .faults import Faults, Link, linked_queue, linked_stores

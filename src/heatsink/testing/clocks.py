@@ -1,9 +1,8 @@
-"""Clocks for tests.
+"""Clocks for tests: one turned by hand, and an event loop on virtual time.
 
-An event loop whose time passes only when nothing else is left to do.
-
-An hour of timeouts, retries and leases runs in as long as its computations take, and the same way
-each time: the production code, unchanged, on virtual time.
+On virtual time the clock advances only when no task is ready to run. So an hour of timeouts,
+retries and leases takes only as long as its computations, and every run takes the same course. The
+production code runs unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +18,15 @@ BEGINNING_S = 1_800_000_000.0
 
 
 class ManualClock:
-    """Stands still until it is turned. All of them are of one boot unless `boot` says otherwise."""
+    """A clock that stands still until `advance` or `set_wall` moves it.
+
+    All manual clocks belong to the same boot of the machine unless `boot` says otherwise.
+
+    Example::
+
+        clock = ManualClock()
+        await clock.advance(30.0)
+    """
 
     def __init__(self, now_s: float = BEGINNING_S) -> None:
         self.boot = "this boot"
@@ -51,11 +58,11 @@ class ManualClock:
         await awake
 
     def set_wall(self, now_s: float) -> None:
-        """Make the wall clock jump; no time passes."""
+        """Make the wall clock jump to `now_s`; no time passes."""
         self._began_s = now_s - self._passed_s
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, waking sleepers in order and letting each run before the next."""
+        """Let `seconds` pass: wake sleepers in order, and let each run before the next."""
         until_s = self._passed_s + seconds
         await self._let_others_run()
         while self._sleepers and self._sleepers[0][0] <= until_s:
@@ -72,10 +79,15 @@ class ManualClock:
 
 
 class SkewedClock:
-    """A process's clock on virtual time: off by `offset_s`, and stopped while it is stalled.
+    """One process's clock on virtual time: wrong by `offset_s`, and stopped while it is stalled.
 
-    `boot` is the machine's; `kernel_offset_s` is how far its kernel's clock is off if that claims
-    to be synchronised.
+    `boot` names the boot of its machine. `kernel_offset_s` is the error of the kernel's clock if
+    that claims to be synchronised, and None if it does not.
+
+    Example::
+
+        clock = SkewedClock(offset_s=3.0)
+        clock.stall(10.0)
     """
 
     def __init__(self, offset_s: float = 0.0) -> None:
@@ -105,10 +117,11 @@ class SkewedClock:
         await self.awake()
 
     def stall(self, seconds: float) -> None:
-        """Freeze the process: whatever it waits for, it goes on no sooner than this."""
+        """Freeze the process: no sleep or call returns for `seconds`."""
         self._stalled_until_s = max(self._stalled_until_s, self.monotonic_s() + seconds)
 
     async def awake(self) -> None:
+        """Wait until the process is no longer stalled."""
         while (left_s := self._stalled_until_s - self.monotonic_s()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left_s)
 
@@ -118,11 +131,11 @@ Result = TypeVar("Result")
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that will never happen."""
+    """Every task waits, and no timer is left that could wake one."""
 
 
 class _LeapingSelector(selectors.DefaultSelector):
-    """Never waits: tells the loop how long it would have waited."""
+    """Never waits: it moves the time forward by as long as it would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +143,7 @@ class _LeapingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock("no task is ready and none will ever be")
+            raise Deadlock("every task waits and no timer is set: nothing can run again")
         self.now_s += max(timeout, 0.0)
         return []
 
@@ -144,12 +157,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._leaping.now_s
 
     def block(self, seconds: float) -> None:
-        """As a handler does that computes or sleeps for so long without awaiting anything."""
+        """Advance the time as a handler does that blocks the event loop for `seconds`."""
         self._leaping.now_s += seconds
 
 
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
-    """Like `asyncio.run`, on virtual time. Threads and sockets do not work there."""
+    """Run a coroutine like `asyncio.run`, on virtual time; raises `Deadlock` if nothing can run.
+
+    Threads and sockets do not work there.
+
+    Example::
+
+        run_on_virtual_time(asyncio.sleep(3600))  # returns at once
+    """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:
             return runner.run(work)
@@ -159,7 +179,7 @@ def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _end_all() -> None:
-    """Also what tasks start while they end, which nobody would ever run."""
+    """Cancel all tasks, including those that tasks start while they end."""
     me = asyncio.current_task()
     for _ in range(ROUNDS_MAX):
         left = [task for task in asyncio.all_tasks() if task is not me]

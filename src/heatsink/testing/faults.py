@@ -1,4 +1,4 @@
-"""A bad connection between a process and its store."""
+"""Faulty links between a process and its store: latency, lost and late calls, lost answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from .clocks import SkewedClock
 
 @dataclass
 class Faults:
-    """How often calls go wrong, and how. Shares of all calls; change them at any time."""
+    """How often calls fail, and how; change the fields at any time.
+
+    `lost`, `answer_lost` and `late` are shares of all calls, from 0 to 1. `cut` loses every call.
+
+    Example::
+
+        faults = Faults(lost=0.05, late=0.01)
+        stores = linked_stores(stores, Link(SkewedClock(), faults, Random(7)))
+    """
 
     latency_s: tuple[float, float] = (0.001, 0.02)
     timeout_s: float = 1.0
@@ -26,16 +34,17 @@ class Faults:
     late: float = 0.0
     late_s: tuple[float, float] = (1.0, 60.0)
     cut: bool = False
-    deaf: bool = False  # a partition in one direction: calls land, no answer returns
+    deaf: bool = False  # a one-way network partition: calls arrive, answers do not return
 
     def heal(self) -> None:
+        """End all faults; latency stays."""
         self.lost = self.answer_lost = self.late = 0.0
         self.cut = self.deaf = False
 
 
 @dataclass
 class Link:
-    """Carries calls. What was sent lands even if the sender gives up, dies or is cancelled."""
+    """Carries calls to a store. A sent call arrives even if its sender gives up or dies."""
 
     clock: SkewedClock
     faults: Faults
@@ -43,6 +52,7 @@ class Link:
     landings: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def call(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Call `method` over the link; raises `Unavailable` if it times out."""
         await self.clock.awake()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._send(answer, method, arguments)
@@ -50,7 +60,7 @@ class Link:
             async with asyncio.timeout(self.faults.timeout_s):
                 result = await answer
         except TimeoutError:
-            result = Unavailable("no answer in time")
+            result = Unavailable("the simulated call timed out: it may have been applied")
         await self.clock.awake()
         if isinstance(result, Exception):
             raise result
@@ -91,7 +101,7 @@ class Link:
 
 
 class _Linked:
-    """A store at the other end of a link: the same methods, all of them fallible."""
+    """A store at the other end of a link: it has the same methods, and each call can fail."""
 
     def __init__(self, link: Link, store: object) -> None:
         self._link = link
@@ -107,7 +117,12 @@ class _Linked:
 
 
 def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stores:
-    """The same stores as one process sees them over its link; bus and news over another, if any."""
+    """The same stores over `link`; heat, news and soft decisions over `relay` if it is given.
+
+    Example::
+
+        stores = linked_stores(memory_stores(clock), Link(SkewedClock(), Faults(), Random(7)))
+    """
 
     def far(store: object, over: Link = link) -> Any:
         return _Linked(over, store)
@@ -125,7 +140,12 @@ def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stor
 
 
 def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
-    """A queue as one process sees it over its link. Bells and soft decisions may be lost anyway."""
+    """The same queue over `link`; bell and soft decisions bypass it, since they may be lost anyway.
+
+    Example::
+
+        queue = linked_queue(server.stores(), Link(SkewedClock(), Faults(), Random(7)))
+    """
 
     def far(store: object) -> Any:
         return _Linked(link, store)

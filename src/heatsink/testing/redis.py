@@ -1,10 +1,7 @@
-"""One private Valkey or Redis on a free port of the loopback interface.
+"""Private Redis or Valkey servers for tests: one server, a cluster, or a primary with a sentinel.
 
-A private cluster of three masters without replicas.
-
-A private primary with one replica, watched by one sentinel.
-
-Private servers for tests and demos, without root: they end with the process that starts them.
+They need no root, listen on free ports of the loopback interface, and end with the process that
+started them. All raise `MissingServer` if no server is installed or it does not start.
 """
 
 from __future__ import annotations
@@ -32,9 +29,15 @@ EVERY_WRITE = {"appendonly": "yes", "appendfsync": "always"}  # `everysec` makes
 
 
 class RedisServer:
-    """`with RedisServer() as server: …(server.url)`. Everything it keeps is gone afterwards.
+    """One private server; all its data is deleted at the end.
 
-    `options` are lines of its configuration, `acl` lines of its ACL file (`user app on …`).
+    `append_only` keeps its writes on disk, so that they survive `kill` and `start`. `options` are
+    lines of its configuration, `acl` lines of its ACL file (`user app on …`).
+
+    Example::
+
+        with RedisServer() as server:
+            hs = heatsink.connect("sqlite:///test.db", news=server.url)
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class RedisServer:
         return self
 
     def _start_somewhere(self) -> None:
-        """On other ports if somebody else was faster to take these."""
+        """Try other ports if another process was faster to take these."""
         find_server()
         for _ in range(START_ATTEMPTS - 1):
             with suppress(MissingServer):
@@ -100,7 +103,7 @@ class RedisServer:
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Start it and wait until it answers. After `kill`, with what it had on disk."""
+        """Start the server and wait until it answers; after `kill`, with what it had on disk."""
         self.kill()
         config = self.path / "server.conf"
         config.write_text(self._configuration())
@@ -108,7 +111,7 @@ class RedisServer:
         self._wait_for_answer()
 
     def _command(self, config: Path) -> list[str | Path]:
-        """Tests override it to start the server under an observer."""
+        """Tests override this to run the server under another program."""
         return [find_server(), config, *self._mode]
 
     def _configuration(self) -> str:
@@ -126,7 +129,7 @@ class RedisServer:
         while not self.answers():
             if self._process.poll() is not None or monotonic() > deadline_s:
                 said = (self.path / "log").read_text(errors="replace")[-500:]
-                raise MissingServer(f"the server did not start: {said}")
+                raise MissingServer(f"the Redis server did not start; its log ends with: {said}")
             sleep(LOOK_S)
 
     def answers(self) -> bool:
@@ -136,7 +139,7 @@ class RedisServer:
             return False
 
     def command(self, *words: str) -> str:
-        """Send one command without blanks in its words; the raw answer, without its first sign."""
+        """Send one command (no spaces in its words); return the reply without its type byte."""
         with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
             if self.password and not self._acl:
                 connection.sendall(f"AUTH {self.password}\r\n".encode())
@@ -146,7 +149,7 @@ class RedisServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Frozen: it accepts connections and answers nothing."""
+        """Freeze the server: it accepts connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -155,13 +158,13 @@ class RedisServer:
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the server (kill -9); data that is not on disk is lost."""
         if self._process is not None:
             end(self._process)
             self._process = None
 
     def restart_empty(self) -> None:
-        """kill -9, lose the disk, start again on the same port."""
+        """Kill the server, delete its files and start it again on the same port."""
         self.kill()
         for kept in self.path.iterdir():
             shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
@@ -175,7 +178,13 @@ SETTLE_LOOK_S = 0.05
 
 
 class RedisCluster:
-    """`with RedisCluster() as cluster: …(cluster.url)`. It takes two seconds to be ready."""
+    """A private cluster of three masters without replicas, ready after about two seconds.
+
+    Example::
+
+        with RedisCluster() as cluster:
+            hs = heatsink.connect("sqlite:///test.db", news=cluster.url)
+    """
 
     def __init__(self, acl: Sequence[str] = ()) -> None:
         self.masters = [RedisServer(acl=acl, clustered=True) for _ in range(MASTERS)]
@@ -228,7 +237,7 @@ class RedisCluster:
         while not all(self._is_ready(master) for master in self.masters):
             if monotonic() > deadline_s:
                 seen = [master.command("CLUSTER", "INFO") for master in self.masters]
-                raise MissingServer(f"the cluster did not become ready: {seen}")
+                raise MissingServer(f"the Redis Cluster did not become ready: {seen}")
             sleep(SETTLE_LOOK_S)
 
     def _is_ready(self, master: RedisServer) -> bool:
@@ -240,7 +249,13 @@ SERVICE = "news"
 
 
 class RedisSentinel:
-    """`with RedisSentinel() as group: …(group.url)`; kill `group.primary` to see a fail-over."""
+    """A private primary with one replica, watched by one sentinel.
+
+    Example::
+
+        with RedisSentinel() as group:
+            group.primary.kill()  # the sentinel promotes the replica
+    """
 
     def __init__(self) -> None:
         self.primary = RedisServer(options={"repl-diskless-sync-delay": "0"})

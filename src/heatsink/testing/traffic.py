@@ -1,4 +1,4 @@
-"""Traffic as it really is: a few keys get most of it."""
+"""Skewed traffic: keys drawn from a Zipf distribution."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HEAD = 100_000
 
 
 class Zipf:
-    """Ranks from 0: the n-th of `keys` is drawn in proportion to 1 / n ** skew.
+    """A Zipf distribution over ranks 0 to `keys` - 1: rank n has the weight 1 / (n + 1) ** skew.
 
-    The first 100,000 are looked up. Beyond, where neighbours hardly differ, the sum is an integral
-    and its inverse a formula, so that a billion keys take no more memory than those.
+    The first 100,000 ranks are in a table. Beyond them neighbours hardly differ, so the sum is an
+    integral whose inverse is a formula: a billion keys take no more memory than the table.
     """
 
     def __init__(self, keys: int, skew: float) -> None:
@@ -26,25 +26,25 @@ class Zipf:
         self._total = self._head[-1] + tail
 
     def at(self, chance: float) -> int:
-        """The rank of a number from 0 up to 1."""
+        """The rank at `chance`, a number from 0 up to 1."""
         weight = chance * self._total
         if weight <= self._head[-1]:
             return bisect_left(self._head, weight)
         return min(int(self._inverse(HEAD + 0.5, weight - self._head[-1]) - 0.5), self._keys - 1)
 
     def share(self, rank: int) -> float:
-        """How much of all is drawn of this rank."""
+        """This rank's share of all draws."""
         return float((rank + 1) ** -self._skew / self._total)
 
     def _integral(self, low: float, high: float) -> float:
-        """Of x ** -skew; its limit where the skew is 1."""
+        """The integral of x ** -skew from `low` to `high`; a logarithm where the skew is 1."""
         power = 1 - self._skew
         if abs(power) < 1e-9:
             return log(high / low)
         return float(low**power * expm1(power * log(high / low)) / power)
 
     def _inverse(self, low: float, area: float) -> float:
-        """Up to where `_integral` from `low` is `area`."""
+        """The `high` for which `_integral(low, high)` is `area`."""
         power = 1 - self._skew
         if abs(power) < 1e-9:
             return low * exp(area)
@@ -52,7 +52,13 @@ class Zipf:
 
 
 def zipf_keys(keys: int, skew: float, rng: Random) -> Iterator[str]:
-    """Endless keys `key-0`, `key-1`, …; the n-th is drawn in proportion to 1 / n ** skew."""
+    """Yield `key-0`, `key-1`, … for ever; the n-th key is drawn in proportion to 1 / n ** skew.
+
+    Example::
+
+        keys = zipf_keys(1_000, skew=1.1, rng=Random(7))
+        await hs.log.append(next(keys), b"hello")
+    """
     ranks = Zipf(keys, skew)
     while True:
         yield f"key-{ranks.at(rng.random())}"

@@ -52,10 +52,12 @@ def test_the_remedy_that_cures_for_least_is_recommended() -> None:
             outcome(ABSORB, 10, 1.50),
         )
     )
-    assert first.startswith("40.00% of the requests are throttled as it is. Recommended: spread,")
-    assert "Adaptive removes 25% of the throttles, for the same cost of a request." in rest
-    assert "Spread removes 99.50% of the throttles, for 3% more cost of a request." in rest
-    assert "Absorb removes 99.75% of the throttles, for 50% more cost of a request." in rest
+    assert first.startswith(
+        "40.00% of the requests are throttled without a remedy. Recommended: spread,"
+    )
+    assert "Adaptive removes 25% of the throttles, for the same cost per request." in rest
+    assert "Spread removes 99.50% of the throttles, for 3% more cost per request." in rest
+    assert "Absorb removes 99.75% of the throttles, for 50% more cost per request." in rest
 
 
 def test_where_nothing_cures_the_one_that_helps_most_is_named() -> None:
@@ -70,21 +72,21 @@ def test_a_calm_table_needs_no_remedy() -> None:
     first, rest = advice(
         found(outcome(NOTHING, 0, 1.0), outcome(SPREAD, 0, 1.0), outcome(ABSORB, 0, 0.5))
     )
-    assert first == "0.00% of the requests are throttled as it is. No remedy is needed."
-    assert rest == "Absorb throttles nothing either, for 50% less cost of a request."
+    assert first == "0.00% of the requests are throttled without a remedy. No remedy is needed."
+    assert rest == "Absorb throttles nothing either, for 50% less cost per request."
 
 
 def test_what_throttles_much_is_not_cheap_for_it() -> None:
     """Half the requests for half the money are the same price."""
     _, rest = advice(found(outcome(NOTHING, 5_000, 1.0), outcome(SPREAD, 0, 1.0)))
-    assert rest == "Spread removes 100% of the throttles, for the same cost of a request."
+    assert rest == "Spread removes 100% of the throttles, for the same cost per request."
 
 
 @pytest.mark.parametrize(
     ("writes_s", "capacity", "said"),
     [
-        (4_001, None, "of writes 4,001 units a second and it takes 4,000"),
-        (600, TableCapacity(500, 500), "of writes 600 units a second and it takes 500"),
+        (4_001, None, "of writes 4,001 units per second and it takes 4,000"),
+        (600, TableCapacity(500, 500), "of writes 600 units per second and it takes 500"),
     ],
 )
 def test_a_table_that_is_too_small_as_a_whole_is_told_apart(

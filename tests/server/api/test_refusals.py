@@ -272,7 +272,7 @@ async def test_a_call_that_takes_too_long(
     monkeypatch.setattr(hs.log, "append", wait)
     async with asking(limits=RequestLimits(request_s=0.1)) as api:
         problem = check(await api.post(MESSAGES, json={"body": "x"}), 503)
-        assert "repeat it with its id" in problem["detail"]
+        assert "retry with the same id" in problem["detail"]
 
 
 async def test_a_client_that_sends_nothing_more(asking: Asker) -> None:

@@ -139,7 +139,7 @@ async def test_a_start_without_credentials_may_be_tried_again_at_once(
     credentials: ChainCredentials, chain: Chain
 ) -> None:
     chain.failure = RuntimeError("the metadata service is down")
-    with pytest.raises(Unavailable, match=r"could not be had \(the metadata service is down\)"):
+    with pytest.raises(Unavailable, match=r"credentials \(the metadata service is down\)"):
         await credentials.get()
     chain.failure = None
     assert await credentials.get() == numbered(2)

@@ -105,23 +105,23 @@ async def test_an_item_that_is_no_row_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         id = (await hs.log.append("general", b"hello")).id
         await put_past(endpoint, "general", ROW + id.bytes, color={"S": "green"})
-        with pytest.raises(Misconfigured, match=r"no row of Heatsink .*general.*Delete the item"):
+        with pytest.raises(Misconfigured, match=r"not Heatsink's row .*general.*Delete the item"):
             await hs.log.append("general", b"hello", id=id)
-        with pytest.raises(Misconfigured, match="who else writes to it"):
+        with pytest.raises(Misconfigured, match="does another program write"):
             await hs.log.page("general")
 
 
 async def test_a_row_whose_id_is_none_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "general", ROW + b"short", b={"B": "aGVsbG8="})
-        with pytest.raises(Misconfigured, match=r"no row of Heatsink .*Delete the item"):
+        with pytest.raises(Misconfigured, match=r"not Heatsink's row .*Delete the item"):
             await hs.log.page("general")
 
 
 async def test_a_counter_that_is_none_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "views", SHARE, v={"S": "many"})
-        with pytest.raises(Misconfigured, match=r"no counter of Heatsink .*views.*begins anew"):
+        with pytest.raises(Misconfigured, match=r"not Heatsink's counter .*views.*again at 0"):
             await hs.counters.value("views")
 
 
@@ -130,7 +130,7 @@ async def test_a_layout_that_is_none_is_named_and_other_keys_get_their_buckets(
 ) -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "bad", EPOCHS, color={"S": "green"})
-        with pytest.raises(Misconfigured, match=r"no layout of Heatsink .*bad.*fsck --rebuild"):
+        with pytest.raises(Misconfigured, match=r"not Heatsink's layout .*bad.*fsck --rebuild"):
             await hs.log.page("bad")
         await hs.pin("bad", buckets=2, reason="launch")
         await hs.pin("good", buckets=2, reason="launch")

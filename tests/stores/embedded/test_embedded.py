@@ -186,7 +186,7 @@ def test_strangers_need_the_password_and_cannot_read_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidSetting, match="must be a folder"):
+    with pytest.raises(InvalidSetting, match="must be a writable folder"):
         join(tmp_path / "file")
 
 

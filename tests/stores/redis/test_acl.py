@@ -125,6 +125,6 @@ async def test_no_role_can_do_more(role: tuple[str, str], words: tuple[str, ...]
     with real(partial(RedisServer, acl=[ADMIN, *ROLES])) as server:
         async with logged_in(server, role) as connection:
             with pytest.raises(
-                Refused, match=r"may not: see the ACL lines in docs/how-to/redis\.md"
+                Refused, match=r"lacks the permission: see the ACL lines in docs/how-to/redis\.md"
             ):
                 await connection.run(*words)

@@ -49,7 +49,7 @@ async def test_an_entry_that_does_not_parse_is_set_aside(
     await bus.send(REPORT)
     assert await bus.receive() == [REPORT, REPORT]
     (poison,) = await poison_of(connection, keys)
-    assert poison[b"reason"] == b"does not parse"
+    assert poison[b"reason"] == b"cannot be decoded"
     assert len(poison[b"fields"]) <= 4_096
     assert await bus.receive() == []
     assert await pending_in(connection, keys) == 0
@@ -77,7 +77,7 @@ async def test_an_entry_that_kills_whoever_takes_it_is_set_aside_after_three_tim
     taken = [await RedisBus(connection, keys, f"life-{life}", clock).receive() for life in range(5)]
     assert taken == [[REPORT], [REPORT], [REPORT], [], []]
     (poison,) = await poison_of(connection, keys)
-    assert poison[b"reason"] == b"taken 3 times"
+    assert poison[b"reason"] == b"delivered 3 times"
     assert await pending_in(connection, keys) == 0
 
 

@@ -1,1 +1,1 @@
-"""Hot partitions: what a partitioned store does about heat by itself, and where it stops. Pure."""
+"""Hot partitions: how a partitioned store relieves them by itself, and where it cannot. Pure."""

@@ -1,14 +1,12 @@
-"""Token buckets: a partition's ceiling, its share of the table, and the table itself.
+"""Limits of partitions and tables as token buckets, and the settings of adaptive capacity.
 
-A request needs its partition's ceiling and the table's bucket, and passes if they hold what the
-smallest request costs, whatever it costs itself: a bucket may owe, and lets nobody through until
-that is paid. So a partition takes no more in the long run, and who needs much at once does not
-starve beside those who need little (docs/concepts/adaptive-capacity.md says where this comes from).
+A request needs its partition's ceiling and the table's bucket. It passes if both hold the cost of
+the smallest request, whatever its own cost. A bucket may go into debt, and then passes nothing
+until the debt is paid. So the long-run rate stays the same, and large requests do not starve beside
+small ones (sources: docs/concepts/adaptive-capacity.md).
 
-The share says whose throughput it is: the partition's own, its savings (burst), or what others
-leave unused (lent). Without lending the share is a limit as well.
-
-What a partition may do, and how fast the store reacts when it runs hot.
+The share says whose throughput a request used: the partition's own, its savings (burst), or what
+other partitions leave unused (lent). Without lending the share is a limit as well.
 
 The defaults are DynamoDB's as far as they are documented:
 
@@ -36,20 +34,20 @@ import msgspec
 from heatsink.primitives.checks import check_number, check_whole
 
 START_S = 1.0
-LEAST_WRITE, LEAST_READ = 1.0, 0.5  # what the smallest request costs
+LEAST_WRITE, LEAST_READ = 1.0, 0.5  # the cost of the smallest request
 Limit = Literal["partition", "key", "table"]
 Source = Literal["own", "burst", "lent"]
 
 
 class TableCapacity(msgspec.Struct, frozen=True):
-    """Units a second of the whole table; `None` is on demand, without such a limit."""
+    """Units per second of the whole table; `None` is on demand, without such a limit."""
 
     writes: float | None = None
     reads: float | None = None
 
 
 class CapacityVerdict(msgspec.Struct, frozen=True):
-    """Accepted, and from what; or throttled, and by which limit."""
+    """Accepted, and from which source; or throttled, and by which limit."""
 
     accepted: bool
     source: Source = "own"
@@ -69,7 +67,7 @@ BY_TABLE, BY_PARTITION, BY_KEY = (
 
 
 class Bucket:
-    """Fills at a rate, up to what it holds; its level is below zero while it owes."""
+    """Fills at `rate` up to its capacity; its level is negative while it is in debt."""
 
     __slots__ = ("_least", "_since_s", "level", "most", "rate")
 
@@ -81,7 +79,7 @@ class Bucket:
         self._since_s = now_s
 
     def filled(self, now_s: float) -> float:
-        """The level now."""
+        """Fill it up to now; returns the level."""
         level = self.level + (now_s - self._since_s) * self.rate
         most = self.most
         self._since_s = now_s
@@ -92,7 +90,7 @@ class Bucket:
         return self.filled(now_s) >= self._least
 
     def resize(self, rate: float, holds_s: float, now_s: float) -> None:
-        """Go on at another rate with what is there."""
+        """Change the rate and capacity, and keep the level."""
         self.filled(now_s)
         self.rate = rate
         self.most = max(rate * holds_s, 1.0)
@@ -113,7 +111,7 @@ class Side:
     def judge(
         self, units: float, now_s: float, table: Bucket | None, lend: bool
     ) -> CapacityVerdict:
-        """Whether every limit allows it. Nothing is taken yet."""
+        """Whether every limit allows a request; takes nothing."""
         if table is not None and not table.lets_pass(now_s):
             return BY_TABLE
         if not self.ceiling.lets_pass(now_s):
@@ -126,7 +124,7 @@ class Side:
         return LENT if lend else BY_PARTITION
 
     def record(self, units: float, table: Bucket | None, verdict: CapacityVerdict) -> None:
-        """Take what was accepted, and count."""
+        """Take the units of an accepted request, and count it."""
         self.demand += units
         if verdict.accepted:
             self.give_back(-units, table, verdict)
@@ -153,7 +151,7 @@ class Side:
             self.share.filled(now_s)
 
     def inherit(self, old: list[Side], part: float) -> None:
-        """Begin where the old ones were: no throughput is made by a change of partitions."""
+        """Start with the levels of the old partitions: a change must not create throughput."""
         self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
         if self.share is not None:
             saved = sum(one.share.level for one in old if one.share is not None)
@@ -172,11 +170,11 @@ PARTITIONS_MAX = 100_000
 
 
 class SplitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits are units a second of one partition; a time of `None` means never.
+    """Limits are units per second of one partition; a time of `None` means never.
 
-    `ceiling_s` is over how long a partition's limit is averaged, `burst_s` how much of its share of
-    the table it may save up. `split_after_s` is how long a partition must stay hot before it is
-    split, `cool_down_s` how long it is then left alone.
+    A partition's limit is averaged over `ceiling_s`; it may save up `burst_s` of its share of the
+    table. A partition that stays hot for `split_after_s` is split, and is then left alone for
+    `cool_down_s`.
     """
 
     write_units: float = 1_000.0

@@ -1,4 +1,4 @@
-"""One partition: its range, its two sides, its heat, and since when it is what it is."""
+"""One partition: its range, its limits for reads and writes, its heat, and its age."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .policy import HeatSketch, PartitionLook, is_calm, load
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition for people and tests; rates are of the last whole window, in units a second.
+    """A partition for people and tests; rates are of the last whole window, in units per second.
 
-    `writes_s` and `reads_s` were taken, `refused_…` came on top and were throttled. `load` and heat
-    are of what was asked for, that is of both. `burst` is what is saved up of the table's
-    capacity, `None` on demand. `hottest` is a key's hash. `stuck` is why nothing more can be done.
+    `writes_s` and `reads_s` were served, `refused_…` were throttled on top. `load` and heat count
+    both. `burst` is what it has saved up of the table's capacity, `None` on demand. `hottest` is a
+    key's hash. `stuck` is the reason why nothing more can be done.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""What to do about a hot partition, and why. Decided from what was measured, not from events.
+"""What to do about a hot partition, and why; decided from measurements, not from events.
 
     hot for long enough ─┬─ it holds one key ──────────────▶ CannotHelp: spread the key
                          ├─ no more partitions allowed ────▶ CannotHelp
@@ -6,13 +6,7 @@
                          └─ else ──────────────────────────▶ Split at the median of the heat
     both neighbours calm for long enough ──────────────────▶ Merge
 
-Lending needs no decision: it happens with the request. `Lend` only tells of it.
-
-The heat inside one partition: which keys it comes from and where its middle lies.
-
-Heat is in partitions' worth: 1.0 is what one partition may do in a second. Keys are counted up to a
-bound; the coldest are then let go, and only the part of the range they lie in is remembered. Counts
-halve with every second, so that what is seen is the last few seconds.
+Lending needs no decision: each request borrows by itself. `Lend` only reports it.
 """
 
 from __future__ import annotations
@@ -30,14 +24,19 @@ NOTHING = 1e-6
 
 
 class HottestKey(NamedTuple):
-    """The hottest key of a partition, and how much of its heat is that key's."""
+    """The hottest key of a partition, and its share of the partition's heat."""
 
     key: int
     share: float
 
 
 class HeatSketch:
-    """Bounded: at most twice `KEYS_MAX` keys and `BINS` bins, whatever is added."""
+    """The heat of one partition in bounded memory: which keys cause it and where its median is.
+
+    Heat 1.0 is what one partition may serve in a second. At most twice `KEYS_MAX` keys are counted;
+    beyond that the coldest are dropped, and their heat goes to one of `BINS` bins of the range.
+    Counts halve every second, so that the sketch shows the last few seconds.
+    """
 
     __slots__ = ("_bins", "_start", "_width", "keys")
 
@@ -61,13 +60,13 @@ class HeatSketch:
             self._bins[place] = self._bins.get(place, 0.0) + heat
 
     def fade(self, elapsed_s: float) -> None:
-        """Time has passed: counts halve with every second of it."""
+        """Halve the counts for every second that has passed."""
         left = 0.5**elapsed_s
         self.keys = _faded(self.keys, left)
         self._bins = _faded(self._bins, left)
 
     def points(self) -> list[tuple[int, float]]:
-        """Heat by place, in order. Keys that were let go lie at the beginning of their bin."""
+        """Heat by place, in order. Dropped keys count at the beginning of their bin."""
         merged = dict(self._bins)
         for key, heat in self.keys.items():
             merged[key] = merged.get(key, 0.0) + heat
@@ -81,7 +80,7 @@ class HeatSketch:
         return HottestKey(key, self.keys[key] / total)
 
     def median(self) -> int | None:
-        """The place that leaves heat on both sides, as equal as can be; None if there is none."""
+        """The place that divides the heat most equally; None if there is none."""
         points = self.points()
         total, before = sum(heat for _, heat in points), 0.0
         best, place = total, None
@@ -92,7 +91,7 @@ class HeatSketch:
         return place
 
     def part(self, start: int, end: int) -> dict[int, float]:
-        """The keys of a range: what a new partition knows of its own heat."""
+        """The keys of a range, for the heat of a new partition."""
         return {key: heat for key, heat in self.keys.items() if start <= key < end}
 
 
@@ -101,7 +100,7 @@ def _faded(counts: dict[int, float], left: float) -> dict[int, float]:
 
 
 class Lend(msgspec.Struct, frozen=True, tag=True):
-    """The partition began to live on throughput that others leave unused."""
+    """The partition began to use throughput that others leave unused."""
 
     partition: int
     reason: str
@@ -124,7 +123,7 @@ class Isolate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Merge(msgspec.Struct, frozen=True, tag=True):
-    """`partition` takes over the range of `other`, the next one."""
+    """`partition` takes over the range of `other`, which follows it."""
 
     partition: int
     other: int
@@ -142,7 +141,7 @@ Change = Lend | Split | Isolate | Merge | CannotHelp
 
 
 class PartitionLook(msgspec.Struct, frozen=True):
-    """What was measured of one partition. `hot_for_s` and `calm_for_s` are without a break."""
+    """Measurements of one partition. `hot_for_s` and `calm_for_s` are uninterrupted."""
 
     number: int
     is_one_key: bool
@@ -160,14 +159,14 @@ def load(writes_s: float, reads_s: float, settings: SplitSettings) -> float:
 
 
 def is_calm(full: float, settings: SplitSettings) -> bool:
-    """Two neighbours that are both calm fit into one partition with room to spare."""
+    """Whether it is so calm that two such neighbours fit into one partition with room to spare."""
     return full <= settings.merge_share / 2
 
 
 def relieve(
     look: PartitionLook, partitions: int, settings: SplitSettings
 ) -> Split | Isolate | CannotHelp | None:
-    """What helps a partition that stays hot."""
+    """What helps a partition that stays hot; None while it is not hot for long enough."""
     if settings.split_after_s is None or look.hot_for_s < max(settings.split_after_s, 0.001):
         return None
     if look.since_change_s < settings.cool_down_s:
@@ -176,7 +175,7 @@ def relieve(
     if look.is_one_key or hottest is None:
         return _cannot(look, settings, "it holds one key, and a key is never split: spread it")
     if partitions >= settings.partitions_max:
-        return _cannot(look, settings, f"the table has its {settings.partitions_max:,} partitions")
+        return _cannot(look, settings, f"it has all {settings.partitions_max:,} partitions")
     median = look.heat.median()
     if median is None or hottest.share > settings.isolate_share:
         reason = f"{_measured(look, settings)}; one key is {hottest.share:.0%} of it"
@@ -186,7 +185,7 @@ def relieve(
 
 
 def _cannot(look: PartitionLook, settings: SplitSettings, why: str) -> CannotHelp | None:
-    """Near the limit there is nothing to do; over it there is something to say."""
+    """Say so only above the limit; just below it nothing has to be done."""
     if load(look.writes_s, look.reads_s, settings) <= 1:
         return None
     return CannotHelp(look.number, f"{_measured(look, settings)}; {why}")
@@ -201,7 +200,7 @@ def _measured(look: PartitionLook, settings: SplitSettings) -> str:
 
 
 def unite(left: PartitionLook, right: PartitionLook, settings: SplitSettings) -> Merge | None:
-    """Whether two neighbours have been calm for so long that one partition is enough."""
+    """Merge two neighbours that have been calm for long enough."""
     if settings.merge_after_s is None:
         return None
     calm_for_s = min(left.calm_for_s, right.calm_for_s)

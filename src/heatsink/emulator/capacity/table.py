@@ -1,12 +1,7 @@
-"""One table whose partitions adapt: charges requests, and changes its partitions by the policy.
+"""One table with adaptive partitions: charges requests, and changes its partitions by policy.
 
 `charge` is on the path of every request. `review` ends a window once a second, decides and applies.
-A store that has rows to move calls `decide` instead, moves, and then `apply`.
-
-Which partition holds a hash: ranges over the space of 64-bit hashes, and a version.
-
-The map owns the ranges and nothing else. Every hash lies in exactly one range; a change replaces
-neighbours by others that cover the same range, and raises the version.
+A store with rows to move calls `decide` instead, moves the rows, and then calls `apply`.
 """
 
 from __future__ import annotations
@@ -51,12 +46,18 @@ P = TypeVar("P", bound=Ranged)
 
 
 def equal_ranges(count: int) -> list[tuple[int, int]]:
-    """The whole space in `count` ranges of one size."""
+    """The whole space in `count` ranges of equal size."""
     bounds = [number * SPACE // count for number in range(count + 1)]
     return list(pairwise(bounds))
 
 
 class PartitionMap(Generic[P]):
+    """Which partition holds a 64-bit hash, with a version.
+
+    Every hash is in exactly one range. A change replaces neighbours by others that cover the same
+    range, and raises the version.
+    """
+
     def __init__(self, partitions: Iterable[P]) -> None:
         self._partitions = list(partitions)
         self._starts = [one.start for one in self._partitions]
@@ -67,7 +68,7 @@ class PartitionMap(Generic[P]):
         return self._partitions[bisect_right(self._starts, hash_) - 1]
 
     def replace(self, old: Iterable[P], new: Iterable[P]) -> None:
-        """Neighbours by others over the same range: a split, an isolation or a merge."""
+        """Replace neighbours by others over the same range: a split, an isolation or a merge."""
         leaving, coming = list(old), list(new)
         first = bisect_right(self._starts, leaving[0].start) - 1
         last = first + len(leaving)
@@ -102,7 +103,7 @@ WINDOW_S = 1.0
 
 
 class AdaptiveTable:
-    """`partitions` is how many there are at first; merging never leaves fewer."""
+    """Starts with `partitions` partitions; merging never leaves fewer."""
 
     def __init__(
         self, settings: SplitSettings, capacity: TableCapacity, partitions: int, now_s: float
@@ -129,11 +130,11 @@ class AdaptiveTable:
         return verdict
 
     def judge(self, key_hash: int, writes: float, reads: float, now_s: float) -> CapacityVerdict:
-        """What `charge` would say, for a transaction, which is charged whole or not at all."""
+        """What `charge` would return; for a transaction, which is charged whole or not at all."""
         return self._judged(self.map.find(key_hash), writes, reads, now_s)
 
     def record(self, key_hash: int, writes: float, reads: float, verdict: CapacityVerdict) -> None:
-        """Take what was judged. All of a transaction may be, however little there was."""
+        """Take the units of an accepted verdict, even if a transaction as a whole exceeds them."""
         self._record(self.map.find(key_hash), key_hash, writes, reads, verdict)
 
     def _judged(
@@ -157,7 +158,7 @@ class AdaptiveTable:
         if not verdict.accepted:
             self.throttles[verdict.limit] += 1
             if verdict is BY_TABLE:
-                return  # which heats no partition
+                return  # the table's limit: no partition gets hot by it
         if writes:
             partition.writes.record(writes, self._writes, verdict)
         if reads:
@@ -166,7 +167,7 @@ class AdaptiveTable:
             partition.heat.add(key_hash, heat)
 
     def refund(self, key_hash: int, writes: float, reads: float, verdict: CapacityVerdict) -> None:
-        """Undo a charge that was accepted, for a transaction of which another was not."""
+        """Undo an accepted charge, for a transaction with another action that was throttled."""
         partition = self.map.find(key_hash)
         if writes:
             partition.writes.give_back(writes, self._writes, verdict)
@@ -174,14 +175,14 @@ class AdaptiveTable:
             partition.reads.give_back(reads, self._reads, verdict)
 
     def review(self, now_s: float) -> list[Change]:
-        """Decide and apply, for those who have no rows to move."""
+        """Decide and apply, for callers that have no rows to move."""
         changes = self.decide(now_s)
         for change in changes:
             self.apply(change, now_s)
         return changes
 
     def decide(self, now_s: float) -> list[Change]:
-        """End the window, if a second has passed, and say what should change.
+        """End the window if a second has passed; returns what should change.
 
         A partition that is to be split, isolated or merged is left alone until that is applied.
         """
@@ -230,7 +231,7 @@ class AdaptiveTable:
                 yield change
 
     def apply(self, change: Change, now_s: float) -> None:
-        """Change the map. What only tells of something changes nothing."""
+        """Apply a change to the map; reports (`Lend`, `CannotHelp`) change nothing."""
         if isinstance(change, Lend | CannotHelp):
             return
         old = [self.partition(change.partition)]
@@ -265,7 +266,7 @@ class AdaptiveTable:
     def _heir(
         self, old: list[Partition], start: int, end: int, count: int, now_s: float
     ) -> Partition:
-        """A new partition with its part of what the old ones had saved, owed and counted."""
+        """A new partition with its part of the old ones' savings, debts and heat."""
         heir = self._made(start, end, count, now_s)
         part = min((end - start) / (old[-1].end - old[0].start), 1.0)
         heir.writes.inherit([one.writes for one in old], part)
@@ -276,7 +277,7 @@ class AdaptiveTable:
         return heir
 
     def _share_anew(self, now_s: float) -> None:
-        """Each partition's share is the table's capacity by their number."""
+        """Divide the table's capacity equally among the partitions."""
         count, burst_s = len(self.map), self._settings.burst_s
         for partition in self.map:
             for side, units in (

@@ -1,4 +1,4 @@
-"""BatchGetItem and BatchWriteItem: what a partition refuses comes back as unprocessed."""
+"""BatchGetItem and BatchWriteItem; throttled items are returned as unprocessed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_writes(request: BatchWriteItem) -> None:
 def _plan(table: EngineTable, one: WriteRequest) -> PlannedWrite:
     if not only_one((one.put_request, one.delete_request)):
         raise ValidationFailed(
-            "Each of a batch's requests has exactly one of PutRequest and DeleteRequest"
+            "Each request of a batch must have exactly one of PutRequest and DeleteRequest"
         )
     bare = Write(table_name=table.spec.name)
     if one.put_request is not None:

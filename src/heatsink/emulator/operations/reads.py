@@ -1,7 +1,4 @@
-"""GetItem, Query and Scan.
-
-KeyConditionExpression: one partition key, and a range of its sort keys.
-"""
+"""GetItem, Query and Scan, and the KeyConditionExpression: one key, and a range of sort keys."""
 
 from __future__ import annotations
 
@@ -156,7 +153,7 @@ def _compared(sign: str, value: Native) -> Bounds:
 
 
 def check_filter(condition: Condition, schema: Schema, scope: Scope) -> None:
-    """A query's filter may not speak of keys: they belong into the key condition."""
+    """Refuse a query's filter on key attributes: they belong in the key condition."""
     for name in _mentioned(condition, scope):
         if name in schema.names:
             raise ValidationFailed(
@@ -197,7 +194,7 @@ def get_item(database: Database, request: GetItem) -> Json:
 
 
 class Seen(msgspec.Struct):
-    """What one page of a query or scan came across."""
+    """What one page of a query or scan has read."""
 
     items: list[Item]
     scanned: int = 0
@@ -207,7 +204,7 @@ class Seen(msgspec.Struct):
 
 
 class _PageRules(msgspec.Struct, frozen=True):
-    """How rows become a page."""
+    """How rows become a page: limit, filter and projection."""
 
     filter: Condition | None
     scope: Scope
@@ -279,7 +276,7 @@ def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
 
 
 def _charge_scan(table: EngineTable, rows: list[Row], units: float, first: int) -> None:
-    """Each partition that was read pays for its share of the bytes."""
+    """Charge each partition for its share of the bytes that were read."""
     shares: dict[int, int] = {}
     tokens: dict[int, int] = {}
     partitions = table.throughput.adaptive.map

@@ -1,4 +1,4 @@
-"""CreateTable, DescribeTable, DeleteTable, ListTables, and the two about expiry."""
+"""CreateTable, DescribeTable, DeleteTable, ListTables, UpdateTimeToLive, DescribeTimeToLive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def create_table(database: Database, request: CreateTable) -> Json:
         )
     if request.global_secondary_indexes or request.local_secondary_indexes:
         raise ValidationFailed(
-            f"{INVALID}this engine has no secondary indexes: create the table without them"
+            f"{INVALID}this emulator has no secondary indexes: create the table without them"
         )
     schema = _schema(request)
     limits = _limits(request, database.settings)
@@ -115,13 +115,13 @@ def _limits(request: CreateTable, settings: EngineSettings) -> TableLimits:
 
 
 def _partitions(reads: int, writes: int, settings: EngineSettings) -> int:
-    """As many as it takes to carry what is provisioned."""
+    """As many partitions as the provisioned throughput needs."""
     needed = reads / settings.read_limit + writes / settings.write_limit
     return min(max(ceil(needed), 1), PARTITIONS_MAX)
 
 
 def _units(field: str, units: int) -> float:
-    """Checked before partitions are made of them: one for a thousand written."""
+    """Check units before partitions are made for them: one per thousand write units."""
     if units < 1:
         name = field[0].lower() + field[1:]
         member = f"Value '{units}' at 'provisionedThroughput.{name}'"
@@ -203,7 +203,7 @@ def list_tables(database: Database, request: ListTables) -> Json:
 
 
 def update_time_to_live(database: Database, request: UpdateTimeToLive) -> Json:
-    """Remembered and described. Items stay: the service itself takes days to remove them."""
+    """Store and describe the setting. Items stay: the service itself takes days to remove them."""
     table, wanted = _named(database, request.table_name), request.time_to_live_specification
     if wanted.enabled == (table.ttl_attribute is not None):
         raise ValidationFailed(f"TimeToLive is already {'en' if wanted.enabled else 'dis'}abled")

@@ -1,6 +1,6 @@
 """TransactWriteItems and TransactGetItems: all or nothing, at twice the price.
 
-The engine does one request at a time, so two transactions never conflict: the reason
+The emulator runs one request at a time. So transactions never conflict, and the reason
 `TransactionConflict` is never given.
 """
 
@@ -83,7 +83,7 @@ def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
 
 
 def _replayed(database: Database, request: TransactWriteItems) -> Json:
-    """A repeat changes nothing and costs reads."""
+    """Answer a repeated transaction: it changes nothing and costs reads."""
     charges = []
     for action in request.transact_items:
         table, key = _target(database, action)
@@ -140,7 +140,7 @@ def _plan(database: Database, action: TransactWriteItem) -> PlannedWrite:
 
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
-    """Take the units of every action or of none: each is judged by what was there before all."""
+    """Take the units of all actions or of none, each judged by the levels before all of them."""
     places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
     judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
     for (throughput, token, units), verdict in judged:

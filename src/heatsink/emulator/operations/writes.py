@@ -1,7 +1,4 @@
-"""PutItem, UpdateItem and DeleteItem, in two steps that transactions use too: plan, then commit.
-
-What a request's placeholders stand for, checked against the expressions that use them.
-"""
+"""PutItem, UpdateItem and DeleteItem, in two steps that transactions share: plan, then commit."""
 
 from __future__ import annotations
 
@@ -33,7 +30,10 @@ VALUES = "ExpressionAttributeValues"
 def scope_of(
     names: Names | None, values: Values | None, parsed: list[Parsed[Any]], missing: str
 ) -> Scope:
-    """`missing` is the expression that a request would need to use values at all."""
+    """The placeholders of a request, checked against the expressions that use them.
+
+    `missing` names the expression without which a request may not have values.
+    """
     if names is None and values is None and not parsed:
         return NO_SCOPE
     if names is not None:
@@ -91,7 +91,7 @@ def _check_used(scope: Scope, parsed: list[Parsed[Any]]) -> None:
 
 
 class Projection:
-    """What of each item goes into the answer; without an expression, all of it."""
+    """The part of each item that goes into the answer; all of it without an expression."""
 
     def __init__(self, parsed: Parsed[Any] | None, scope: Scope) -> None:
         self._paths: list[Parts] | None = None
@@ -104,7 +104,7 @@ class Projection:
 
 
 def projection_of(expression: str | None, names: Names | None) -> Projection:
-    """For requests whose only expression is the projection."""
+    """The projection of a request that has no other expression."""
     parsed = None if expression is None else parse_projection(expression)
     scope = scope_of(names, None, [] if parsed is None else [parsed], "")
     return Projection(parsed, scope)
@@ -116,7 +116,7 @@ Change = Callable[[Row | None], Row | None]
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
-    """A write that is known to be well formed, and what it finds and leaves behind."""
+    """A valid write with the row before it and the row after it."""
 
     table: EngineTable
     key: Key
@@ -125,7 +125,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
     failure: ConditionFailed | None
 
     def units(self, factor: int = 1) -> float:
-        """A write costs by the larger item; one whose condition failed by the one it found."""
+        """A write costs by the larger item; with a failed condition, by the item it found."""
         old, new = self.old, None if self.failure else self.new
         return write_units(max(old.size if old else 0, new.size if new else 0), factor)
 
@@ -210,7 +210,7 @@ def _plan(
 
 
 def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -> Json:
-    """What of the answer tells the cost."""
+    """Commit the write; returns the consumed capacity for the answer."""
     consumed = Consumed(request.return_consumed_capacity)
     units = plan.units()
     plan.table.take("Write", plan.key, units)

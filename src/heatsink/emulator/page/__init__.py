@@ -1,4 +1,4 @@
-"""A live page of the engine's partitions, and the same as JSON at /partitions."""
+"""The live page about the emulator's partitions; the same data as JSON is at /partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def answer(path: str, engine: Engine) -> tuple[str, bytes] | None:
-    """What a browser gets for a path: its kind and its content. None: there is nothing."""
+    """Content type and content of a path; None if there is nothing."""
     if path == PARTITIONS:
         return "application/json", _encode(engine.partitions())
     name = FILES.get(path)

@@ -1,1 +1,1 @@
-"""Heatsink told in acts, with real traffic: on a page beside the dashboard, or in a terminal."""
+"""The demo: Heatsink in five acts with real traffic, on a page beside the dashboard or as text."""

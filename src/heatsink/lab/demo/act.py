@@ -1,7 +1,4 @@
-"""What an act of the demo is: words, a run with real traffic, and a verdict.
-
-Two lanes side by side under one pacer, so that both get the same traffic.
-"""
+"""What an act is: words, a run with real traffic (often a duel of two lanes), and a verdict."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ AGAIN = (("", "Play it again"),)
 
 
 class About(msgspec.Struct, frozen=True):
-    """An act in words. `look` says where to look, `small_print` what is true of this run alone.
+    """An act in words. `look` says where to look, `small_print` what is special to this run.
 
-    `replays` are the ways to play it again: shapes of its traffic, and what to call them.
+    `replays` are the ways to play it again: shapes of its traffic, and their labels.
     """
 
     name: str
@@ -41,24 +38,24 @@ class About(msgspec.Struct, frozen=True):
 
 
 def about(name: str, title: str, words: str, replays: Replays = AGAIN) -> About:
-    """From five paragraphs: three sentences, where to look, the small print."""
+    """Make an `About` of five paragraphs: three sentences, where to look, the small print."""
     first, second, third, look, small_print = (" ".join(p.split()) for p in words.split("\n\n"))
     return About(name, title, (first, second, third), look, small_print, replays)
 
 
 class ActSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
-    """`second` seconds into the run; `leg` is the part of it that is under way."""
+    """The state `second` seconds into the run; `leg` is the current part of it."""
 
     second: float
     leg: str
 
     def cells(self) -> dict[str, Cell]:
-        """The figures by their names, for a line of a table."""
+        """The figures by name, for one line of a table."""
         return {}
 
 
 class ActFinding(msgspec.Struct, frozen=True):
-    """Good, bad, or (None) neither: a number that nothing is promised about."""
+    """Good, bad, or (None) neither: a number about which nothing is promised."""
 
     good: bool | None
     text: str
@@ -67,7 +64,7 @@ class ActFinding(msgspec.Struct, frozen=True):
 class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
     """How a run ended: `line` in one sentence with its figures, `findings` one by one.
 
-    `kept_everything`: nothing that Heatsink acknowledged is missing, doubled or wrong.
+    `kept_everything`: nothing that Heatsink acknowledged is missing, duplicated or wrong.
     """
 
     line: str
@@ -77,7 +74,7 @@ class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who is told how it goes, and how often."""
+    """Who receives snapshots, and how often."""
 
     tell: Callable[[ActSnapshot], None]
     every_s: float
@@ -89,7 +86,7 @@ class Act(Protocol):
     def about(self, plan: TrafficPlan) -> About: ...
 
     def seconds(self, plan: TrafficPlan) -> float:
-        """About how long a run takes, for scales."""
+        """About how long a run takes, for the scales of charts."""
 
     async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict: ...
 
@@ -98,6 +95,8 @@ DRAIN_POLL_S = 0.05
 
 
 class Duel:
+    """Two lanes under one pacer, so that both get the same traffic."""
+
     def __init__(self, traffic: Traffic, clock: Clock, plain: DemoLane, heatsink: DemoLane) -> None:
         self.traffic = traffic
         self.plain = plain
@@ -126,13 +125,13 @@ class Duel:
             self.heatsink.offer(body)
 
     async def _run(self) -> None:
-        """Offer everything, then wait for the last answers."""
+        """Offer all traffic, then wait for the last answers."""
         await self._pacer.run(self._offer)
         while self.plain.totals.waiting or self.heatsink.totals.waiting:
             await self._clock.sleep(DRAIN_POLL_S)
 
     async def fight(self, look: Callable[[], Awaitable[ActSnapshot]], watcher: Watcher) -> None:
-        """The whole traffic on both; whoever watches gets a look every so often, and a last one."""
+        """Run the whole traffic on both, with snapshots for the watcher and a last one."""
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(watch(look, watcher, self._clock))
             await self._run()

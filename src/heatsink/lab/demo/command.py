@@ -1,4 +1,4 @@
-"""`heatsink demo`."""
+"""`heatsink demo`: runs the acts on a page or in a terminal."""
 
 from __future__ import annotations
 
@@ -22,32 +22,30 @@ NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
 
 @click.command()
 @click.option("--headless", is_flag=True, help="Print a table instead of serving a page.")
-@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, without a page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of serving a page.")
 @click.option(
     "--act",
     "act_name",
     default="1",
     type=click.Choice([*NUMBERS, *NAMES, ALL]),
-    help="Which act to play; on the page, to begin with.",
+    help="Act to play; on the page, the first one.",
 )
-@click.option("--brief", is_flag=True, help="Shorter acts with less in them.")
+@click.option("--brief", is_flag=True, help="Shorter acts with less traffic.")
 @click.option(
     "--shape",
     type=click.Choice(list(SHAPES)),
     default="ramp",
-    help="How the first act's traffic grows: slowly, or all at once.",
+    help="Traffic of the first act: a slow rise or a sudden jump.",
 )
 @click.option(
-    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Calls a second at the top."
+    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Calls per second at the peak."
 )
 @click.option(
-    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes a second a partition takes."
+    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes per second of a partition."
 )
-@click.option(
-    "--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any that is free."
-)
+@click.option("--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any free port.")
 def demo(headless: bool, as_json: bool, act_name: str, port: int, **options: Any) -> None:
-    """Heatsink told in five acts with real traffic: plain and with Heatsink, side by side."""
+    """Show Heatsink in five acts with real traffic: plain and with Heatsink, side by side."""
     plan = TrafficPlan(**options)
     if headless or as_json:
         _demo_in_terminal(plan, act_name, as_json)
@@ -83,9 +81,9 @@ def _demo_on_page(plan: TrafficPlan, act_name: str, port: int) -> None:
 
     async def run() -> int | None:
         async with open_world(plan, SystemClock(), Random()) as world:
-            await world.hs.bulk.open()  # starting its server would hold up an act under way
+            await world.hs.bulk.open()  # starting its server later would delay a running act
             url = f"http://{host}:{actual_port}{PATH}"
-            click.echo(f"Open {url} to watch. The first act starts with the first look.")
+            click.echo(f"Open {url} to watch. The first act starts with the first viewer.")
             click.echo("Ctrl-C stops the demo.")
             return await serve(world, Stage(world, plan, opening), listener)
 

@@ -1,7 +1,4 @@
-"""The acts as tables in a terminal, or as lines of JSON for a machine.
-
-The chat as a table in a terminal.
-"""
+"""The acts as tables in a terminal, or as JSON lines for a machine."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ from .traffic import TrafficPlan
 from .world import open_world
 
 COLUMNS = (("accepted", 9), ("throttled", 10), ("dropped", 8), ("p99 ms", 8))
-WIDE = 100  # what a terminal needs for all four columns; in a narrower one the last is left out
+WIDE = 100  # columns a terminal needs for all four figures; a narrower one omits the last
 
 
 class ChatRows:
-    """Prints a line per snapshot, and a word whenever Heatsink decides."""
+    """The first act: a line per snapshot, and one for each decision of Heatsink."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,7 +101,7 @@ Write = Callable[[str], None]
 
 
 def make_console() -> Console:
-    """As wide as the terminal; what goes to a file or a pipe has room enough."""
+    """As wide as the terminal; wide enough if the output goes to a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
@@ -112,13 +109,13 @@ def make_console() -> Console:
 async def perform(
     act: Act, plan: TrafficPlan, clock: Clock, rng: Random, watcher: Watcher
 ) -> ActVerdict:
-    """One run from beginning to end, in files that are gone afterwards."""
+    """Run an act from beginning to end, in temporary files."""
     async with open_world(plan, clock, rng) as world:
         return await act.run(world, plan, watcher)
 
 
 class ActRows:
-    """Prints a line per snapshot, under the names of its figures."""
+    """A line per snapshot, under the names of its figures."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -142,7 +139,7 @@ class ActRows:
 
 
 def _rows(act: Act, console: Console) -> Callable[[ActSnapshot], None]:
-    """The first act has two lanes and decisions to tell."""
+    """The first act has a table of its own, with two lanes and decisions."""
     if act is not ACTS[0]:
         return ActRows(console).add
     rows = ChatRows(console)
@@ -163,7 +160,7 @@ def _end(console: Console, verdict: ActVerdict) -> None:
 async def run_as_table(
     acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, console: Console
 ) -> bool:
-    """Whether everything was kept."""
+    """Run acts as tables; returns whether everything was kept."""
     kept = True
     for act in acts:
         about = act.about(plan)

@@ -1,10 +1,6 @@
-"""The same traffic on a plain store and on Heatsink: what is offered, and how it is counted.
+"""Lanes: one store or Heatsink under traffic, with counts of how its calls end.
 
-Counts what happens to one lane, and reads the counts off as rates.
-
-One contender at work: starts its calls, counts how they end, remembers what it promised.
-
-How an ordinary client calls a store that may refuse: one key, one partition, three tries.
+The plain lanes call their store as an ordinary client does: one key, one partition, three tries.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from heatsink.primitives.ids import TIME_MS_MAX, Uuid7, minter_of
 
 
 class Totals(msgspec.Struct):
-    """Calls offered, accepted and dropped; answers "throttled" that the store gave."""
+    """Calls offered, accepted and dropped; `throttled` counts the store's refusals."""
 
     offered: int = 0
     accepted: int = 0
@@ -39,7 +35,7 @@ class Totals(msgspec.Struct):
 
 
 class LaneHeat(msgspec.Struct, frozen=True):
-    """Calls a second that one partition took and refused."""
+    """Calls per second that one partition accepted and refused."""
 
     name: str
     taken_s: int
@@ -47,7 +43,7 @@ class LaneHeat(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The last moment, per second; latencies are of calls that were accepted in it."""
+    """Rates of the last moment, per second; latencies are of the calls accepted in it."""
 
     offered_s: int
     accepted_s: int
@@ -59,7 +55,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class LaneMeter:
-    """Running totals, and what was added since they were last read."""
+    """Counts what happens in one lane, and reads the counts as rates."""
 
     def __init__(self, clock: Clock, counts_reads: bool = False) -> None:
         self.totals = Totals()
@@ -85,7 +81,7 @@ class LaneMeter:
 
     @contextmanager
     def counting(self, partition: str, raw: bytes) -> Iterator[None]:
-        """A call to the store: taken, or refused."""
+        """Count a call to the store as accepted or refused."""
         try:
             yield
         except Throttled:
@@ -94,7 +90,7 @@ class LaneMeter:
         self.take(partition)
 
     def refuse(self, partition: str, raw: bytes) -> None:
-        """A refusal is fresh if it was the call's first try."""
+        """Count a refusal; it is fresh if it was the call's first try."""
         self.totals.throttled += 1
         self._refused[partition] += 1
         self.last_refusal_s = self._clock.monotonic_s()
@@ -132,12 +128,12 @@ class LaneMeter:
 
 
 def _percentile_ms(sorted_s: list[float], share: float) -> int:
-    """Rounded up: nothing takes no time."""
+    """Rounded up, so that no call takes 0 ms."""
     return ceil(1000 * sorted_s[int(share * (len(sorted_s) - 1))]) if sorted_s else 0
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Over how many partitions new writes go, soon will, and at most ever did; and why."""
+    """The number of partitions for new writes: now, soon, and at most so far; and why."""
 
     buckets: int
     target: int
@@ -158,13 +154,13 @@ class Contender(Protocol):
     meter: LaneMeter
 
     async def call(self, body: bytes) -> bytes:
-        """Do it once; what it is known by. Raises `Retryable` when it gives up."""
+        """Make one call; returns its id. Raises `Retryable` when it gives up."""
 
     async def spread(self) -> Spread: ...
 
 
 class LaneNow(msgspec.Struct, frozen=True):
-    """One lane at one moment: the last stretch's rates, the whole run's totals, its layout."""
+    """One lane at one moment: current rates, totals of the run, and its layout."""
 
     rates: Rates
     totals: Totals
@@ -172,6 +168,8 @@ class LaneNow(msgspec.Struct, frozen=True):
 
 
 class DemoLane:
+    """One contender at work: starts calls, counts how they end, remembers what it acknowledged."""
+
     def __init__(self, contender: Contender, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.contender = contender
         self.meter = contender.meter
@@ -225,9 +223,9 @@ class PlainClient(Generic[Store]):
         return self._minter.mint(now_ms(self._clock), TIME_MS_MAX)
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
-        """As in the "standard" mode of the AWS SDKs.
+        """Retry as the "standard" mode of the AWS SDKs does.
 
-        A random pause of up to 1 s after the first try, up to 2 s after the second. Their retry
+        A random pause of up to 1 s after the first try, up to 2 s after the second. The SDKs' retry
         quota, which would give up sooner, is left out.
         """
         for attempt in range(TRIES - 1):

@@ -33,7 +33,7 @@ SHUTDOWN_S = 2
 
 
 def make_site(stage: Stage) -> dict[str, ASGIApp]:
-    """Everything that is served besides the API, by the first part of its path."""
+    """All that is served besides the API, by the first part of its path."""
 
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -53,7 +53,7 @@ def make_site(stage: Stage) -> dict[str, ASGIApp]:
 
 def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
     async def run(request: Request) -> Response:
-        """Only our own page may start a run: any other site the visitor has open may not."""
+        """Start a run; only the demo's own page may, no other site open in the browser."""
         if request.headers.get("origin") != f"http://{request.headers['host']}":
             return PlainTextResponse("only the demo's own page may do that", status_code=403)
         shape = request.query_params.get("shape") or None
@@ -64,7 +64,7 @@ def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
         except InvalidSetting as error:
             return PlainTextResponse(str(error), status_code=400)
         if not stage.start(act.name, shape):
-            return PlainTextResponse("a run is under way", status_code=409)
+            return PlainTextResponse("this act is running already", status_code=409)
         return Response(status_code=204)
 
     return run
@@ -92,7 +92,7 @@ class DemoServer(Server):
 
 
 async def serve(world: DemoWorld, stage: Stage, listener: socket.socket) -> int | None:
-    """Until a signal says stop; which one."""
+    """Serve until a signal; returns the signal."""
     settings = ServeSettings(data=Path())
     async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
         server = DemoServer(app, stage, settings.limits)

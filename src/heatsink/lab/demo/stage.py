@@ -1,4 +1,4 @@
-"""Plays the acts for everybody who looks on, and keeps what happened for who comes late."""
+"""Plays the acts for all viewers, and keeps what happened for those who come late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY_S = 0.5
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """What there is to see, the act played last, and those that need not be played to be seen."""
+    """The acts, the one played last, and those that can be shown without playing them."""
 
     acts: list[About]
     playing: str
@@ -27,14 +27,14 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """A run begins: what it will do, for scales and words."""
+    """A run begins: its act and plan, for scales and words."""
 
     plan: TrafficPlan
     seconds: float
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """The run was broken off for another act."""
+    """The run was stopped in favour of another act."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -49,7 +49,7 @@ Event = Hello | Start | ActSnapshot | ActVerdict | Broken | Failed | Stop
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event and the act that it is about."""
+    """An event and its act."""
 
     act: str
     event: Event
@@ -71,7 +71,7 @@ class Performance:
 
 
 class Stage:
-    """One run at a time. `follow` gives a late viewer the last run of each act, then what comes."""
+    """One run at a time. `follow` sends a late viewer the last run of each act, then new events."""
 
     def __init__(self, world: DemoWorld, plan: TrafficPlan, opening: Act = ACTS[0]) -> None:
         self._world = world
@@ -84,7 +84,7 @@ class Stage:
         self._closed = False
 
     def start(self, name: str, shape: str | None = None) -> bool:
-        """Begin a run, and break off that of another act; False while this one is played."""
+        """Start a run, and stop that of another act; False while this act is running."""
         act, latest = find_act(name), self._latest
         if self._closed or (latest and latest.act is act and not latest.is_over):
             return False
@@ -151,7 +151,7 @@ class Stage:
         return msgspec.json.encode(Told("", Hello(acts, playing, played)))
 
     def end(self) -> None:
-        """Break off the run and tell every viewer that nothing follows."""
+        """Stop the run and tell every viewer that nothing follows."""
         if not self._closed:
             self._closed = True
             for run in self._under_way:

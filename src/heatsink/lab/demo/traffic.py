@@ -1,4 +1,4 @@
-"""How much a second the demo offers at which moment, and the pacer that offers it."""
+"""The demo's traffic: how many calls per second at which moment, and the pacer that offers them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_whole
 from heatsink.primitives.clock import Clock
 
-GROWTH = 1.2  # a second: what a conversation that goes viral does, and no more
+GROWTH = 1.2  # per second: how fast a viral conversation grows
 PACE_S = 0.01
 CATCH_UP_S_MAX = 0.5
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """A stretch of traffic that moves from one rate to another by the same factor every second."""
+    """A stretch of traffic that goes from one rate to another by a constant factor per second."""
 
     name: str
     seconds: float
@@ -30,7 +30,7 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Legs, one after the other; `jump_s` is when it jumps, if it does."""
+    """Legs, one after the other; `jump_s` is when the rate jumps, if it does."""
 
     legs: tuple[Leg, ...]
     jump_s: float | None = None
@@ -40,7 +40,7 @@ class Traffic(msgspec.Struct, frozen=True):
         return sum(leg.seconds for leg in self.legs)
 
     def leg_at(self, second: float) -> tuple[Leg, float]:
-        """The leg under way and how far into it we are; the last one goes on for ever."""
+        """The current leg and the seconds since it began; the last one goes on for ever."""
         for leg in self.legs[:-1]:
             if second < leg.seconds:
                 return leg, second
@@ -52,7 +52,7 @@ class Traffic(msgspec.Struct, frozen=True):
         return leg.rate_at(into_s)
 
     def faster(self, times: float) -> Traffic:
-        """The same in less time."""
+        """The same traffic in less time."""
         replace = msgspec.structs.replace
         legs = tuple(replace(leg, seconds=leg.seconds / times) for leg in self.legs)
         return Traffic(legs, None if self.jump_s is None else self.jump_s / times)
@@ -74,7 +74,7 @@ def ramp(peak: float) -> Traffic:
 
 
 def jump(peak: float) -> Traffic:
-    """From a quiet chat to the peak in no time: nobody can see that coming."""
+    """From a quiet chat to the peak at once, which nothing can foresee."""
     quiet = peak / 20
     before = Leg("a quiet chat", 6, quiet, quiet)
     return Traffic(
@@ -95,14 +95,14 @@ PEAK = (100, 20_000)
 LIMIT = (10, 20_000)
 
 
-READS_A_WRITE = 3  # a partition of DynamoDB gives 3,000 read units a second and takes 1,000 writes
+READS_A_WRITE = 3  # a DynamoDB partition serves 3,000 read and 1,000 write units per second
 BRIEF = 4  # times as fast
 
 
 class TrafficPlan(msgspec.Struct, frozen=True):
-    """What one run does: the shape of the first act's traffic, its peak, a partition's limit.
+    """One run: the shape of the first act's traffic, its peak, a partition's limit.
 
-    A brief one is for tests and for those in a hurry: shorter acts with less in them.
+    A brief one, for tests and people in a hurry, has shorter acts with less traffic.
     """
 
     shape: str = "ramp"
@@ -126,19 +126,19 @@ class TrafficPlan(msgspec.Struct, frozen=True):
 
     @property
     def items(self) -> int:
-        """Of the large bulk action."""
+        """The number of items of the large bulk action."""
         return 1_000_000 // self.speed
 
     @property
     def threshold(self) -> int:
-        """From so many followers on an author is pulled; 10,000 unless it is told otherwise."""
+        """The number of followers from which an author is pulled; 10,000 in production."""
         return 120 if self.brief else 800
 
 
 class Pacer:
-    """Offers what is due, whether or not earlier writes were answered: the crowd does not wait.
+    """Offers calls when they are due, without waiting for earlier ones, as a crowd does.
 
-    A moment's stall is made up for; a laptop that slept does not owe the whole night.
+    It makes up for a short stall, but not for the night that a laptop slept.
     """
 
     def __init__(self, traffic: Traffic, clock: Clock) -> None:

@@ -1,8 +1,7 @@
 """What all acts share: one Heatsink, as an application has it, and plain stores to compare with.
 
-The dashboard beside the demo shows this Heatsink. Every store has the same limit per partition key.
-
-Stores that tell a meter what became of the calls about its key.
+The dashboard beside the demo shows this Heatsink. Every store has the same limit per partition key,
+and reports the calls about a watched key to its meter.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from .traffic import READS_A_WRITE, TrafficPlan
 
 
 class Tap:
-    """Who listens to which key; homes are counted by author."""
+    """The meters by key; home timelines are counted by author."""
 
     def __init__(self, meters: Mapping[str, LaneMeter] | None = None) -> None:
         self._meters = dict(meters or {})
@@ -119,8 +118,8 @@ def metered(stores: Stores, tap: Tap) -> Stores:
     return replace(stores, log=log, counters=counters)
 
 
-FILL = 0.8  # of a partition's limit is what Heatsink plans with
-COOL_DOWN_S = 5.0  # minutes in production; a demo has no minutes
+FILL = 0.8  # the share of a partition's limit that Heatsink plans with
+COOL_DOWN_S = 5.0  # five minutes in production, too long for a demo
 WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
 GRACE_S = 1.0
 MakeStores = Callable[[str], Stores]
@@ -128,7 +127,7 @@ MakeStores = Callable[[str], Stores]
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """`stores(name, tap)` makes an empty store of the same kind as Heatsink's, as limited."""
+    """`stores(name, tap)` makes an empty store of Heatsink's kind, with the same limit."""
 
     hs: Heatsink
     tap: Tap
@@ -138,12 +137,12 @@ class DemoWorld:
     _runs: count[int] = field(default_factory=lambda: count(1))
 
     def fresh(self, name: str) -> str:
-        """A key that no run had before, so that each starts cold."""
+        """A key that no run used before, so that each run starts cold."""
         return f"{name}-{next(self._runs)}"
 
     @asynccontextmanager
     async def plain(self, key: str, meter: LaneMeter) -> AsyncIterator[Stores]:
-        """A store without Heatsink, for one key, which the meter follows."""
+        """A store without Heatsink, for one key, which the meter watches."""
         stores = self.stores(f"plain-{key}", Tap({key: meter}))
         await stores.open()
         try:
@@ -153,7 +152,7 @@ class DemoWorld:
 
     @asynccontextmanager
     async def working(self, actions: Actions) -> AsyncIterator[Consumer]:
-        """A worker of the queue, for as long as this lasts."""
+        """Run a worker of the queue during the block."""
         consumer = self.hs.worker(actions, workers=WORKERS.base, grace_s=GRACE_S)
         running = asyncio.ensure_future(consumer.run())
         try:
@@ -198,12 +197,12 @@ async def world_of(
         async with Heatsink(stores, settings_of(plan), clock, rng, queue) as hs:
             yield DemoWorld(hs, tap, limited, clock, rng)
     finally:
-        await stores.close()  # a run that is broken off while Heatsink opens has not closed them
+        await stores.close()  # a run stopped while Heatsink opens has not closed them
 
 
 @asynccontextmanager
 async def open_world(plan: TrafficPlan, clock: Clock, rng: Random) -> AsyncIterator[DemoWorld]:
-    """SQLite files and a private Valkey, in a folder that is gone afterwards."""
+    """A world of SQLite files and a private Valkey, in a temporary folder."""
     with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as folder:
 
         def make_stores(name: str) -> Stores:

@@ -1,4 +1,4 @@
-"""`heatsink plan`: what a table would do under a day's traffic, with and without each remedy."""
+"""`heatsink plan`: how a table would behave under a day's traffic, with and without each remedy."""
 
 from __future__ import annotations
 
@@ -36,16 +36,28 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--sampled",
             type=click.IntRange(1, WEIGHT_MAX),
             default=1,
-            help="TRACE holds one in so many requests.",
+            help="TRACE is a sample of one in so many requests.",
         ),
-        click.option("--shape", type=click.Choice(list(SHAPES)), help="A published load."),
+        click.option(
+            "--shape",
+            type=click.Choice(list(SHAPES)),
+            help="Use the parameters of a published load.",
+        ),
         click.option("--keys", type=click.IntRange(1, 10**12), default=LOAD.keys),
-        click.option("--skew", type=Number(0, 10), default=LOAD.skew, help="Of Zipf's law."),
+        click.option(
+            "--skew",
+            type=Number(0, 10),
+            default=LOAD.skew,
+            help="Exponent of the Zipf distribution.",
+        ),
         click.option(
             "--peak", type=Number(0.001, 1e9), default=LOAD.peak, help="Requests/s at noon."
         ),
         click.option(
-            "--trough", type=Number(0.001, 1), default=LOAD.trough, help="Of that, at midnight."
+            "--trough",
+            type=Number(0.001, 1),
+            default=LOAD.trough,
+            help="Share of the peak at midnight.",
         ),
         click.option("--read-share", type=Number(0, 1), default=LOAD.read_share),
         click.option("--item-bytes", type=click.IntRange(0, 400 * 1024), default=LOAD.item_bytes),
@@ -54,36 +66,54 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--requests",
             type=click.IntRange(1_000, 10**9),
             default=10**6,
-            help="At most so many are replayed, each for several if there are more.",
+            help="Maximum to replay; if the load has more, each stands for several.",
         ),
-        click.option("--seed", default=1, help="Gives the same run again."),
+        click.option("--seed", default=1, help="Random seed: the same seed repeats a run."),
     )
     return _all(options, command)
 
 
 def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option("--write-capacity", type=UNITS, help="Units/s provisioned; else on demand."),
-        click.option("--read-capacity", type=UNITS, help="Units/s provisioned; else on demand."),
+        click.option(
+            "--write-capacity", type=UNITS, help="Provisioned units/s; default: on demand."
+        ),
+        click.option(
+            "--read-capacity", type=UNITS, help="Provisioned units/s; default: on demand."
+        ),
         click.option(
             "--partitions",
             type=click.IntRange(0, 10_000),
             default=0,
             show_default="what the traffic needs",
-            help="At the beginning.",
+            help="Partitions at the beginning.",
         ),
         click.option("--consistent", is_flag=True, help="Reads are strongly consistent."),
-        click.option("--by-id", is_flag=True, help="A read of a spread key asks one bucket."),
+        click.option(
+            "--by-id", is_flag=True, help="A read of a spread key queries one bucket, not all."
+        ),
         click.option("--servers", type=click.IntRange(1, 10_000), default=10, help="App servers."),
-        click.option("--fresh-for", type=Number(0, 3_600), default=0.5, help="Kept near, s."),
-        click.option("--stale-for", type=Number(0, 3_600), default=5.0, help="At most, s."),
+        click.option(
+            "--fresh-for",
+            type=Number(0, 3_600),
+            default=0.5,
+            help="Seconds a value stays fresh in a near cache.",
+        ),
+        click.option(
+            "--stale-for",
+            type=Number(0, 3_600),
+            default=5.0,
+            help="Seconds until it must be loaded again.",
+        ),
     )
     return _all(options, command)
 
 
 def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option("--prices", default=PRICES.whose, help="Whose these are, for the page."),
+        click.option(
+            "--prices", default=PRICES.whose, help="Source of the prices, shown on the page."
+        ),
         click.option(
             "--write-price",
             type=DOLLARS,
@@ -132,14 +162,14 @@ def _all(
     multiple=True,
     type=click.Choice([remedy.name for remedy in REMEDIES]),
     show_default="all of them",
-    help="Only this; may be repeated.",
+    help="Only this remedy; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and write no page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and write no page.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     default=Path("plan.html"),
-    help="The page to write.",
+    help="HTML page to write.",
 )
 @click.pass_context
 def plan(
@@ -154,7 +184,7 @@ def plan(
     """Replay traffic on virtual time: throttles, buckets, partitions and cost of each remedy.
 
     TRACE is a CSV file, plain or gzipped, with the columns time, key, operation and bytes. Without
-    it a load is made up by its parameters, or by those of a published --shape.
+    it, a load is generated from the parameters, or from those of a published --shape.
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
@@ -171,18 +201,18 @@ def plan(
 
 
 def _given(ctx: click.Context, names: tuple[str, ...]) -> list[str]:
-    """Which of these options were not left to their defaults."""
+    """Which of these options were given."""
     default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
     return [name for name in names if ctx.get_parameter_source(name) not in default]
 
 
 def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Trace:
     if path is not None:
-        _refuse(_given(ctx, (*OF_A_LOAD, "requests")), f"TRACE {str(path)!r} says what is replayed")
+        _refuse(_given(ctx, (*OF_A_LOAD, "requests")), f"the load comes from TRACE {str(path)!r}")
         return CsvTrace(path, options["sampled"])
-    _refuse(_given(ctx, ("sampled",)), "a load without a TRACE is sampled by --requests")
+    _refuse(_given(ctx, ("sampled",)), "without TRACE the load is sampled by --requests")
     if options["shape"] is not None:
-        _refuse(_given(ctx, OF_A_SHAPE), f"--shape {options['shape']} has its own")
+        _refuse(_given(ctx, OF_A_SHAPE), f"--shape {options['shape']} sets it")
         load = SHAPES[options["shape"]].load(options["hours"])
         return SyntheticTrace(load, options["requests"], options["seed"], options["shape"])
     load = SyntheticLoad(**{name: options[name] for name in OF_A_LOAD if name != "shape"})
@@ -192,7 +222,7 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
 def _refuse(names: list[str], why: str) -> None:
     if names:
         flag = f"--{names[0].replace('_', '-')}"
-        raise InvalidSetting(f"{flag} has no place here: {why}")
+        raise InvalidSetting(f"{flag} cannot be used here: {why}")
 
 
 def _settings(options: dict[str, Any]) -> PlanSettings:
@@ -231,7 +261,7 @@ def _progress(is_shown: bool) -> Iterator[Callable[[float], object]]:
 
 
 def _as_json(found: Replay) -> str:
-    """All figures but the minutes', of which there are many."""
+    """All figures except those per minute, of which there are many."""
     said = {"warnings": warnings(found), "advice": advice(found)}
     outcomes = [_figures(each) for each in found.outcomes]
     whole = {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
@@ -246,7 +276,7 @@ def _figures(outcome: ReplayOutcome) -> dict[str, Any]:
 
 
 def _command(ctx: click.Context) -> str:
-    """The command that does the same again."""
+    """The command that repeats this plan."""
     words = ["heatsink", "plan"]
     for parameter in ctx.command.params:
         name = parameter.name or ""

@@ -1,7 +1,4 @@
-"""What a replay found, in words, as a table and as a page.
-
-What a replay says in words: which remedy removes how much, and for how much.
-"""
+"""What a replay found, as advice in words, as tables and as a page."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from .lane import NOTHING
 from .replay import Replay, ReplayOutcome
 from .settings import MINUTE_S, Minute
 
-CALM_SHARE = 0.001  # fewer throttles than one in a thousand are what retries are for
+CALM_SHARE = 0.001  # retries handle less than one throttle in a thousand requests
 CURED = 0.99
 SAME = 0.005
-COARSE = 10_000  # units at once, of what a partition takes in ten seconds
+COARSE = 10_000  # units of one replayed request: a partition's limit for ten seconds
 
 
 def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
-    """The cheapest for what it serves among those that cure; else the one that throttles least.
+    """The cheapest remedy per served request among those that cure; else the most effective one.
 
     Of those that hardly differ it is the first, which has the fewest parts.
     """
@@ -42,7 +39,7 @@ def _cures(outcome: ReplayOutcome, before: ReplayOutcome) -> bool:
 def advice(found: Replay) -> list[str]:
     before, chosen = _before(found.outcomes), best(found.outcomes)
     others = [each for each in found.outcomes if each is not before]
-    first = f"{before.throttled_share:.2%} of the requests are throttled as it is."
+    first = f"{before.throttled_share:.2%} of the requests are throttled without a remedy."
     if before.throttled_share < CALM_SHARE:
         first += " No remedy is needed."
         others = [each for each in others if abs(each.cost_factor - 1) >= SAME]
@@ -72,15 +69,15 @@ def _effect(outcome: ReplayOutcome, before: ReplayOutcome) -> str:
 
 
 def _price(outcome: ReplayOutcome) -> str:
-    """Of what is served: who throttles much pays little, and that is no saving."""
+    """The change of the cost per served request: throttling much is cheap, but no saving."""
     change = outcome.cost_factor - 1
     if abs(change) < SAME:
-        return "for the same cost of a request"
-    return f"for {abs(change):.0%} {'more' if change > 0 else 'less'} cost of a request"
+        return "for the same cost per request"
+    return f"for {abs(change):.0%} {'more' if change > 0 else 'less'} cost per request"
 
 
 def warnings(found: Replay) -> list[str]:
-    """What is wrong with the table, or with the trace, whatever the remedy.
+    """Problems of the table or of the trace, whatever the remedy.
 
     A coarse sample has peaks that the load has not.
     """
@@ -90,18 +87,18 @@ def warnings(found: Replay) -> list[str]:
 def _coarseness(found: Replay) -> list[str]:
     if found.survey.weight <= COARSE:
         return []
-    stands = f"A request that is replayed stands for {found.survey.weight:,}"
-    return [f"{stands}, so figures are rough: replay more of them (--requests)."]
+    stands = f"Each replayed request stands for {found.survey.weight:,}"
+    return [f"{stands}, so figures are rough: replay more requests (--requests)."]
 
 
 def _overload(found: Replay) -> list[str]:
-    """Keys may be as even as can be: a table that is too small throttles."""
+    """Say if the table is too small: then it throttles however even its keys are."""
     limits, seen = found.settings.split, found.survey
     writes, reads = found.partitions * limits.write_units, found.partitions * limits.read_units
     capacity = found.settings.capacity
     writes, reads = min(writes, capacity.writes or writes), min(reads, capacity.reads or reads)
     asked = [
-        f"{name} {asked:,.0f} units a second and it takes {taken:,.0f}"
+        f"{name} {asked:,.0f} units per second and it takes {taken:,.0f}"
         for name, asked, taken in (
             ("of writes", seen.peak_writes_s, writes),
             ("of reads", seen.peak_reads_s, reads),
@@ -111,7 +108,7 @@ def _overload(found: Replay) -> list[str]:
     if not asked:
         return []
     too_small = f"The table is too small as a whole: {'; '.join(asked)}."
-    return [f"{too_small} No remedy for keys helps that: give it capacity, or warm it up before."]
+    return [f"{too_small} No remedy for keys helps: add capacity, or warm the table up before."]
 
 
 POINTS_MAX = 288
@@ -185,7 +182,7 @@ def _traffic(found: Replay) -> str:
     return (
         f"{seen.requests:,} requests in {seen.span_s / 3_600:,.3g} hours, "
         f"{seen.reads / seen.requests:.0%} of them reads. The busiest minute asks for "
-        f"{seen.peak_writes_s:,.0f} write units and {seen.peak_reads_s:,.0f} read units a second. "
+        f"{seen.peak_writes_s:,.0f} write units and {seen.peak_reads_s:,.0f} read units/s. "
         f"The hottest key, {seen.hottest!r}, gets {seen.hottest_share:.1%} of all requests."
     )
 
@@ -195,10 +192,10 @@ def _assumptions(found: Replay) -> str:
     return (
         f"Assumed: the table begins with {found.partitions} partitions of "
         f"{found.settings.split.write_units:,.0f} write and "
-        f"{found.settings.split.read_units:,.0f} read units a second. What is throttled is not "
-        f"sent again and not billed. A read of a spread key asks "
+        f"{found.settings.split.read_units:,.0f} read units per second. Throttled requests are not "
+        f"retried and not billed. A read of a spread key queries "
         f"{'every bucket' if found.settings.all_buckets else 'one bucket'}. "
-        f"{found.settings.servers} app servers keep what they read for "
+        f"{found.settings.servers} app servers cache what they read for "
         f"{found.settings.fresh_for:g} s. Prices are {prices.whose}: "
         f"${prices.million_writes:g} and ${prices.million_reads:g} per million write and read "
         f"units on demand; ${prices.write_unit_hour:g} and ${prices.read_unit_hour:g} an hour "
@@ -218,7 +215,7 @@ def _throttled(found: Replay) -> Chart:
         Series(each.remedy.name, *_points(each.minutes, found.survey.weight, True), colour=number)
         for number, each in enumerate(found.outcomes)
     ]
-    return Chart("Throttled", "requests a second", lines, x_title="hours")
+    return Chart("Throttled", "requests per second", lines, x_title="hours")
 
 
 def _served(found: Replay) -> Chart:
@@ -226,11 +223,11 @@ def _served(found: Replay) -> Chart:
         Series(each.remedy.name, *_points(each.minutes, found.survey.weight, False), colour=number)
         for number, each in enumerate(found.outcomes)
     ]
-    return Chart("Served", "requests a second", lines, x_title="hours")
+    return Chart("Served", "requests per second", lines, x_title="hours")
 
 
 def _points(minutes: list[Minute], weight: int, throttled: bool) -> tuple[list[float], list[float]]:
-    """Hours, and requests a second: of every minute, or of a few together if there are many."""
+    """Hours and requests per second, of every minute or of several together."""
     together = -(-len(minutes) // POINTS_MAX)
     hours, rates = [], []
     for first in range(0, len(minutes), together):

@@ -1,13 +1,7 @@
-"""One table under one combination of remedies: every request of the trace comes through here.
+"""One table under one combination of remedies: every request of the trace passes through here.
 
-The remedy for hot reads: each app server keeps what it read near for a moment.
-
-The remedy for hot keys: their writes go to as many buckets as production would decide.
-
-The fleet's heat as a coordinator sees it, on the time of the trace.
-
-The production tracker, reports and aggregator, with their timing: counts are looked at ten times a
-window, keys on the rise are reported early, and a window is complete a little after its end.
+The remedies are the production code on the time of the trace: tracker, aggregator and bucket policy
+for hot keys, near caches for hot reads, the capacity model for the store's own adaptation.
 """
 
 from __future__ import annotations
@@ -40,11 +34,12 @@ from .traces import TraceRequest
 
 
 class Absorbing:
-    """The production caches and policy. A load takes no time here, so nobody waits for another's.
+    """The remedy for hot reads: each app server keeps what it read near for a moment.
 
-    A write is forgotten where it came in, as pages of a log are: readers see their own writes at
-    once and others' after `fresh_for`. In a trace that is a sample a key is read `weight` times
-    more seldom than in truth, so its copies age as much more slowly.
+    The caches and the policy are production's. A load takes no time here, so no reader waits for
+    another's. A write is forgotten where it came in, as pages of a log are: readers see their own
+    writes at once and others' after `fresh_for`. In a sampled trace a key is read `weight` times
+    less often than in reality, so its copies age that much more slowly.
     """
 
     def __init__(self, settings: PlanSettings, weight: int, rng: Random) -> None:
@@ -71,9 +66,9 @@ class Absorbing:
             self.near[decision.key] = decision
 
     def read(self, key: str, now_s: float, load: Callable[[], bool]) -> bool:
-        """Whether the reader gets a value: one that is kept, or what is loaded now.
+        """Whether the reader gets a value, cached or loaded now.
 
-        Beyond `fresh_for` a value is still served, up to `stale_for`, while it is loaded anew.
+        Between `fresh_for` and `stale_for` a cached value is still served while it is loaded again.
         """
         cache = self._cache()
         entry = cache.entries.get(key)
@@ -99,7 +94,7 @@ class Absorbing:
         cache.put(key, True, now_s - self._jitter_s * self._chance(), key in self.near)
 
     def _kept_s(self, key: str) -> float:
-        """For how long nobody loads it anew: longer if the fleet keeps the key near."""
+        """How long a value is not loaded again: longer if the fleet keeps the key near."""
         decision = self.near.get(key)
         if decision is None or decision.value is None:
             return self._settings.fresh_for
@@ -115,13 +110,13 @@ Choose = Callable[[str, list[int]], int]
 
 
 def by_chance(rng: Random) -> Choose:
-    """As the hash of an id chooses a bucket."""
+    """Choose a bucket at random, as the hash of an id does."""
     chance = rng.random
     return lambda _key, tokens: tokens[int(chance() * len(tokens))]
 
 
 def in_turn() -> Choose:
-    """For samples: what a request stands for would be spread evenly by all of its hashes."""
+    """For samples: the many requests that one stands for would be spread evenly."""
     turns: dict[str, int] = {}
 
     def choose(key: str, tokens: list[int]) -> int:
@@ -132,9 +127,10 @@ def in_turn() -> Choose:
 
 
 class Spreading:
-    """Decides from the fleet's heat. A new epoch begins after the registry's horizon.
+    """The remedy for hot keys: writes go to as many buckets as production would decide.
 
-    `bucket_hours` is what was added: two buckets more for three hours are six.
+    It decides from the fleet's heat; a new epoch begins after the registry's horizon.
+    `bucket_hours` counts the additional buckets: two more for three hours are six.
     """
 
     def __init__(self, rules: BucketRules) -> None:
@@ -165,13 +161,13 @@ class Spreading:
         self.keys.add(key)
 
     def count(self, now_s: float) -> None:
-        """Add up what the extra buckets come to until now."""
+        """Add up the hours of the additional buckets until now."""
         if self._counted_s is not None:
             self.bucket_hours += self._extra * (now_s - self._counted_s) / 3_600
         self._counted_s = now_s
 
     def tokens(self, key: str, now_s: float) -> list[int] | None:
-        """Where the key's buckets lie; None while it has only one."""
+        """The tokens of the key's buckets; None while it has only one."""
         layout = self.layouts.get(key)
         if layout is None:
             return None
@@ -188,9 +184,12 @@ SERVER = "all"
 
 
 class Watch:
-    """One tracker for all app servers: what they would report adds up to the same.
+    """The fleet's heat as a coordinator sees it, on the time of the trace.
 
-    `early` reports of keys on the rise need every request: a few of a sample say nothing.
+    It is the production tracker, reports and aggregator with their timing: counts are read ten
+    times per window, keys on the rise are reported early, and a window is complete a little after
+    its end. One tracker stands for all app servers, since their reports add up to the same. `early`
+    reports need every request: a few requests of a sample say nothing.
     """
 
     def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:
@@ -204,7 +203,7 @@ class Watch:
         self._since_s = now_s
 
     def look(self) -> list[WindowHeat]:
-        """What the coordinator learns at the next look; time goes on to it."""
+        """What the coordinator learns at the next look; advances the time to it."""
         now_s = self.next_look_s
         self.next_look_s += self._look_s
         report = self._report(now_s)
@@ -224,7 +223,7 @@ class Watch:
         return Report(SERVER, ended, elapsed_s, True, unreported, keys)
 
 
-QUIET_S = 3_600.0  # longer than this without a request, and nothing changes any more
+QUIET_S = 3_600.0  # after this time without a request nothing more changes
 WINDOW_S_MAX = 60.0
 WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills a bucket
 
@@ -250,7 +249,7 @@ REMEDIES = (
 
 
 class PlanStage(msgspec.Struct, frozen=True):
-    """What all lanes begin with. A sample is judged over longer windows than the whole."""
+    """What all lanes start with. A sample is judged over longer windows than a whole trace."""
 
     weight: int
     start_s: float
@@ -266,7 +265,7 @@ class PlanStage(msgspec.Struct, frozen=True):
 
 
 class PlanLane:
-    """`take` is called with every request, in the order of time."""
+    """One lane; `take` is called with every request, in order of time."""
 
     def __init__(
         self, remedy: Remedy, settings: PlanSettings, stage: PlanStage, rng: Random
@@ -277,7 +276,7 @@ class PlanLane:
             _split_settings(remedy, settings, stage),
             settings.capacity,
             stage.partitions,
-            stage.start_s - stage.window_s,  # the table was there before, and quiet
+            stage.start_s - stage.window_s,  # the table existed before, and was quiet
         )
         self.partitions_at_first = stage.partitions
         watched = remedy.spread or remedy.absorb
@@ -353,7 +352,7 @@ class PlanLane:
         return self._charge_reads([self._choose(key, tokens)], units, now_s)
 
     def _charge_reads(self, tokens: list[int], units: float, now_s: float) -> bool:
-        """All are asked at once, and all must answer."""
+        """Query all buckets at once; all must answer."""
         weighed, charge = units * self._weight, self.table.charge
         accepted = sum([charge(token, 0.0, weighed, now_s).accepted for token in tokens])
         self._minute.read_units += units * accepted
@@ -365,7 +364,7 @@ class PlanLane:
             self.table.review(now_s)
 
     def _look(self, watch: Watch, now_s: float) -> None:
-        """Look as often as the coordinator would have, since the request before this one."""
+        """Look as often as the coordinator would have since the request before this one."""
         until_s = min(now_s, watch.next_look_s + QUIET_S)
         while watch.next_look_s <= until_s:
             at_s = watch.next_look_s

@@ -1,6 +1,6 @@
-"""The trace through every lane at once: one pass, and no more memory than the lanes need.
+"""Replays a trace through every lane at once, in no more memory than the lanes need.
 
-What a trace asks for, before anything is refused.
+A survey of the trace comes first: it says what the trace asks for, before anything is throttled.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .settings import MINUTE_S, Minute, MonthlyCost, PlanSettings, cost_of
 from .traces import Trace, TraceRequest
 
 PROGRESS_REQUESTS = 10_000
-KEYS_COUNTED = 1_000_000  # the hottest is among the first that many, or there is none
+KEYS_COUNTED = 1_000_000  # a hottest key would be among the first million
 Progress = Callable[[float], object]
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """Counts and rates are of all requests, not of the sample; peaks are of the busiest minute."""
+    """Counts and rates of all requests, not of the sample; peaks are of the busiest minute."""
 
     weight: int
     requests: int
@@ -72,7 +72,7 @@ def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: 
     if request is None:
         raise InvalidSetting(f"trace {trace.name!r} has no requests: there is nothing to replay")
     hottest, count = max(counts.keys.items(), key=lambda item: item[1])
-    # a minute that is not over yet is as busy as it was so far
+    # the last minute may be incomplete: its rate is that of its part
     minute_s = min(max(request.time_s - start_s, 1.0), MINUTE_S)
     return Survey(
         weight=trace.weight,
@@ -92,7 +92,7 @@ SURVEY_SHARE = 0.1  # of the time: for the progress bar
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True):
-    """What became of the trace under one remedy; counts are of all requests, not of the sample.
+    """The result of a trace under one remedy; counts are of all requests, not of the sample.
 
     `bucket_hours` are those of buckets beyond the first of each key.
     """
@@ -118,12 +118,12 @@ class ReplayOutcome(msgspec.Struct, frozen=True):
 
     @property
     def cost_factor(self) -> float:
-        """What a request that is served costs, compared with its cost without any remedy."""
+        """The cost of a served request, relative to its cost without any remedy."""
         return self.cost.on_demand / self.cost.plain if self.cost.plain else 1.0
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """`survey` is what the trace asks for; `partitions` what the table began with."""
+    """`survey` is what the trace asks for, `partitions` what the table started with."""
 
     name: str
     survey: Survey
@@ -139,7 +139,7 @@ def replay(
     remedies: Iterable[Remedy] = REMEDIES,
     progress: Progress = lambda _: None,
 ) -> Replay:
-    """Twice through the trace: to see what it asks for, and to ask for it."""
+    """Read the trace twice: to survey it, and to replay it."""
     seen = survey(trace, settings, lambda done: progress(SURVEY_SHARE * done))
     partitions = settings.partitions_for(seen.peak_writes_s, seen.peak_reads_s)
     stage = PlanStage(trace.weight, seen.start_s, partitions)

@@ -1,7 +1,4 @@
-"""What a plan assumes: the table, the app servers in front of it, and the prices.
-
-What one remedy served and refused, minute by minute, and what that costs in a month.
-"""
+"""What a plan assumes (the table, the app servers, the prices), and what a remedy costs."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ HEADROOM = 2.0  # a table on demand takes twice its earlier peak at once (Develo
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """In dollars. Source: aws.amazon.com/dynamodb/pricing, of the standard table class.
+    """Prices in dollars. Source: aws.amazon.com/dynamodb/pricing, standard table class.
 
     `target` is how full provisioned capacity is kept: auto scaling's usual 70 %.
     """
@@ -42,11 +39,12 @@ class Prices(msgspec.Struct, frozen=True):
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`partitions` is how many the table begins with; 0 is what its capacity gives, and on demand
-    what an established table has: twice what the busiest minute needs if its keys were even.
+    """The table and the app servers in front of it.
 
-    Requests come to `servers` app servers, each with a near cache of its own. `all_buckets` says
-    that a read of a spread key asks every bucket, as a page or a count does; a read by id asks one.
+    `partitions` is how many the table starts with. 0 derives it from the capacity or, on demand,
+    gives what an established table has: twice what the busiest minute would need with even keys.
+    Requests come to `servers` app servers, each with a near cache of its own. With `all_buckets` a
+    read of a spread key queries every bucket, as a page or a count does; a read by id queries one.
     """
 
     capacity: TableCapacity = TableCapacity()
@@ -71,7 +69,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_kind("all_buckets", self.all_buckets, bool)
 
     def partitions_for(self, writes_s: float, reads_s: float) -> int:
-        """How many the table begins with, given what the busiest minute asks for."""
+        """How many partitions the table starts with, given what the busiest minute asks for."""
         if self.partitions:
             return self.partitions
         capacity, least = self.capacity, 1
@@ -83,8 +81,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         needed = capacity.writes / self.split.write_units + capacity.reads / self.split.read_units
         if needed > PARTITIONS_MAX:
             raise InvalidSetting(
-                f"a table for this needs {ceil(needed):,} partitions, and a plan has "
-                f"{PARTITIONS_MAX:,} at most: plan one key in {ceil(needed / PARTITIONS_MAX)} "
+                f"a table for this load needs {ceil(needed):,} partitions, and a plan can have "
+                f"{PARTITIONS_MAX:,}: plan one key in {ceil(needed / PARTITIONS_MAX)} "
                 "(that part of --keys, --peak and capacity, or those keys' rows of TRACE), "
                 "or set --partitions"
             )
@@ -98,9 +96,9 @@ HOUR_MINUTES = 60
 
 
 class Minute(msgspec.Struct):
-    """Requests as they are in the trace, and the units they took.
+    """Requests of the trace in one minute, and the units they took.
 
-    The plain units are what those that were served would have taken without any remedy.
+    The plain units are what the served requests would have taken without any remedy.
     """
 
     number: int
@@ -117,9 +115,9 @@ class Minute(msgspec.Struct):
 
 
 class MonthlyCost(msgspec.Struct, frozen=True):
-    """Dollars of a month of such days, on demand or provisioned.
+    """Dollars per month of such days, on demand or provisioned.
 
-    `plain` is what the requests that were served would cost on demand without any remedy.
+    `plain` is what the served requests would cost on demand without any remedy.
     """
 
     plain: float
@@ -132,7 +130,7 @@ def cost_of(
 ) -> MonthlyCost:
     """On demand, units are paid; provisioned, the capacity is, or each hour's busiest minute.
 
-    What is throttled costs nothing. Storage, the app servers and Heatsink's own few requests are
+    Throttled requests cost nothing. Storage, the app servers and Heatsink's own few requests are
     not counted.
     """
     months = weight * MONTH_S / max(span_s, MINUTE_S)
@@ -148,7 +146,7 @@ def _paid(writes: float, reads: float, prices: Prices) -> float:
 
 
 def _provisioned(minutes: list[Minute], weight: int, settings: PlanSettings) -> float:
-    """Of an hour. Without a capacity of its own the table is scaled every hour."""
+    """The cost of one hour. Without a fixed capacity the table is scaled every hour."""
     capacity, prices = settings.capacity, settings.prices
     if capacity.writes is not None and capacity.reads is not None:
         return _hour(capacity.writes, capacity.reads, prices)

@@ -1,17 +1,10 @@
-"""What is replayed: a CSV file, a load by its parameters, or one that was published.
+"""Traces, requests in order of time: a CSV file, a synthetic load, or a published one.
 
-What is replayed: requests in the order of time.
-
-A trace from a CSV file: `time,key,operation,bytes`, plain or gzipped, read as it is replayed.
-
-A trace by its parameters: keys by Zipf's law, a rate that rises and falls with the day.
-
-Loads of real systems, by the parameters that were published of them.
-
-Twitter's cache clusters, March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A large scale analysis of
-hundreds of in-memory cache clusters at Twitter", OSDI 2020. The figures are those of the table
-`stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the mean rate of a week,
-so the rate is level here, and requests per key, from which the number of keys follows.
+The published loads are Twitter's cache clusters, March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A
+large scale analysis of hundreds of in-memory cache clusters at Twitter", OSDI 2020. The figures are
+those of the table `stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the
+mean rate of a week, so the rate is level here, and requests per key, from which the number of keys
+follows.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ class TraceRequest(NamedTuple):
 
 
 class Trace(Protocol):
-    """Requests, oldest first. Each stands for `weight` of them: traces may be samples."""
+    """Requests, oldest first. In a sample each stands for `weight` of them."""
 
     @property
     def name(self) -> str: ...
@@ -55,14 +48,14 @@ class Trace(Protocol):
     def requests(self) -> Iterator[TraceRequest]: ...
 
     def done(self) -> float:
-        """Which share of the trace has been read, for a progress bar."""
+        """The share of the trace that has been read, for a progress bar."""
 
 
 COLUMNS = ("time", "key", "operation", "bytes")
 READS = ("read", "get", "gets", "query", "scan")
 WRITES = ("write", "put", "set", "add", "update", "delete", "incr", "cas")
 OPERATIONS = {**dict.fromkeys(READS, False), **dict.fromkeys(WRITES, True)}
-BYTES_MAX = 1 << 20  # a page of a query has 1 MB at most, and an item less
+BYTES_MAX = 1 << 20  # the maximum of a page of a query; an item is smaller
 MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
 TIME_MAX = 1e14
 LATE_S_MAX = 60.0
@@ -76,10 +69,11 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 class CsvTrace:
-    """The first line names the columns, in any order; others are not looked at.
+    """A CSV file, plain or gzipped, read as it is replayed.
 
-    `time` is in seconds or milliseconds since 1970, or ISO 8601 (UTC if it does not say). Lines are
-    in the order of time; one that is a little late counts as of the line before it.
+    The first line names the columns, in any order; additional columns are ignored. `time` is in
+    seconds or milliseconds since 1970, or ISO 8601 (UTC without an offset). Lines are in order of
+    time; a line that is a little late counts as of the time of the line before it.
     """
 
     def __init__(self, path: Path, weight: int = 1) -> None:
@@ -150,7 +144,7 @@ def _lines(file: BufferedReader) -> Iterator[str]:
 
 
 def _seconds(text: str, last_s: float) -> float:
-    """Not before the line before, from which it may be a little late."""
+    """The time of a line, never before the line before it."""
     try:
         number = float(text)
     except ValueError:
@@ -194,14 +188,15 @@ def _refusal(name: str, text: str) -> InvalidSetting:
 
 
 DAY_S = 86_400.0
-MIDNIGHT_S = 20_833 * DAY_S  # of a day in 2027: windows and epochs need a time that is not zero
+MIDNIGHT_S = 20_833 * DAY_S  # of a day in 2027: windows and epochs need a time above zero
 GOLDEN, SILVER = (sqrt(5) - 1) / 2, sqrt(2) - 1
 
 
 class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """`peak` requests a second at noon, `trough` of that at midnight; the two are as of one curve.
+    """Keys by Zipf's law, at a rate that rises and falls with the day.
 
-    A request reads with the chance `read_share`, else it writes; items have `item_bytes`.
+    There are `peak` requests per second at noon and `trough` times as many at midnight. A request
+    is a read with the probability `read_share`, else a write; items have `item_bytes`.
     """
 
     keys: int = 100_000
@@ -281,7 +276,7 @@ WEEK_S = 7 * 86_400
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """A row of the table. What is not a `get` or a `gets` counts as a write."""
+    """A row of Twitter's table. Operations other than `get` and `gets` count as writes."""
 
     number: int
     key_bytes: int

@@ -1,1 +1,1 @@
-"""HTTP API v1: one table of routes, from which both the routing and the OpenAPI document come."""
+"""HTTP API v1: routing and the OpenAPI document come from one table of routes."""

@@ -1,7 +1,7 @@
 """The ASGI application: find the route, check the caller, decode, call, encode.
 
-Starlette's responses are used for what is streamed; the usual answer is sent as it is, since every
-layer between a request and its handler is paid for by every append.
+Starlette's responses serve the streams. Other answers are sent directly, since every layer between
+a request and its handler costs every append.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ logger = logging.getLogger("heatsink.api")
 JSON = (b"content-type", b"application/json")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
-NOBODY = "nobody"  # whose token was not taken
-ELSEWHERE = "elsewhere"  # what is on no route, as a label of metrics
-ROUTE = "heatsink.route"  # where in its scope a request says which route it took
+NOBODY = "nobody"  # the caller in the audit log if the token was not accepted
+ELSEWHERE = "elsewhere"  # the metrics label of requests without a route
+ROUTE = "heatsink.route"  # the name of the route in a request's ASGI scope
 Headers = list[tuple[bytes, bytes]]
 _encode = msgspec.json.Encoder().encode
 
 
 class App:
-    """`pages` are other applications by the path's first part: a dashboard, say."""
+    """The application; `pages` are other applications by the path's first part (a dashboard)."""
 
     def __init__(
         self, service: Service, guard: Guard, pages: Mapping[str, ASGIApp] | None = None
@@ -74,11 +74,11 @@ class App:
             metrics.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
 
     def end_streams(self) -> None:
-        """Streams of events go on until they are told that the server ends."""
+        """End streams of events, which otherwise go on while the server stops."""
         self._service.feed.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: _Sent) -> str:
-        """Sends something in any case. Returns the route's label."""
+        """Send an answer in any case; returns the route's label."""
         line, who = None, NOBODY
         try:
             asked = _Exchange(scope, dict(scope["headers"]), receive, send)
@@ -105,12 +105,12 @@ class App:
     def _check_room(self, route: Route, method: str) -> None:
         limits = self._service.limits
         crowded = self._service.metrics.in_flight - self._streams > limits.requests
-        if crowded and route.scope is not None:  # a busy process is still a healthy one
-            raise Refusal(503, "too many requests at once", headers=CLOSE)
+        if crowded and route.scope is not None:  # health checks still pass: busy is healthy
+            raise Refusal(503, "too many concurrent requests: retry later", headers=CLOSE)
         if route.stream and method == "HEAD":
-            raise Refusal(405, "ask with GET", headers=((b"allow", b"GET"),))
+            raise Refusal(405, "this path allows GET", headers=((b"allow", b"GET"),))
         if route.stream and self._streams >= limits.streams:
-            raise Refusal(503, "too many streams at once", headers=CLOSE)
+            raise Refusal(503, "too many concurrent streams: retry later", headers=CLOSE)
 
     async def _call(self, line: _Line, path: dict[str, str], asked: _Exchange) -> None:
         if line.route.stream:
@@ -128,7 +128,7 @@ class App:
                 await self._reply(await line.route.call(call), line.route, asked)
         except TimeoutError:
             raise Refusal(
-                503, "it took too long: whether it happened is not known, repeat it with its id"
+                503, "timed out; a write may have been applied: retry with the same id"
             ) from None
 
     async def _reply(self, reply: Reply | Response, route: Route, asked: _Exchange) -> None:
@@ -147,7 +147,7 @@ class App:
 
     async def _refuse(self, error: Exception, line: _Line | None, send: _Sent) -> None:
         if send.status and isinstance(error, TimeoutError | Refusal):
-            return  # a reader that takes nothing; the answer stays unfinished
+            return  # the client does not read; the answer stays unfinished
         problem = problem_of(error, line.fields if line else ())
         if problem.status == 500:
             logger.error("a request failed", exc_info=error)
@@ -160,7 +160,7 @@ class App:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A request as ASGI hands it over, and the way back."""
+    """A request as ASGI passes it, and the way to answer it."""
 
     scope: Scope
     headers: dict[bytes, bytes]
@@ -169,7 +169,7 @@ class _Exchange:
 
 
 class _Line:
-    """A route with all that can be made ready before a request comes."""
+    """A route, prepared as far as possible before a request comes."""
 
     def __init__(self, route: Route, service: Service) -> None:
         self.route = route
@@ -203,12 +203,12 @@ def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
             text.decode("ascii"), keep_blank_values=True, max_num_fields=50, errors="strict"
         )
     except ValueError:
-        raise Refusal(400, "the query cannot be read") from None
+        raise Refusal(400, "the query string cannot be decoded") from None
     return msgspec.convert(dict(pairs), kind, strict=False)
 
 
 class _Sent:
-    """Sends, and remembers how the answer began. A reader that takes nothing is given up on."""
+    """Sends, and remembers the answer's status; gives up on a client that does not read."""
 
     __slots__ = ("_send", "patience_s", "status")
 
@@ -235,7 +235,7 @@ class _Sent:
 
 
 def _note(who: str, scope: Scope, status: int) -> None:
-    """Who did what, and when: the log's own time."""
+    """Log who did what; the time is the log's own."""
     client = scope.get("client")
     what = f"{scope['method']} {scope['path']}"
     extra = {"who": who, "from": client[0] if client else "", "what": what, "status": status}
@@ -268,12 +268,12 @@ class _Static:
         if scope["path"] != self._path:
             raise Refusal(404, NOTHING)
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refusal(405, "this path takes GET", headers=((b"allow", b"GET"),))
+            raise Refusal(405, "this path allows GET", headers=((b"allow", b"GET"),))
         await _Sent(send).whole(200, list(self._headers), self._body)
 
 
 async def _no_lifespan(receive: Receive, send: Send) -> None:
-    """What this application needs is opened before it and closed after it."""
+    """Answer lifespan events: the caller opens and closes what this application needs."""
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -1,7 +1,4 @@
-"""What one process takes: sizes, times, and how much at once.
-
-JSON that somebody else wrote: read, or refused with a reason that helps.
-"""
+"""Request bodies: limits of size, time and concurrency, and JSON with helpful errors."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ CLOSE = ((b"connection", b"close"),)
 
 
 class RequestLimits(ConnectionLimits, frozen=True):
-    """`request_s` is for a whole call; streams may go on, but not pause for longer than `idle_s`.
+    """`request_s` limits a whole call; a stream may last, but not pause for longer than `idle_s`.
 
-    `body_bytes` is for a JSON body, `stream_bytes` for a streamed one.
+    `body_bytes` limits a JSON body, `stream_bytes` a streamed one.
     """
 
     body_bytes: int = MIB
@@ -48,11 +45,11 @@ class RequestLimits(ConnectionLimits, frozen=True):
 
 
 class Gone(Exception):
-    """The client went away before it had said everything."""
+    """The client disconnected before it had sent the whole body."""
 
 
 def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
-    """What says that it is too large need not be read."""
+    """Refuse a body by its Content-Length, without reading it."""
     length = headers.get(b"content-length", b"")
     if length.isdigit():
         check_size(int(length[:DIGITS_MAX]), limit)
@@ -83,7 +80,7 @@ async def stream_body(receive: Receive, limits: RequestLimits) -> AsyncIterator[
                 message = await receive()
         except TimeoutError:
             raise Refusal(
-                408, f"nothing came for {limits.idle_s:g} s: the batch is not accepted"
+                408, f"no data for {limits.idle_s:g} s: the batch is not accepted"
             ) from None
         if message["type"] != "http.request":
             raise Gone

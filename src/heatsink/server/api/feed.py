@@ -1,8 +1,8 @@
-"""Server-Sent Events: one look at the service, twice a second, for all who listen.
+"""Server-Sent Events: the state of the service twice a second, for all listeners.
 
-A listener that is slow misses looks, never decisions: of everything else only the latest counts.
-The looks of one round are spread over it, so that no request waits for all of them, and what they
-saw is sent together: a tab costs one small write twice a second.
+A slow listener misses states, never decisions: of all else only the latest counts. The reads of one
+round are spread over it, so that no request waits for all of them. Their results are sent together:
+a browser tab costs one small write twice a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heatsink.primitives.clock import Clock
 from .shapes import DecisionLine
 
 LOOK_S = 0.5
-PATIENCE_S = 1.0  # of a look: a queue that is away must not hide the rest
+PATIENCE_S = 1.0  # timeout of a read: an unavailable queue must not delay the rest
 QUIET_S = 15.0
 DECISIONS_MAX = 1_000
 _encode = msgspec.json.Encoder().encode
@@ -28,7 +28,7 @@ NewDecisions = Callable[[int], Awaitable[list[DecisionLine]]]
 
 
 class FeedListener:
-    """What one stream has still to send: the latest of each kind, and decisions in order."""
+    """What one stream still has to send: the latest event of each kind, and decisions in order."""
 
     def __init__(self) -> None:
         self.latest: dict[str, bytes] = {}
@@ -50,7 +50,7 @@ class FeedListener:
 
 
 class Feed:
-    """`looks` are what to look at, by the event's name; `version` is that of the registry."""
+    """Reads the state for all streams; `looks` by event name, `version` is the registry's."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Feed:
         return len(self._listeners)
 
     async def listen(self, after: int | None) -> AsyncIterator[bytes]:
-        """Events until the feed is closed; with decisions after a version, if one is given."""
+        """Yield events until the feed closes, beginning with decisions after a version if given."""
         listener = FeedListener()
         listener.latest = dict(self._latest)
         self._listeners.add(listener)
@@ -98,7 +98,7 @@ class Feed:
             self._looking = asyncio.ensure_future(self._keep_looking())
 
     async def _keep_looking(self) -> None:
-        pause_s = 0.0  # the first look is for somebody who waits
+        pause_s = 0.0  # a listener waits for the first state
         while self._listeners and not self._closed:
             for name, look in self._looks.items():
                 await self._look_at(name, look)
@@ -115,7 +115,7 @@ class Feed:
             async with asyncio.timeout(PATIENCE_S):
                 data = event(name, await look())
         except (HeatsinkError, TimeoutError):
-            self._wake()  # what the others saw is not to wait for this one
+            self._wake()  # the other results must not wait for this one
             return
         if self._latest.get(name) != data:
             self._latest[name] = data
@@ -127,7 +127,7 @@ class Feed:
             listener.wake()
 
     async def _tell_decisions(self) -> None:
-        """Those that came since the first look; a stream asks for older ones itself."""
+        """Send decisions made since the feed started; a stream asks for older ones itself."""
         if self._now() == self._version:
             return
         lines = await self._decided(self._version)
@@ -137,7 +137,7 @@ class Feed:
                 listener.tell_decision(decision_event(line))
 
     async def close(self) -> None:
-        """Streams end, so that the server can."""
+        """End the streams, so that the server can stop."""
         self.end()
         if self._looking is not None:
             self._looking.cancel()

@@ -1,4 +1,4 @@
-"""Who may call what: tokens with scopes, and Host and Origin against pages that rebind DNS."""
+"""Who may call what: tokens with scopes, and checks of Host and Origin against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .routing import SCOPES, Scope
 
 TOKEN_LENGTH_MIN = 8
 CHALLENGE = ((b"www-authenticate", b"Bearer"),)
-UNKNOWN = "unknown token: this server was not started with it; check for a typo, or ask for another"
+UNKNOWN = "unknown token: the server was not started with it; check for a typo, or ask its operator"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Token:
 
     @property
     def name(self) -> str:
-        """For logs: tells tokens apart and gives none away."""
+        """A name for logs that distinguishes tokens without revealing them."""
         return f"{self.scope}:{self.digest.hex()[:8]}"
 
 
@@ -45,9 +45,9 @@ def token_of(scope: Scope, secret: str) -> Token:
 
 
 class Guard:
-    """Without tokens everybody may do everything, which is why that is for this machine alone.
+    """Checks callers. Without tokens everybody may do everything: only for servers on this machine.
 
-    `hosts` are the names that the server answers to; None: to any.
+    `hosts` are the host names that the server answers to; None is any.
     """
 
     def __init__(self, tokens: Iterable[Token] = (), hosts: Iterable[str] | None = None) -> None:
@@ -59,7 +59,7 @@ class Guard:
         return bool(self._tokens)
 
     def check(self, headers: Mapping[bytes, bytes], scope: Scope | None) -> str:
-        """Whose call it is, for the audit; a refusal if it is not allowed."""
+        """The caller, for the audit log; raises `Refusal` if the call is not allowed."""
         if self._hosts is not None:
             self._check_host(headers, self._hosts)
         if scope is None or not self._tokens:
@@ -82,7 +82,7 @@ class Guard:
             if hmac.compare_digest(token.digest, digest):
                 found = token
         if kind.lower() != b"bearer" or not secret.strip():
-            raise Refusal(401, "send Authorization: Bearer TOKEN", headers=CHALLENGE)
+            raise Refusal(401, "send the header Authorization: Bearer TOKEN", headers=CHALLENGE)
         if found is None:
             raise Refusal(401, UNKNOWN, headers=CHALLENGE, title=UNKNOWN_TOKEN)
         if SCOPES.index(found.scope) < SCOPES.index(scope):

@@ -1,9 +1,7 @@
-"""/metrics: this process, its requests, the queue and the work. No key is ever a label.
+"""/metrics: this process, its requests, the queue and the work. A key is never a label.
 
-Metrics of bulk actions: the queue as the coordinator sees it, the work as a worker sees it.
-
-Partitions are few, actions come from the application's own table, and tenants are bounded: the
-first fifty have labels of their own, all others share one.
+Labels are bounded: partitions are few, actions come from the application's own table, the first
+fifty tenants have labels of their own, and all others share one.
 """
 
 from __future__ import annotations
@@ -30,26 +28,26 @@ from heatsink.client.heatsink import Heatsink
 from .shapes import Requests, RequestTotals
 
 GAUGES = {
-    "runnable": "Items that wait for nothing but a worker",
-    "limited": "Items that wait for their rate",
-    "delayed": "Items that wait for their next attempt",
-    "in_flight": "Items that are claimed",
+    "runnable": "Items that wait only for a worker",
+    "limited": "Items that wait for their rate limit",
+    "delayed": "Items that wait for their retry",
+    "in_flight": "Items that workers have claimed",
     "tenants": "Tenants with items",
-    "workers": "Workers of the owner",
+    "workers": "Workers of the partition's owner",
 }
 COUNTERS = {
-    "claimed": "Items handed out",
+    "claimed": "Items claimed by workers",
     "done": "Items done",
     "failed": "Items failed for good",
-    "retried": "Attempts that are made again",
+    "retried": "Attempts that are retried",
     "fenced": "Outcomes refused because the lease was lost",
-    "expired": "Items whose lease ran out",
+    "expired": "Items whose lease expired",
 }
 ITEMS = ("claimed", "done", "failed", "retried", "given_back")
 
 
 class QueueCollector(Collector):
-    """One sample for each partition that has an owner."""
+    """The queue as the coordinator sees it: one sample per partition that has an owner."""
 
     def __init__(self, read: Callable[[], WorkerObservation | None]) -> None:
         self._read = read
@@ -68,7 +66,7 @@ class QueueCollector(Collector):
                 counter.add_metric([str(number)], getattr(load, name))
             yield counter
         service = GaugeMetricFamily(
-            "heatsink_queue_service_seconds", "What an item takes", labels=["partition"]
+            "heatsink_queue_service_seconds", "Service time of an item", labels=["partition"]
         )
         oldest = GaugeMetricFamily(
             "heatsink_queue_oldest_seconds", "Age of the oldest waiting batch", labels=["partition"]
@@ -80,13 +78,15 @@ class QueueCollector(Collector):
 
 
 class WorkCollector(Collector):
+    """The work as a worker sees it."""
+
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
     def collect(self) -> Iterable[Metric]:
         meter, labels = self._consumer.meter, ["action", "tenant"]
         items = CounterMetricFamily(
-            "heatsink_worker_items", "Items by what became of them", labels=[*labels, "outcome"]
+            "heatsink_worker_items", "Items by outcome", labels=[*labels, "outcome"]
         )
         busy = CounterMetricFamily(
             "heatsink_worker_busy_seconds", "Time spent in handlers", labels=labels
@@ -108,7 +108,7 @@ class WorkCollector(Collector):
         yield CounterMetricFamily("heatsink_worker_claims", "Claims made", value=meter.claims)
         yield GaugeMetricFamily(
             "heatsink_worker_lost_items",
-            "Items that the queue's servers lost; the owner of the first partition tells it",
+            "Items that the queue's servers lost; reported by the owner of the first partition",
             value=self._consumer.lost_items,
         )
         yield CounterMetricFamily("heatsink_worker_fenced", "Leases lost", value=meter.fenced)
@@ -118,13 +118,13 @@ PROMETHEUS = "text/plain; version=0.0.4"
 METRICS = {
     "leads": "1 while this coordinator leads",
     "term": "The leader's term",
-    "version": "Version of the registry this process has applied",
+    "version": "Version of the registry that this process has applied",
     "horizon_s": "Seconds by which the view's horizon is ahead of now",
     "servers": "Servers that report heat",
     "spread_keys": "Keys with more than one bucket now",
     "extra_buckets": "Buckets beyond the first of every key",
     "pinned_keys": "Keys pinned by an operator",
-    "leaderless_s": "Seconds for which nobody has led, as far as this process knows; 0: one leads",
+    "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
 }
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -136,7 +136,7 @@ Kind = Literal["writes", "reads"]
 
 
 class Metrics:
-    """Counts are kept in plain dictionaries, so that a request costs a microsecond for them."""
+    """Counts of requests, kept in plain dictionaries so that they cost a request a microsecond."""
 
     def __init__(self, hs: Heatsink) -> None:
         self._hs = hs
@@ -161,7 +161,7 @@ class Metrics:
         self._sums_s[label] += seconds  # type: ignore[assignment]
 
     def totals(self) -> Requests:
-        """Of calls for data: what operators look at is not what applications wait for."""
+        """Totals of calls for data; calls of operators are left out."""
         writes = [label for label in self._times if _is_data(label) and not _is_read(label)]
         reads = [label for label in self._times if _is_data(label) and _is_read(label)]
         kinds = [self._total("writes", writes), self._total("reads", reads)]
@@ -193,7 +193,7 @@ class Metrics:
         for (label, status), count in self._answers.items():
             answers.add_metric([label, str(status)], count)
         times = HistogramMetricFamily(
-            "heatsink_http_seconds", "Time to the whole answer", labels=["route"]
+            "heatsink_http_seconds", "Time until the answer is sent", labels=["route"]
         )
         for label, counts in self._times.items():
             bounds = [*map(str, BOUNDS_S), "+Inf"]
@@ -201,7 +201,7 @@ class Metrics:
             times.add_metric([label], buckets, self._sums_s[label])
         yield answers
         yield times
-        yield GaugeMetricFamily("heatsink_http_in_flight", "Requests under way", self.in_flight)
+        yield GaugeMetricFamily("heatsink_http_in_flight", "Requests in progress", self.in_flight)
 
 
 def _is_data(label: str) -> bool:

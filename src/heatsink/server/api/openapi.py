@@ -1,8 +1,6 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the types of its calls.
+"""The OpenAPI 3.1 document, made from the table of routes, and the page /docs.
 
-/docs: the OpenAPI document for people to read, without a script and without outside requests.
-
-What the API is, for machines and for people.
+The page needs no script and no outside request.
 """
 
 from __future__ import annotations
@@ -25,33 +23,34 @@ WITH_TOKEN = (401, 403)
 WITH_BODY = (408, 413, 415)
 MEANINGS = {
     200: "Done",
-    201: "Made",
+    201: "Created",
     202: "Accepted",
     400: "The request is wrong: the problem names the field",
     401: "A token is needed",
     403: "The token's scope does not allow it",
-    404: "Not there",
+    404: "Not found",
     405: "Another method is needed",
-    408: "The body came too slowly",
-    409: "The id was used before for something else",
-    410: "The token is too old to tell whether it counted",
+    408: "The body arrived too slowly",
+    409: "The id was used before with other content",
+    410: "The token is too old: whether it was counted is unknown",
     413: "Too large",
     415: "Another media type is needed",
     422: "The Idempotency-Key was used before with another action, other items or options",
     421: "The server does not answer to this host",
-    429: "One partition is over its limit: repeat it after Retry-After",
-    503: "Not now: repeat it, with the same id, after Retry-After",
+    429: "A partition is throttled: retry after Retry-After",
+    503: "Unavailable: retry with the same id after Retry-After",
 }
 KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Names the batch: submitting the same again is the same batch.",
+    "description": "Id of the batch: a repeated request with the same key adds no second batch.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
 }
 
 
 def document(routes: Iterable[Route], title: str = "Heatsink") -> dict[str, Any]:
+    """The OpenAPI document of the routes."""
     routes = list(routes)
     types = [Problem, *_types(routes)]
     schemas, components = msgspec.json.schema_components(
@@ -75,7 +74,7 @@ def document(routes: Iterable[Route], title: str = "Heatsink") -> dict[str, Any]
 
 
 def _any_json(_: type) -> dict[str, Any]:
-    """For items, which are whatever the application makes of them."""
+    """The schema of items, whose content is the application's own."""
     return {"description": "Any JSON."}
 
 
@@ -151,7 +150,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _not_null(part: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is left out is not sent as null."""
+    """The parameter without null: an optional parameter is left out instead."""
     kinds = [kind for kind in part.get("anyOf", []) if kind != {"type": "null"}]
     schema = kinds[0] if kinds else part
     made: dict[str, Any] = {"schema": {k: v for k, v in schema.items() if k != "description"}}
@@ -195,6 +194,7 @@ Errors are <code>application/problem+json</code> with <code>type</code>, <code>t
 
 
 def docs_page(described: dict[str, Any]) -> str:
+    """The page /docs, from an OpenAPI document."""
     operations = [
         _operation(method, path, operation)
         for path, methods in described["paths"].items()
@@ -248,7 +248,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _problems() -> list[str]:
-    """Every error of ours, and what HTTP itself refuses."""
+    """All Heatsink errors, and those of HTTP itself."""
     rows = []
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.HeatsinkError):

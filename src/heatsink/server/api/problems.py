@@ -25,7 +25,7 @@ TITLES = {
     415: "Unsupported media type",
     421: "Misdirected request",
     431: "Header too large",
-    500: "A mistake of ours",
+    500: "Internal server error",
     503: "Unavailable",
 }
 UNKNOWN_TOKEN = "Unknown token"  # noqa: S105
@@ -44,7 +44,7 @@ _place = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 class Refusal(Exception):
-    """What HTTP itself refuses, before the library is asked."""
+    """A request that the server refuses before it calls the library."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Refusal(Exception):
 
 
 def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
-    """`fields` are those of the request: an error's first word names one of them, or none."""
+    """The problem of an error; its first word may name one of the request's `fields`."""
     if isinstance(error, Refusal):
         return _made(error.status, error.title, str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
@@ -70,17 +70,17 @@ def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
     if isinstance(error, errors.HeatsinkError):
         status, title = named(type(error))
         return _made(status, title, str(error), _field_of(error, fields))
-    return _made(500, TITLES[500], "see the server's log", None)
+    return _made(500, TITLES[500], "the server's log has the details", None)
 
 
 def named(kind: type[errors.HeatsinkError]) -> tuple[int, str]:
-    """The status and the title of an error of ours."""
+    """The status and the title of a Heatsink error."""
     status = next(status for known, status in STATUSES.items() if issubclass(kind, known))
     return status, _words(kind.__name__)
 
 
 def anchor(title: str) -> str:
-    """Where the page about the API says more."""
+    """The anchor of an error on the page /docs."""
     return title.lower().replace(" ", "-")
 
 
@@ -89,7 +89,7 @@ def _malformed(error: msgspec.MsgspecError) -> Problem:
     if not isinstance(error, msgspec.ValidationError):
         return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
     found = [name[1] for name in (_place.search(text), _missing.search(text)) if name]
-    return _made(400, "Not as expected", text, ".".join(filter(None, found)) or "body")
+    return _made(400, "Invalid request", text, ".".join(filter(None, found)) or "body")
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:

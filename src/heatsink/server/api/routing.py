@@ -1,9 +1,7 @@
-"""One line of the table of routes, and how a request finds its line.
+"""Routes: what a line of the table says, and how a request finds its line.
 
-Paths are matched on what was sent, segment by segment, and decoded after that: a key may contain a
-slash (`%2F`), which a router that looks at the decoded path takes for a separator.
-
-What the calls of the API have at hand.
+Paths are matched segment by segment before they are decoded: a key may contain a slash (`%2F`),
+which a router that looks at the decoded path takes for a separator.
 """
 
 from __future__ import annotations
@@ -38,6 +36,8 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class Service:
+    """What the calls of the API share."""
+
     hs: Heatsink
     clock: Clock
     limits: RequestLimits
@@ -68,7 +68,7 @@ class Call(Generic[Query, Body]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the route's type; `headers` beyond the usual."""
+    """An answer of the route's type, with additional `headers`."""
 
     value: msgspec.Struct
     status: int = 200
@@ -80,10 +80,11 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """`scope` None: open to everybody. `stream`: the body is read, or the answer sent, in pieces.
+    """One line of the table. `scope` None is open to everybody.
 
-    `statuses` are those of success, `problems` those of refusal beyond what any call may meet.
-    `absorbed` reads may be kept by browsers and CDNs for a moment; `audited` calls are logged.
+    With `stream` the body is read, or the answer sent, in pieces. `statuses` are those of success,
+    `problems` those of errors beyond the ones that any call may get. `absorbed` reads may be cached
+    by browsers and CDNs for a moment; `audited` calls are logged.
     """
 
     method: str
@@ -108,7 +109,7 @@ class Route:
 
     @property
     def fields(self) -> frozenset[str]:
-        """What an error may be about."""
+        """The fields that an error may name."""
         body = getattr(self.body, "__struct_fields__", ())
         return frozenset([*self.parameters, *self.query.__struct_fields__, *body])
 
@@ -141,7 +142,7 @@ class RouteTable:
         node.routes[route.method] = route
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
-        """The route and what stands in the path's braces."""
+        """The route of a path, and the values of the names in its braces."""
         node, values = self._root, []
         for part in raw_path.split("/")[1:]:
             following = node.children.get(part)
@@ -161,7 +162,7 @@ def _no_such_method(node: _Node) -> Refusal:
     if not node.routes:
         return Refusal(404, NOTHING)
     allowed = ", ".join(sorted(node.routes))
-    return Refusal(405, f"this path takes {allowed}", headers=((b"allow", allowed.encode()),))
+    return Refusal(405, f"this path allows {allowed}", headers=((b"allow", allowed.encode()),))
 
 
 def _decoded(part: str) -> str:
@@ -170,4 +171,4 @@ def _decoded(part: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise Refusal(400, "the path is not UTF-8 once it is decoded") from None
+        raise Refusal(400, "the decoded path is not UTF-8") from None

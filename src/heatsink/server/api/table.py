@@ -29,7 +29,7 @@ DATA = (
     write(
         MESSAGES,
         conversations.append,
-        "Add a message. 200: it was there already; 409: with another body.",
+        "Add a message. 200: it existed already; 409: it exists with another body.",
         shapes.Appended,
         body=shapes.NewMessage,
         statuses=(201, 200),
@@ -38,7 +38,7 @@ DATA = (
     read(
         MESSAGES,
         conversations.page,
-        "Messages in order of their ids, the newest first.",
+        "Messages ordered by id, newest first.",
         shapes.Messages,
         query=shapes.PageQuery,
         absorbed=True,
@@ -62,7 +62,7 @@ DATA = (
     read(
         COUNTER,
         counters.value,
-        "The sum of all acknowledged adds.",
+        "The value of a counter: the sum of all acknowledged adds.",
         shapes.CounterValue,
         absorbed=True,
     ),
@@ -77,7 +77,7 @@ DATA = (
     write(
         "/v1/follows",
         timelines.follow_many,
-        "Bring a part of a follower graph along. After an error some may follow: repeat it.",
+        "Import part of a follower graph. After an error some pairs may be stored: retry.",
         timelines.FollowedMany,
         body=timelines.FollowMany,
         statuses=(201, 200),
@@ -85,7 +85,7 @@ DATA = (
     write(
         TIMELINE + "/posts",
         timelines.post,
-        "Post as this user. With the same id it is the same post.",
+        "Post as this user. A repeated id adds no second post.",
         shapes.Posted,
         body=shapes.NewMessage,
         statuses=(201,),
@@ -94,7 +94,7 @@ DATA = (
     read(
         TIMELINE + "/home",
         timelines.home,
-        "The newest posts of everybody this user follows.",
+        "The newest posts of the authors whom this user follows.",
         shapes.Home,
         query=shapes.HomeQuery,
         absorbed=True,
@@ -112,8 +112,8 @@ BULK = (
     write(
         BATCH,
         bulk.submit,
-        "Submit a batch of an action: an array of items, or a streamed line for each. "
-        "Idempotency-Key makes submitting again safe; 422: it was used for something else.",
+        "Submit a batch of items for an action, as an array or as streamed lines. "
+        "Idempotency-Key makes a retry safe; 422: it was used for other items or options.",
         shapes.Accepted,
         query=shapes.BulkQuery,
         body_types=(bulk.ARRAY, bulk.LINES),
@@ -125,48 +125,48 @@ BULK = (
     read(
         "/v1/bulk", bulk.show_all, "The newest batches.", shapes.Batches, query=shapes.BatchesQuery
     ),
-    read(BATCH, bulk.show, "How far a batch is.", Progress, problems=(404,)),
+    read(BATCH, bulk.show, "The progress of a batch.", Progress, problems=(404,)),
     read(
         BATCH + "/failures",
         bulk.failures,
-        "The items that failed for good, one a line.",
+        "The items that failed for good, one per line.",
         Failure,
         query=shapes.FailuresQuery,
         problems=(404,),
         media_type=bulk.LINES,
         stream=True,
     ),
-    _steering("cancel", "What waits will not run; what runs may finish.", Bulk.cancel),
-    _steering("pause", "Stop handing out items.", Bulk.pause),
-    _steering("resume", "Go on with a paused batch.", Bulk.resume),
-    _steering("retry-failed", "Run what failed once more.", Bulk.retry_failed),
+    _steering("cancel", "Cancel waiting items; running items may finish.", Bulk.cancel),
+    _steering("pause", "Stop starting items.", Bulk.pause),
+    _steering("resume", "Resume a paused batch.", Bulk.resume),
+    _steering("retry-failed", "Run failed items again.", Bulk.retry_failed),
 )
 
 OPERATIONS = (
     read(
         "/v1/timelines",
         timelines.authors,
-        "Authors who are pulled, or were, and why.",
+        "Authors whose posts are or were pulled on read, and why.",
         shapes.Authors,
         query=shapes.LimitQuery,
     ),
     read(
         "/v1/status",
         system.status,
-        "How this server is doing, and who leads.",
+        "The state of this server, and who leads.",
         shapes.ServerStatus,
     ),
     read(
         "/v1/heat",
         operations.heat,
-        "The hottest keys of the whole fleet, with bounds on what is not known.",
+        "The hottest keys of the whole fleet, with error bounds.",
         shapes.HeatAnswer,
         query=shapes.LimitQuery,
     ),
     read(
         "/v1/keys/{key}",
         operations.explain,
-        "Why a key is laid out as it is, and what reading it costs.",
+        "Why a key has its layout, and what reading it costs.",
         shapes.KeyAnswer,
         query=shapes.SubjectQuery,
     ),
@@ -184,7 +184,7 @@ OPERATIONS = (
         "DELETE",
         PIN,
         operations.unpin,
-        "Let the policy decide again.",
+        "Remove a key's pin: the policy decides again.",
         shapes.Done,
         scope="admin",
         audited=True,
@@ -192,21 +192,21 @@ OPERATIONS = (
     read(
         "/v1/decisions",
         operations.decisions,
-        "What was decided and why, the newest first.",
+        "Decisions with their reasons, newest first.",
         shapes.Decisions,
         query=shapes.DecisionsQuery,
     ),
     read(
         "/v1/queue-partitions",
         operations.partitions,
-        "The partitions of the queue as they are now.",
+        "The current state of the queue's partitions.",
         shapes.Partitions,
     ),
     Route(
         "PUT",
         "/v1/queue-partitions/{partition}/pin",
         operations.pin_partition,
-        "Give a partition a fixed number of workers, or (null) none.",
+        "Pin a partition to a fixed number of workers; null removes the pin.",
         shapes.Done,
         scope="admin",
         body=shapes.WorkerPin,
@@ -234,17 +234,22 @@ SYSTEM = (
     read(
         "/v1/reads",
         system.reads,
-        "What this server answered from what it keeps near.",
+        "What this server's near cache answered.",
         shapes.ReadActivity,
     ),
-    read("/metrics", system.metrics, "For Prometheus.", str, media_type="text/plain"),
+    read("/metrics", system.metrics, "Metrics for Prometheus.", str, media_type="text/plain"),
     read(
-        "/healthz", system.healthz, "The process answers.", str, scope=None, media_type="text/plain"
+        "/healthz",
+        system.healthz,
+        "Whether the process answers.",
+        str,
+        scope=None,
+        media_type="text/plain",
     ),
     read(
         "/readyz",
         system.readyz,
-        "Its view of the registry is fresh: send it traffic.",
+        "200 while its view of the registry is fresh and it can take traffic.",
         shapes.Ready,
         scope=None,
         statuses=(200, 503),

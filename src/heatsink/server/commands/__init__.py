@@ -1,1 +1,1 @@
-"""The commands of `heatsink`, one module for each subject."""
+"""The commands of `heatsink`, one module per subject."""

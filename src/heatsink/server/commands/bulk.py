@@ -1,7 +1,4 @@
-"""`heatsink bulk …`: submit a file, watch it, steer it.
-
-Items from a file: CSV with a header, or one JSON value a line.
-"""
+"""`heatsink bulk …`: submit a file of items (CSV with a header, or JSON lines), watch and steer."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from .queue_options import queue_options, settings_from
 
 
 def read_items(file: Path) -> Iterator[Any]:
-    """One after the other, so that a file may be larger than memory."""
+    """Read items one by one, so that a file may be larger than memory."""
     readers = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
     reader = readers.get(file.suffix.lower())
     if reader is None:
@@ -46,8 +43,8 @@ def _csv(file: Path) -> Iterator[Any]:
             for row in rows:
                 if None in row or None in row.values():
                     raise InvalidBody(
-                        f"{file.name} line {rows.line_num} has not as many columns "
-                        "as the header: mend the line"
+                        f"{file.name} line {rows.line_num} has another number of columns "
+                        "than the header: correct the line"
                     )
                 yield row
     except (csv.Error, UnicodeDecodeError) as error:
@@ -65,7 +62,7 @@ def _json_lines(file: Path) -> Iterator[Any]:
 
 
 def count_lines(file: Path) -> int:
-    """A quick guess for the progress bar."""
+    """A quick estimate for the progress bar."""
     with file.open("rb") as lines:
         return sum(1 for _ in lines)
 
@@ -91,19 +88,21 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
 @click.argument("action")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @queue_options
-@click.option("--tenant", default="default", show_default=True, help="Whom the batch belongs to.")
+@click.option(
+    "--tenant", default="default", show_default=True, help="Tenant of the batch, for fair shares."
+)
 @click.option(
     "--priority",
     type=click.IntRange(-PRIORITY_MAX, PRIORITY_MAX),
     default=0,
     show_default=True,
-    help="Among the tenant's own batches.",
+    help="Priority among the tenant's own batches.",
 )
-@click.option("--rate", help="At most so many starts: 500/s, 30000/min.")
-@click.option("--id", "batch_id", help="Makes submitting again safe.")
-@click.option("--on-done", default="", help="Action that is told the outcome.")
-@click.option("--one-partition", is_flag=True, help="Do not spread the batch.")
-@click.option("--no-wait", is_flag=True, help="Print the batch's id and leave.")
+@click.option("--rate", help="Maximum rate of starts: 500/s, 30000/min.")
+@click.option("--id", "batch_id", help="Id of the batch: makes a second submit safe.")
+@click.option("--on-done", default="", help="Action that gets the outcome.")
+@click.option("--one-partition", is_flag=True, help="Put the whole batch into one partition.")
+@click.option("--no-wait", is_flag=True, help="Print the batch's id and do not wait for the end.")
 @json_option
 def submit(
     action: str,
@@ -192,7 +191,7 @@ def _conclude(progress: BatchProgress) -> None:
 @queue_options
 @json_option
 def status(batch_id: str, as_json: bool, **options: Any) -> None:
-    """How far a batch is."""
+    """Show the progress of a batch."""
     progress: BatchProgress = _with_bulk(lambda bulk: bulk.status(batch_id), **options)
     if as_json:
         _print_json(progress)
@@ -205,24 +204,24 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """Names are their users': nothing in them may steer a terminal."""
+    """Replace unprintable characters: users' names must not control a terminal."""
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 @bulk.command("list")
 @config_option
 @queue_options
-@click.option("--tenant", default="", help="Only this tenant's.")
+@click.option("--tenant", default="", help="Only batches of this tenant.")
 @click.option(
     "--limit",
     type=click.IntRange(1, LIST_MAX),
     default=50,
     show_default=True,
-    help="At most so many, newest first.",
+    help="Maximum number of batches.",
 )
 @json_option
 def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None:
-    """The newest batches."""
+    """List the newest batches."""
     batches = _with_bulk(lambda bulk: bulk.list(limit, tenant), **options)
     if as_json:
         _print_json(batches)
@@ -231,7 +230,7 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
 
 
 def _print_table(batches: Sequence[Batch]) -> None:
-    """A line each, cut nowhere: ids are to be copied, and a terminal wraps what is too long."""
+    """One line each, never cut: ids are to be copied, and a terminal wraps long lines."""
     heads = ("batch", "action", "tenant", "state", "items", "")
     rows = [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
     columns = [[_plain(word) for word in column] for column in zip(heads, *rows, strict=True)]
@@ -245,9 +244,9 @@ def _print_table(batches: Sequence[Batch]) -> None:
 @config_option
 @click.argument("batch_id", metavar="BATCH")
 @queue_options
-@click.option("--csv/--json", "as_csv", help="CSV, or a line of JSON for each.  [default: json]")
+@click.option("--csv/--json", "as_csv", help="CSV, or one JSON object per line.  [default: json]")
 def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
-    """The items that failed for good, with the reason."""
+    """List the items that failed for good, with the reason."""
 
     async def run(bulk: Bulk) -> None:
         writer = csv.writer(sys.stdout)
@@ -268,7 +267,7 @@ def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
 def _as_json(item: object) -> bytes:
     try:
         return msgspec.json.encode(item)
-    except (TypeError, ValueError):  # keys that JSON has no words for
+    except (TypeError, ValueError):  # keys that JSON cannot represent
         return msgspec.json.encode(repr(item))
 
 
@@ -290,10 +289,10 @@ def _steering(name: str, method: str, said: str, text: str) -> None:
             click.echo(f"{batch_id}: {said}")
 
 
-_steering("cancel", "cancel", "what waited will not run", "What waits will not run.")
-_steering("pause", "pause", "paused", "Stop handing out items until `resume`.")
-_steering("resume", "resume", "runs again", "Go on with a paused batch.")
-_steering("retry-failed", "retry_failed", "what failed runs again", "Run what failed once more.")
+_steering("cancel", "cancel", "waiting items will not run", "Cancel the items that wait.")
+_steering("pause", "pause", "paused", "Stop starting items until `resume`.")
+_steering("resume", "resume", "resumed", "Resume a paused batch.")
+_steering("retry-failed", "retry_failed", "failed items run again", "Run failed items again.")
 
 
 @bulk.command()
@@ -307,4 +306,4 @@ def repartition(count: int, as_json: bool, **options: Any) -> None:
     if as_json:
         _print_json(plan)
         return
-    click.echo(f"{plan.partitions} partitions take new batches; what was queued drains in place")
+    click.echo(f"new batches use {plan.partitions} partitions; queued items stay where they are")

@@ -1,6 +1,7 @@
-"""Settings from flags, the environment and a file, in that order: click does it, given the file.
+"""Options that commands share, the configuration file, and `heatsink completion`.
 
-`heatsink completion`: what a shell has to know to complete our commands.
+A value comes from the flag, the environment or the file, in that order. click does this once it has
+the file's values as defaults.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PORTS = click.IntRange(0, 65_535)
 
 
 class Number(click.FloatRange):
-    """A float in a range, and a number: NaN passes every comparison that click makes."""
+    """A float in a range. It refuses NaN, which passes every comparison that click makes."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -35,7 +36,7 @@ EMPTY = "it is empty: give it a value, or leave it out."
 
 
 class Word(click.types.StringParamType):
-    """A text that says something."""
+    """A text that is not empty."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -45,7 +46,7 @@ class Word(click.types.StringParamType):
 
 
 class Folder(click.Path):
-    """A folder that is named: an empty path would be the working directory."""
+    """A folder. It refuses an empty path, which would be the working directory."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
@@ -60,10 +61,10 @@ WORD = Word()
 
 
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Make a TOML file's values the defaults of the command's flags; unknown names are refused.
+    """Make a TOML file's values the defaults of the command's flags; refuse unknown names.
 
-    Without --config, `heatsink.toml` in the working directory is read if there is one. It is for
-    all commands: each has a table of its own there.
+    Without --config, `heatsink.toml` in the working directory is read if it exists. All commands
+    share the file: each can have a table of its own there.
     """
     file = value or (DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None)
     if file is None:
@@ -85,7 +86,7 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The table of the command, and what stands outside of other commands' tables."""
+    """The values of the command's table, and those outside of other commands' tables."""
     commands = getattr(ctx.find_root().command, "commands", {})
     tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
     ours = {name: each for name, each in values.items() if name not in tables}
@@ -93,10 +94,10 @@ def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-log_json_option = click.option("--log-json", is_flag=True, help="One JSON object a line.")
+log_json_option = click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 
 allow_host_option = click.option(
-    "--allow-host", multiple=True, help="A name it answers to, behind a proxy."
+    "--allow-host", multiple=True, help="Another host name to answer to, for example of a proxy."
 )
 
 bucket_units_option = click.option(
@@ -104,7 +105,7 @@ bucket_units_option = click.option(
     type=click.IntRange(1, 10**9),
     default=800,
     show_default=True,
-    help="Write units/s of a bucket: 80 % of what a partition takes.",
+    help="Write units/s of a bucket: set 80 % of a partition's limit.",
 )
 
 config_option = click.option(
@@ -113,12 +114,12 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=load_file,
-    help="A TOML file with the names of these flags; else ./heatsink.toml, if there is one.",
+    help="TOML file with these options; default: ./heatsink.toml, if it exists.",
 )
 
 
 def _misfit(parameter: click.Parameter, value: Any) -> str | None:
-    """What a value of a file should have been; click would bend it, or fall over it."""
+    """What a value of a file should have been; click would convert it silently, or crash."""
     if getattr(parameter, "multiple", False):
         return None if isinstance(value, list) else "a list"
     if getattr(parameter, "is_flag", False):
@@ -142,9 +143,9 @@ VARIABLE = "_HEATSINK_COMPLETE"
 @json_option
 @click.pass_context
 def completion(context: click.Context, shell: str, as_json: bool) -> None:
-    """Completion of commands and flags: eval "$(heatsink completion bash)" in ~/.bashrc.
+    """Print the script for shell completion: eval "$(heatsink completion bash)" in ~/.bashrc.
 
-    In zsh the same in ~/.zshrc; in fish: heatsink completion fish | source.
+    For zsh the same in ~/.zshrc; for fish: heatsink completion fish | source.
     """
     kind = get_completion_class(shell)
     assert kind is not None

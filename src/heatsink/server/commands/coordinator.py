@@ -37,7 +37,7 @@ from heatsink.server.shell import (
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where /healthz and the others are. Beyond this machine nothing is served without a token."""
+    """Where the process serves /healthz, /readyz and /metrics; other machines need a token."""
 
     host: str
     port: int
@@ -58,7 +58,7 @@ class Endpoints:
 
 
 def check_store(url: str) -> None:
-    """A coordinator alone on its store would decide for nobody."""
+    """Refuse memory://: the coordinator would be alone on its store."""
     if url.startswith("memory:"):
         raise InvalidSetting(
             "memory:// is private to its process: give --store the sqlite:// or dynamodb:// "
@@ -67,7 +67,7 @@ def check_store(url: str) -> None:
 
 
 class CoordinatorMetrics:
-    """No key is ever a label: their number is not ours to bound."""
+    """Metrics of the process. A key is never a label: the number of keys is unbounded."""
 
     def __init__(self, read: Callable[[], Status], *others: Collector) -> None:
         self._read = read
@@ -108,7 +108,7 @@ def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> 
 async def coordinate(
     store: str, endpoints: Endpoints, noted: Sequence[int] = (), **settings: Any
 ) -> None:
-    """`settings` are those of `connect`. Whether the port is free shows before all else."""
+    """Run a coordinator; `settings` are those of `connect`. A port in use is reported first."""
     listeners = listen(endpoints.host, endpoints.port)
     try:
         with until_signal(noted) as ending:
@@ -119,16 +119,16 @@ async def coordinate(
     finally:
         for listener in listeners:
             listener.close()
-    tell("stopped", "stopped; if this coordinator led, another one may now")
+    tell("stopped", "stopped; if this coordinator led, another one can lead now")
 
 
 async def ids_of(url: str, clock: Clock) -> IdScheme:
-    """The kind of ids that a store holds; of a new one, the default."""
+    """The kind of ids in a store; the default for a new store."""
     stores = open_stores(url, clock)
     try:
         await stores.open()
         return scheme_named((await stores.registry.meta()).meta.id_scheme)
-    except Unavailable:  # no registry yet; if it is anything else, `connect` will say so
+    except Unavailable:  # no registry yet; `connect` reports any other cause
         return Uuid7()
     finally:
         await stores.close()
@@ -141,7 +141,7 @@ async def run_coordinator(
     ending: Ending,
     scales_workers: bool = False,
 ) -> None:
-    """Until it is told to stop; then the lease is given back, so that a standby leads at once."""
+    """Run until a signal, then release the lease, so that a standby leads at once."""
     async with client as heatsink:
         if scales_workers:
             await heatsink.bulk.open()

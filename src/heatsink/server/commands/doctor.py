@@ -1,7 +1,4 @@
-"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and says the cure.
-
-Commands of operators: they ask a running server over HTTP.
-"""
+"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and names the cures."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
-UNUSED_MS = 1_000  # every process that uses a store keeps its closed time ahead of now
+UNUSED_MS = 1_000  # a closed time this far behind: no process uses the store
 NO_PLAN = QueuePlan(0, 0)  # of a queue that no process has used yet
-BELIEVED = f"Processes believe it when it is synchronised, or unopposed for {BELIEVE_S:.0f} s"
+BELIEVED = f"Processes trust it once it is synchronised, or uncontradicted for {BELIEVE_S:.0f} s"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -55,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(
     data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """`data` is absolute, and counts if no store is named."""
+    """Check what is named; `data`, an absolute path, is checked if no store is named."""
     beside = None
     if store is None:
         findings = _folder(data)
@@ -78,7 +75,7 @@ async def examine(
 
 
 def examine_server(remote: Remote, url: str) -> list[Finding]:
-    """The same through a running server, whose store and queue may be out of our reach."""
+    """Check through a running server, whose store and queue may not be reachable from here."""
     try:
         status = remote.get("v1", "status")
     except HeatsinkError as error:
@@ -87,9 +84,11 @@ def examine_server(remote: Remote, url: str) -> list[Finding]:
     detail = f"{status['name']} answers at {url}, version {status['version']}"
     found = [Finding("server", "ok", detail)]
     if status["ready"]:
-        found.append(Finding("store", "ok", "its view of the registry is fresh"))
+        found.append(Finding("store", "ok", "its view of the registry is up to date"))
     else:
-        detail = f"its view of the registry is {-status['horizon_s']:,.1f} s behind: writes wait"
+        detail = (
+            f"its view of the registry is {-status['horizon_s']:,.1f} s behind: writes are waiting"
+        )
         found.append(Finding("store", "wrong", detail, "check that it reaches its store"))
     found.append(leader_finding(status["leader"], status["nobody_leads"]))
     found.append(_queue_of(remote))
@@ -100,7 +99,7 @@ def _queue_of(remote: Remote) -> Finding:
     try:
         lines = remote.get("v1", "queue-partitions")["partitions"]
     except HeatsinkError as error:
-        cure = "if it is to run bulk actions, check its --queue and that server"
+        cure = "if it should run bulk actions, check its --queue and that server"
         return Finding("queue", "warning", str(error), cure)
     workers = sum(line["workers"] for line in lines)
     return Finding("queue", "ok", f"{len(lines)} partitions, {workers} workers")
@@ -108,7 +107,9 @@ def _queue_of(remote: Remote) -> Finding:
 
 def _folder(folder: Path) -> list[Finding]:
     if not folder.is_dir():
-        return [Finding("data", "warning", f"{folder} is not there yet", "heatsink serve makes it")]
+        return [
+            Finding("data", "warning", f"{folder} does not exist yet", "heatsink serve makes it")
+        ]
     found = []
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         cure = "run it as the folder's owner, or change the owner"
@@ -134,7 +135,9 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
     try:
         reading = await stores.registry.meta()
     except HeatsinkError as error:
-        yield Finding("store", "wrong", str(error), "see the reason; a new store is made by serve")
+        yield Finding(
+            "store", "wrong", str(error), "see the reason; heatsink serve makes a new store"
+        )
     else:
         meta = reading.meta
         yield Finding("store", "ok", f"version {meta.version}, {meta.id_scheme} ids")
@@ -159,7 +162,7 @@ def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
     found = [_clock(reading, clock)]
     known_ms = now_ms(clock) if reading.verdict else reading.store_ms
     if (ahead_ms := meta.closed_ms - known_ms) > FAR_AHEAD_MS:
-        detail = f"a clock was far ahead: new layouts wait for {ahead_ms / 1000:,.0f} s"
+        detail = f"a clock was far ahead: new layouts must wait {ahead_ms / 1000:,.0f} s"
         found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
     leadership = leadership_of(meta, reading.store_ms)
     is_unused = urlsplit(url).scheme == "sqlite" and ahead_ms < -UNUSED_MS
@@ -184,7 +187,7 @@ def _clock(reading: Reading, clock: Clock) -> Finding:
         cure = "set this machine's clock (NTP): until then the store's is used"
         return Finding("clock", "wrong", f"{off_ms / 1000:+.1f} s from the store's", cure)
     detail = f"{off_ms / 1000:+,.1f} s from the last evidence of time in the store"
-    cure = "right after a reboot without NTP; else set this machine's clock. " + BELIEVED
+    cure = "normal right after a reboot without NTP; else set this machine's clock. " + BELIEVED
     return Finding("clock", "warning", detail, cure)
 
 
@@ -195,28 +198,28 @@ def _cure_of_closed_time(url: str) -> str:
             f"heatsink fsck {shlex.quote(url)} --reset-closed-time"
         )
     return (
-        "set the clocks; keys keep their buckets until that time has come. It cannot be reset, "
-        "since nobody can be kept out of the table: to go on at once, copy its rows to a new one"
+        "set the clocks; keys keep their buckets until that time. It cannot be reset, since other "
+        "processes cannot be locked out of the table. To go on at once, copy its rows to a new one"
     )
 
 
 async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
-    """To look at a private queue is to start it, which would make one where there is none."""
+    """Check a queue that no flag names, without starting a private one that does not exist yet."""
     try:
         url = beside or default_queue(store)
     except HeatsinkError:
         cure = "for bulk actions and timelines: --queue redis://host:6379"
-        return Finding("queue", "warning", "none is named", cure)
+        return Finding("queue", "warning", "no queue is named", cure)
     if not is_sound:
-        cure = "see the store first, then run this again"
-        return Finding("queue", "warning", "not looked at: it belongs to the store", cure)
+        cure = "repair the store first, then run this again"
+        return Finding("queue", "warning", "not checked: it belongs to the store", cure)
     if (folder := _absent(url)) is not None:
         return Finding("queue", "ok", f"none in {folder}: the first process that needs it makes it")
     return await _queue(url)
 
 
 def _absent(url: str) -> Path | None:
-    """The folder of a private queue, if no process has made the queue yet."""
+    """The folder of a private queue that no process has created yet, or None."""
     if url.partition(":")[0] != "embedded":
         return None
     folder = embedded_folder(url)
@@ -256,13 +259,13 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
 
 
 def _said(error: HeatsinkError, flag: str) -> str:
-    """An error's first word may be the name that the setting has in Python."""
+    """The error with its first word, which may be the setting's name in Python, as the flag."""
     first, _, rest = str(error).partition(" ")
     return f"--{flag} {rest}" if first in (flag, "url") else str(error)
 
 
 def _table(findings: list[Finding]) -> Table:
-    """The cure below what was found, with the whole width to itself: it may be a command."""
+    """The cure is on a line of its own, since it may be a long command."""
     table = Table(box=None, show_header=False)
     table.add_column()
     table.add_column()
@@ -290,9 +293,11 @@ def _names_other_things(context: click.Context) -> bool:
 @click.option("--queue", type=WORD, help="URL of the queue's Redis.")
 @click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
 @click.option(
-    "--server", envvar="HEATSINK_SERVER", help="Ask this `heatsink serve` instead of a store."
+    "--server",
+    envvar="HEATSINK_SERVER",
+    help="Check this running `heatsink serve` instead of a store.",
 )
-@click.option("--token", envvar="HEATSINK_TOKEN", help="Of the server: one of the scope read.")
+@click.option("--token", envvar="HEATSINK_TOKEN", help="Token of the server, with the scope read.")
 @json_option
 @click.pass_context
 def doctor(
@@ -305,10 +310,10 @@ def doctor(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Check the store, the queue, clocks and permissions, and say the cure.
+    """Check the store, the queue, clocks and permissions, and name the cures.
 
-    Where --server or HEATSINK_SERVER names a server, it is asked, unless a flag names what else to
-    look at.
+    With --server or HEATSINK_SERVER it checks that server, unless a flag names a store, a queue or
+    a folder.
     """
     clock, folder = SystemClock(), data.resolve()
 

@@ -1,7 +1,4 @@
-"""`heatsink fsck`: a check of a store at rest or in use, and its repair.
-
-Tables of DynamoDB that commands are about: the one to make, the one to adopt.
-"""
+"""`heatsink fsck`, `table create` and `adopt`: checks and repairs of a store, DynamoDB tables."""
 
 from __future__ import annotations
 
@@ -55,14 +52,12 @@ class FsckOutcome(msgspec.Struct, frozen=True):
         if findings.clean:
             return "\n".join([*lines, "every row is where its layout puts it"])
         lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
-        lines.append(f"{findings.unread_shares:,} parts of counters are where nobody reads them")
+        lines.append(f"{findings.unread_shares:,} parts of counters are where no reader looks")
         lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
-        lines.append(f"{findings.unlike_layouts:,} layouts are not the same for all")
+        lines.append(f"{findings.unlike_layouts:,} layouts differ between their two copies")
         lines += [f"  {problem}" for problem in findings.problems]
         if findings.unknown_epochs or findings.unread_shares or findings.unlike_layouts:
-            lines.append(
-                "cure: heatsink fsck URL --rebuild makes the epochs anew from what is there"
-            )
+            lines.append("cure: heatsink fsck URL --rebuild restores the epochs from the rows")
         return "\n".join(lines)
 
 
@@ -73,13 +68,13 @@ def _told(reset: Reset, copy: str | None) -> list[str]:
     ]
     if reset.held_keys:
         lines.append(
-            f"{reset.held_keys:,} keys have rows from beyond it, the last of "
-            f"{_date(reset.held_until_ms)}: they keep their layouts until that time is past"
+            f"{reset.held_keys:,} keys have later rows, the last of "
+            f"{_date(reset.held_until_ms)}: they keep their layouts until then"
         )
     if reset.sealed:
         lines.append(
-            f"{reset.sealed:,} parts of counters refuse adds until that time: they have forgotten "
-            "tokens, and cannot tell which of them were counted"
+            f"{reset.sealed:,} parts of counters refuse adds until then: they have dropped tokens, "
+            "and cannot tell which of them were counted"
         )
     return [*lines, "start your processes again: all other keys get new layouts at once"]
 
@@ -94,7 +89,7 @@ def _away(ahead_ms: int) -> str:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Rows that tell how far a scan is."""
+    """A log whose scan reports its progress."""
 
     rows: StoredRows
     tick: Callable[[], object]
@@ -108,7 +103,7 @@ class _Counted:
 async def run_fsck(
     url: str, mend: bool, clock: Clock, tick: Callable[[], object] = lambda: None
 ) -> FsckOutcome:
-    """Open the store without taking part: nothing is published, nobody leads."""
+    """Check a store, and rebuild its epochs if `mend`; publishes nothing and never leads."""
     stores = open_stores(url, clock, must_exist=True)
     try:
         meta = (await stores.registry.meta()).meta
@@ -126,7 +121,7 @@ async def run_fsck(
 async def run_reset(
     url: str, clock: Clock, tick: Callable[[], object] = lambda: None
 ) -> FsckOutcome:
-    """Take back a closed time that a wrong clock moved ahead; nobody else may have the store open.
+    """Take back a closed time that a wrong clock moved ahead; no other process may use the store.
 
     The store is checked before and after, and copied in between.
     """
@@ -154,14 +149,14 @@ async def _checked(stores: Stores, tick: Callable[[], object]) -> Findings:
 async def _check_reset(stores: Stores, time_ms: int) -> None:
     ahead_ms = (await stores.registry.meta()).meta.closed_ms - time_ms
     if ahead_ms <= FAR_AHEAD_MS:
-        raise InvalidSetting(f"the closed time is {_away(ahead_ms)}: there is nothing to reset")
+        raise InvalidSetting(f"the closed time is {_away(ahead_ms)}: no reset is needed")
     pins = (await stores.registry.snapshot()).pins
     adopted = (pin.subject.name for pin in pins.values() if pin.subject.kind is Kind.ADOPTED)
     tables = {name.partition("/")[0] for name in adopted}
     if tables:
         raise InvalidSetting(
             f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "
-            "cannot be looked at from here: wait until the closed time has come"
+            "this command cannot check: wait until the closed time has passed"
         )
 
 
@@ -186,7 +181,7 @@ async def create(url: str, write_units: int | None, clock: Clock) -> None:
 
 
 async def _fitness(address: DynamoAddress, clock: Clock) -> str:
-    """Whether a table does for Heatsink, and what to do."""
+    """Whether a table suits Heatsink, and what to do."""
     table, client = open_table(address, clock)
     try:
         await table.check_schema()
@@ -194,11 +189,11 @@ async def _fitness(address: DynamoAddress, clock: Clock) -> str:
         return str(error).removeprefix(f"table {address.table!r} ")
     finally:
         await client.close()
-    return "has Heatsink's keys: connect to it as it is"
+    return "has Heatsink's keys: connect to it"
 
 
 async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
-    """The name of a user's table, which is beside the registry unless its URL says where."""
+    """The name of a user's table, which is in the registry's region unless its URL says where."""
     address, beside = _address(table), _address(registry)
     if address is None and beside is None:
         name = shown_url(table)[:80]
@@ -225,7 +220,7 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
 def _address(url: str) -> DynamoAddress | None:
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose text may show a password
+    except ValueError:  # its text may contain a password
         raise InvalidSetting(f"url {shown(shown_url(url))} cannot be read: use {EXAMPLE}") from None
     if parts.scheme != "dynamodb":
         return None

@@ -28,9 +28,9 @@ def shown(value: Any) -> None:
 
 @click.command()
 @remote_options
-@click.option("--limit", type=LINES, default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=LINES, default=20, show_default=True, help="Maximum number of keys.")
 def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
-    """The hottest keys of the whole fleet."""
+    """List the hottest keys of the whole fleet."""
     heat = Remote(server, token).get("v1", "heat", limit=limit)
     if as_json:
         shown(heat)
@@ -45,7 +45,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
         return f"Heat is {escape(not_known(heat['leads'], heat['leader'], None))}."
     if not heat["keys"] and heat["unreported_s"] is None:
         whom = "" if heat["leads"] else f"; ask {escape(heat['leader'])}, which leads"
-        return f"Whether a key is hot is not known: reports of heat are missing or late{whom}."
+        return f"Heat is not known: reports of heat are missing or late{whom}."
     if not heat["keys"]:
         return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
     table = Table("key", box=None)
@@ -69,7 +69,7 @@ def _rate(per_s: float | None) -> str:
 @click.argument("key")
 @remote_options
 def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
-    """Why KEY is laid out as it is, and what reading it costs."""
+    """Explain why KEY has its layout, and what reading it costs."""
     found = Remote(server, token).get("v1", "keys", key)
     if as_json:
         shown(found)
@@ -105,10 +105,10 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("key")
 @click.argument("buckets", type=click.IntRange(1, 10_000))
-@click.option("--reason", type=WORD, required=True, help="For whoever asks later.")
+@click.option("--reason", type=WORD, required=True, help="Why; shown by explain.")
 @remote_options
 def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_json: bool) -> None:
-    """Give KEY a fixed number of BUCKETS, whatever its heat is."""
+    """Give KEY a fixed number of BUCKETS, regardless of its heat."""
     body = {"buckets": buckets, "reason": reason}
     done = Remote(server, token).put("v1", "keys", key, "pin", body=body)
     if as_json:
@@ -131,7 +131,7 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
 
 
 def _when(done: dict[str, Any]) -> str:
-    """When what was decided is in force."""
+    """When the decision takes effect."""
     if done["nobody_leads"]:
         return f"not in force yet, as {done['nobody_leads']}: {CURE}"
     return "in force within a second"
@@ -140,11 +140,11 @@ def _when(done: dict[str, Any]) -> str:
 @click.command()
 @remote_options
 @click.option(
-    "--limit", type=LINES, default=20, show_default=True, help="At most so many, newest first."
+    "--limit", type=LINES, default=20, show_default=True, help="Maximum number of decisions."
 )
-@click.option("--follow", is_flag=True, help="Go on with what is decided from now on.")
+@click.option("--follow", is_flag=True, help="Then print new decisions as they are made.")
 def decisions(server: str, token: str | None, as_json: bool, limit: int, follow: bool) -> None:
-    """What was decided, and why."""
+    """List the newest decisions, with their reasons."""
     remote = Remote(server, token)
     found = remote.get("v1", "decisions", limit=limit)["decisions"]
     if not follow:

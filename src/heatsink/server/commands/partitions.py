@@ -1,4 +1,4 @@
-"""`heatsink dynamo --partitions`: the partitions of a running engine, live in a terminal."""
+"""`heatsink dynamo --partitions`: the partitions of a running emulator, live in a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("#", "of hashes", "rows", "writes/s", "reads/s", "load", "lent/s", "r
 
 
 def show_partitions(url: str, clock: Clock) -> None:
-    """Until Ctrl-C in a terminal; once where the output goes into a file or another program."""
+    """Show partitions until Ctrl-C; print them once if the output is not a terminal."""
     remote, console = Remote(url), Console()
     first = view(_ask(remote, url))
     if not console.is_terminal:
@@ -39,13 +39,13 @@ def _ask(remote: Remote, url: str) -> list[dict[str, Any]]:
     try:
         tables: list[dict[str, Any]] = remote.get("partitions")
     except Unavailable:
-        raise Unavailable(f"no engine answers at {url}: start it with `heatsink dynamo`") from None
+        raise Unavailable(f"no emulator answers at {url}: start `heatsink dynamo`") from None
     return tables
 
 
 def view(tables: list[dict[str, Any]]) -> Group:
     if not tables:
-        return Group(Text("The engine has no tables yet."))
+        return Group(Text("The emulator has no tables yet."))
     return Group(*(part for table in tables for part in _table(table)))
 
 
@@ -73,7 +73,7 @@ def _cells(report: dict[str, Any]) -> list[Any]:
         short = key if len(key) <= KEY_SHOWN else f"{key[:KEY_SHOWN]}…"
         notes.append(f"{short} {state['hottest_share']:.0%}")
     if report["moved"] is not None:
-        notes.append(f"moving, {report['moved']:,} rows so far")
+        notes.append(f"moving: {report['moved']:,} rows so far")
     if state["stuck"]:
         notes.append(f"cannot help: {state['stuck']}")
     return [

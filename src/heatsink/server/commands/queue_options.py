@@ -1,4 +1,4 @@
-"""Flags of every command that has to do with the queue of bulk actions."""
+"""Options of every command that uses the queue of bulk actions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, REPLICAS_MAX, BulkSet
 from .configuration import WORD
 
 SHAPE = (
-    click.option("--stage", default="default", show_default=True, help="Keeps deployments apart."),
+    click.option(
+        "--stage",
+        default="default",
+        show_default=True,
+        help="Name that separates deployments on one Redis.",
+    ),
     click.option(
         "--partitions",
         type=click.IntRange(1, PARTITIONS_MAX),
         default=PARTITIONS,
         show_default=True,
-        help="Partitions of a queue that is new.",
+        help="Number of partitions, for a new queue.",
     ),
-    click.option("--legacy", is_flag=True, help="The path from before partitions."),
+    click.option("--legacy", is_flag=True, help="Use the queue without partitions."),
     click.option(
-        "--relaxed", is_flag=True, help="Accept batches that are not on the queue's disk yet."
+        "--relaxed", is_flag=True, help="Accept batches before they are on the queue's disk."
     ),
     click.option(
         "--replicas",
         type=click.IntRange(0, REPLICAS_MAX),
-        help="Replicas that must acknowledge a batch; all that are connected if not given.",
+        help="Replicas that must acknowledge a batch; default: all that are connected.",
     ),
 )
 

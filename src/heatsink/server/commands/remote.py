@@ -1,4 +1,4 @@
-"""A server elsewhere, asked over HTTP with the standard library."""
+"""A client of a running server's HTTP API, with the standard library only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Remote:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def get(self, *path: str, **query: Any) -> Any:
-        """The answer at a path, given as its parts: a key among them may hold anything."""
+        """The answer at a path, given in parts, since a key may contain a slash."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", path, f"?{urlencode(given)}" if given else "")
 
@@ -42,7 +42,7 @@ class Remote:
         return self._ask("DELETE", path, "")
 
     def events(self, after: int | None = None) -> Iterator[tuple[str, Any]]:
-        """(name, data) of Server-Sent Events, for as long as they come."""
+        """Yield (name, data) of Server-Sent Events until the stream ends."""
         headers = {} if after is None else {"last-event-id": str(after)}
         with self._open("GET", "/v1/events", None, headers) as answer:
             name = ""
@@ -59,10 +59,10 @@ class Remote:
             where = "/" + "/".join(quote(part, safe="") for part in path) + query
             sent = None if body is None else msgspec.json.encode(body)
             answer = self._open(method, where, sent, {})
-        except ValueError:  # without its text, which may show the token
+        except ValueError:  # its text may contain the token
             raise InvalidSetting(
-                "a word of this command cannot be sent: check the key, the reason, --token and "
-                "--server for odd characters"
+                "an argument cannot be sent over HTTP: check the key, the reason, --token and "
+                "--server for unusual characters"
             ) from None
         with answer:
             return msgspec.json.decode(answer.read())
@@ -85,7 +85,7 @@ class Remote:
 
 
 def _is_http(url: str) -> bool:
-    """Tokens are for --token: a URL has no place for a name or a password."""
+    """A URL with user or password is refused: tokens go into --token."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -99,11 +99,11 @@ def _refusal(error: HTTPError) -> HeatsinkError:
         detail = str(problem["detail"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         detail = "is this a Heatsink server?"
-    return _kind(error.code)(f"the server says {error.code}: {detail}")
+    return _kind(error.code)(f"the server answered {error.code}: {detail}")
 
 
 def _kind(status: int) -> type[HeatsinkError]:
-    """Whether the command is wrong, or what it finds."""
+    """Whether the command is wrong (exit code 2) or failed (1)."""
     if status == HTTPStatus.NOT_FOUND:
         return NotFound
     return InvalidInput if status in WRONG_COMMAND else Unavailable
@@ -112,13 +112,15 @@ def _kind(status: int) -> type[HeatsinkError]:
 def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         json_option,
-        click.option("--token", envvar="HEATSINK_TOKEN", help="Of the scope that is needed."),
+        click.option(
+            "--token", envvar="HEATSINK_TOKEN", help="Token with the scope that the command needs."
+        ),
         click.option(
             "--server",
             envvar="HEATSINK_SERVER",
             default=SERVER,
             show_default=True,
-            help="A running `heatsink serve`.",
+            help="URL of a running `heatsink serve`.",
         ),
     ):
         command = option(command)

@@ -55,7 +55,7 @@ SOURCES = {
 
 
 def _refusing(check: Callable[[tuple[str, ...]], object]) -> Callable[..., tuple[str, ...]]:
-    """A wrong value is the flag's fault, and said so."""
+    """Report a wrong value as an error of its flag."""
 
     def checked(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
         try:
@@ -78,7 +78,7 @@ def limits_of(texts: tuple[str, ...]) -> RequestLimits:
         name = name.strip().replace("-", "_")
         if name not in RequestLimits.__struct_fields__:
             raise InvalidSetting(
-                f"limit {name!r} is none of {', '.join(RequestLimits.__struct_fields__)}"
+                f"limit {name!r} must be one of {', '.join(RequestLimits.__struct_fields__)}"
             )
         try:
             values[name] = float(number) if name.endswith("_s") else int(number)
@@ -105,39 +105,39 @@ OPTIONS = (
         "--host", type=WORD, default="127.0.0.1", show_default=True, help="Address to listen on."
     ),
     click.option("--port", default=8321, show_default=True, type=PORTS),
-    click.option("--actions", type=WORD, help="MODULE:ACTIONS whose actions the worker runs."),
-    click.option("--coordinator/--no-coordinator", default=True, help="Take part in deciding."),
+    click.option("--actions", type=WORD, help="MODULE:ACTIONS that the worker runs."),
+    click.option("--coordinator/--no-coordinator", default=True, help="Stand as a coordinator."),
     click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
-    click.option("--dashboard/--no-dashboard", default=True, help="The live pages at /."),
+    click.option("--dashboard/--no-dashboard", default=True, help="Serve the live pages at /."),
     click.option(
         "--token",
         multiple=True,
         callback=_refusing(tokens_of),
-        help="SCOPE:TOKEN; scopes: read, operate, admin.",
+        help="SCOPE:TOKEN that callers must send; scopes: read, operate, admin.",
     ),
     allow_host_option,
     click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
-    click.option("--name", default="", help="What this process is called in the registry."),
+    click.option("--name", default="", help="Name of this process in the registry."),
     bucket_units_option,
     click.option(
         "--fresh-for",
         default=1,
         type=SECONDS,
         show_default=True,
-        help="Caches keep reads, seconds.",
+        help="Seconds for which HTTP caches may keep a read.",
     ),
     click.option(
         "--stale-for",
         default=5,
         type=SECONDS,
         show_default=True,
-        help="… and stale ones, meanwhile.",
+        help="Seconds for which they may serve it stale while they refresh it.",
     ),
     click.option(
         "--limit",
         multiple=True,
         callback=_refusing(limits_of),
-        help="NAME=NUMBER, of those in docs/how-to/server.md.",
+        help="NAME=NUMBER; the names are in docs/how-to/server.md.",
     ),
     *SHAPE,
     tracing_option,
@@ -179,7 +179,7 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
 @click.command("serve")
 @serve_options
 def serve_command(actions: str | None, log_json: bool, dashboard: bool, **options: Any) -> None:
-    """The whole system in one process: dashboard at http://127.0.0.1:8321, HTTP API at /docs."""
+    """Run the whole system in one process: dashboard at http://127.0.0.1:8321, API at /docs."""
     set_up(log_json)
     table = find_actions(actions) if actions else Actions()
     settings = settings_of(options, table)
@@ -196,7 +196,7 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS OF SERVE]...")
 @click.pass_context
 def config_command(context: click.Context, as_json: bool, flags: tuple[str, ...]) -> None:
-    """What `heatsink serve` would run with, and where each value came from."""
+    """Print the settings `heatsink serve` would run with, and where each value comes from."""
     lines = _in_force(serve_command.make_context("serve", list(flags), parent=context.parent))
     if as_json:
         click.echo(msgspec.json.encode(lines).decode())
@@ -219,7 +219,7 @@ def _in_force(context: click.Context) -> list[dict[str, Any]]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Tokens and passwords are nobody's business, not even on a screen."""
+    """Hide tokens and passwords."""
     if name == "token":
         return [f"{token.partition(':')[0]}:…" for token in value]
     if name in URLS and value is not None:

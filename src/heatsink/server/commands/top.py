@@ -20,9 +20,9 @@ PER_SECOND = 4
 
 @click.command()
 @remote_options
-@click.option("--once", is_flag=True, help="One look instead of a live view.")
+@click.option("--once", is_flag=True, help="Print once instead of a live view.")
 def top(server: str, token: str | None, as_json: bool, once: bool) -> None:
-    """Hot keys, buckets, partitions and batches, live. Ctrl-C ends it."""
+    """Show hot keys, buckets, partitions and batches, live. Ctrl-C ends it."""
     remote = Remote(server, token)
     recent = remote.get("v1", "decisions", limit=ROWS)["decisions"]
     seen: dict[str, Any] = {"decisions": recent}
@@ -61,7 +61,7 @@ def view(seen: dict[str, Any]) -> Group:
     if "partitions" in seen:
         parts += [_title("Queue partitions"), _partitions(seen["partitions"]["partitions"])]
     if "progress" in seen:
-        parts += [_title("Batches under way"), _batches(seen["progress"]["progress"])]
+        parts += [_title("Batches in progress"), _batches(seen["progress"]["progress"])]
     parts += [_title("Decisions"), decisions_table(seen["decisions"])]
     return Group(*parts)
 
@@ -72,8 +72,8 @@ def _title(text: str) -> Text:
 
 def _header(status: dict[str, Any] | None) -> Text:
     if status is None:
-        return Text("waiting for the first look …")
-    role = "leads" if status["leads"] else f"does not lead, {status['leader']} does"
+        return Text("waiting for the first data …")
+    role = "leads" if status["leads"] else f"follows; {status['leader']} leads"
     if not status["leader"]:
         leaderless_s = status["leaderless_s"]  # null if it is infinite
         role = f"nobody leads for {leaderless_s:,.0f} s" if leaderless_s else "nobody has led yet"
@@ -85,7 +85,7 @@ def _header(status: dict[str, Any] | None) -> Text:
 
 
 def _partitions(partitions: list[dict[str, Any]]) -> Table:
-    """The busiest first; those at rest are not worth a line."""
+    """The busiest partitions first, without idle ones."""
     table = Table("partition", box=None)
     columns = ("workers", "target", "runnable", "limited", "in_flight", "done", "failed")
     for name in columns:
@@ -97,7 +97,7 @@ def _partitions(partitions: list[dict[str, Any]]) -> Table:
             *("–" if each[name] is None else f"{each[name]:,}" for name in columns),
         )
     if not busy:
-        table.add_row(f"({len(partitions)} at rest)")
+        table.add_row(f"({len(partitions)} idle)")
     return table
 
 

@@ -60,20 +60,20 @@ WORKERS = click.IntRange(1, WORKERS_MAX)
     "--store", type=WORD, help="URL of the data store, for handlers that use context.once()."
 )
 @click.option(
-    "--workers", type=WORKERS, default=8, show_default=True, help="In each partition, at first."
+    "--workers", type=WORKERS, default=8, show_default=True, help="Workers per partition at first."
 )
 @click.option(
-    "--workers-max", type=WORKERS, default=256, show_default=True, help="The most in a partition."
+    "--workers-max", type=WORKERS, default=256, show_default=True, help="Maximum per partition."
 )
 @click.option(
     "--lease",
     type=Number(0.1, 3_600),
     default=10.0,
     show_default=True,
-    help="Seconds after which others take over from a process that died.",
+    help="Seconds after which others take over the items of a dead process.",
 )
-@click.option("--name", default="", help="What this process is called.")
-@click.option("--metrics-port", type=PORTS, help="Serve /metrics to this machine on this port.")
+@click.option("--name", default="", help="Name of this process.")
+@click.option("--metrics-port", type=PORTS, help="Port of /metrics, on this machine only.")
 @allow_host_option
 @tracing_option
 @log_json_option
@@ -102,10 +102,10 @@ def worker(
 
 
 def find_actions(spec: str) -> Actions:
-    """The table that `module:attribute` names; the current folder is looked at first."""
+    """The `Actions` that `module:attribute` names; the current folder is searched first."""
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
-        raise InvalidSetting(f"name the actions as MODULE:ACTIONS (myapp:actions), not {spec!r}")
+        raise InvalidSetting(f"actions must be MODULE:ACTIONS (myapp:actions), not {spec!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -114,7 +114,7 @@ def find_actions(spec: str) -> Actions:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise
         raise InvalidSetting(
-            f"there is no module {module_name!r} here: check MODULE:ACTIONS"
+            f"there is no module {module_name!r}: check MODULE:ACTIONS and the current folder"
         ) from None
     found = getattr(module, attribute, None)
     if not isinstance(found, Actions):
@@ -162,20 +162,20 @@ async def _run(
 
 
 async def _wait_for(queue: Queue, clock: Clock) -> None:
-    """A queue that restarts while a worker starts is worth a little patience."""
+    """Wait a little for a queue that restarts while a worker starts."""
     give_up_s = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < give_up_s:
         try:
             await queue.bulk.open()
         except Retryable as error:
-            logger.warning("the queue is not there yet: %s", error)
+            logger.warning("the queue is not available yet: %s", error)
             await clock.sleep(PAUSE_S)
         else:
             return
 
 
 def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -> MetricsServer:
-    """In a thread: it answers also while handlers keep the event loop busy."""
+    """Serve /metrics in a thread, so that it answers while handlers block the event loop."""
     registry = CollectorRegistry()
     registry.register(WorkCollector(consumer))
 
@@ -187,7 +187,7 @@ def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -
 
 
 class MetricsServer:
-    """An HTTP server in a thread of its own, from its making until `stop`."""
+    """An HTTP server in a thread of its own, until `stop`."""
 
     def __init__(self, app: ASGIApp, port: int, limits: ConnectionLimits = FEW) -> None:
         self._listeners = listen(METRICS_HOST, port, "--metrics-port")
@@ -210,7 +210,7 @@ class MetricsServer:
 
 
 def _stop_on_signals(consumer: Consumer) -> None:
-    """The first asks for a graceful end; a second one is the system's own, at once."""
+    """The first signal asks for a graceful end; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""One DynamoDB table for logs, counters and the registry."""
+"""The store in one DynamoDB table: logs, counters and the registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, Dynam
 
 
 def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
-    """Without news between processes, heat stays in this one: give `connect` a `news=` too."""
+    """The stores of one table. Heat stays in this process unless `connect` gets `news=` too."""
     return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
 
 
@@ -48,7 +48,7 @@ def stores_over(
 
 
 async def make_table(address: DynamoAddress, clock: Clock, write_units: int | None = None) -> None:
-    """On demand, or with provisioned units (three times as many for reads, as partitions have)."""
+    """Create the table, on demand or provisioned (with three times `write_units` for reads)."""
     table, client = open_table(address, clock)
     try:
         await table.create(write_units, None if write_units is None else 3 * write_units)

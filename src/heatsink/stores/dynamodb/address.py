@@ -1,4 +1,4 @@
-"""What a DynamoDB URL says: `dynamodb://TABLE?region=…`."""
+"""Parses a DynamoDB URL: `dynamodb://TABLE?region=…`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = ("region", "endpoint", "profile", "consistency")
 
 
 class DynamoAddress(msgspec.Struct, frozen=True):
-    """`endpoint` is for engines that are not AWS's: `http://127.0.0.1:8322`."""
+    """One table. `endpoint` is for servers that are not AWS's: `http://127.0.0.1:8322`."""
 
     table: str
     region: str
@@ -28,18 +28,18 @@ class DynamoAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """On this machine: an engine for development, which takes any credentials."""
+        """Whether the endpoint is on this machine: an emulator, which accepts any credentials."""
         return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def parse_url(parts: SplitResult) -> DynamoAddress:
-    """A part that means nothing is refused, not passed over: somebody meant something by it."""
+    """Parse a URL; unknown parts are refused, since their author expects them to have an effect."""
     if not parts.netloc and (table := parts.path.strip("/")):
         raise InvalidSetting(f"url must have two slashes: write dynamodb://{table}?region=…")
     if parts.path.strip("/") or parts.fragment:
         extra = shown_url(parts.path + parts.fragment)
         raise InvalidSetting(
-            f"url has more after the table's name than options ({extra}): use {EXAMPLE}"
+            f"url may have only options after the table's name, not {extra}: use {EXAMPLE}"
         )
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in pairs]
@@ -90,7 +90,7 @@ def _checked(endpoint: str) -> str:
 
 
 def _as_sent(endpoint: str) -> str:
-    """With the host as HTTP sends it, for the host is signed: in small letters, no usual port."""
+    """Write the host as HTTP sends it, since it is signed: lower case, no default port."""
     parts = urlsplit(endpoint)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = "" if parts.port in (None, USUAL_PORTS[parts.scheme]) else f":{parts.port}"
@@ -101,7 +101,7 @@ def _is_server(endpoint: str) -> bool:
     try:
         parts = urlsplit(endpoint)
         port = parts.port
-    except ValueError:  # a port that is no number, or too large a one
+    except ValueError:  # the port is not a number, or too large
         return False
     is_bare = not (parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_bare

@@ -1,12 +1,11 @@
-"""A thin DynamoDB client: signed JSON over kept connections, with errors told apart.
+"""A thin DynamoDB client: signed JSON over kept connections, credentials, and typed errors.
 
-botocore builds, validates and parses each request in Python. A put through this costs a seventh of
-the CPU that it costs through aiobotocore: 0.09 ms beside 0.62 (`./dev bench dynamodb`). Retries are
-the caller's: `spread.backoff` has the budget.
+botocore builds, validates and parses each request in Python. A put through this client costs a
+seventh of the CPU that it costs through aiobotocore: 0.09 ms instead of 0.62 (`./dev bench
+dynamodb`). Callers retry themselves: `spread.backoff` has the budget.
 
-DynamoDB's refusals, told apart: cured by waiting, by more buckets, or by an operator.
-
-Where credentials come from: botocore's chain, asked now and then, never on the hot path.
+Errors are typed by their cure: waiting (`Unavailable`), more buckets (`Throttled`), or an operator
+(`Misconfigured`, `NoAccess`, `InvalidSetting`).
 """
 
 from __future__ import annotations
@@ -35,232 +34,6 @@ from heatsink.primitives.cut import Cut
 
 from .wire.signing import Credentials, Signer
 
-THROTTLING = {
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TransactionInProgressException",
-    "TransactionConflictException",
-}
-CREDENTIALS = {
-    "UnrecognizedClientException",
-    "InvalidSignatureException",
-    "IncompleteSignature",
-    "IncompleteSignatureException",
-    "InvalidClientTokenId",
-    "MissingAuthenticationTokenException",
-    "MissingAuthenticationToken",
-    "ExpiredTokenException",
-    "RequestExpired",
-    "AccessDeniedException",
-    "NotAuthorized",
-    "OptInRequired",
-}
-WRONG_REQUESTS = {"ValidationException", "SerializationException"}
-
-
-class TableThrottled(Throttled):
-    """The table or the account is over its limit: more buckets would not help."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("", f"{reason}: raise the table's or account's limit")
-
-
-class TableExists(Misconfigured):
-    """There is one already, or it is just being made or deleted."""
-
-
-class ConditionFailed(HeatsinkError):
-    """A condition did not hold; `items` are the old items, by place in a transaction."""
-
-    def __init__(self, codes: list[str], items: list[dict[str, Any] | None]) -> None:
-        super().__init__(", ".join(codes))
-        self.codes = codes
-        self.items = items
-
-
-class DynamoFailure(msgspec.Struct):
-    """The body of an error."""
-
-    type_: str = msgspec.field(name="__type", default="")
-    message: str | None = None
-    Message: str | None = None
-    Item: dict[str, Any] | None = None
-    CancellationReasons: list[dict[str, Any]] = []
-    ThrottlingReasons: list[dict[str, Any]] = []
-    throttlingReasons: list[dict[str, Any]] = []  # noqa: N815 (on-demand tables spell it so)
-
-    @property
-    def code(self) -> str:
-        return self.type_.rsplit("#", 1)[-1]
-
-    @property
-    def text(self) -> str:
-        return self.message or self.Message or self.code
-
-
-def failure_of(
-    operation: str, payload: dict[str, Any], status: int, answer: bytes
-) -> HeatsinkError:
-    try:
-        failure = msgspec.json.decode(answer, type=DynamoFailure)
-    except (msgspec.MsgspecError, ValueError):
-        failure = DynamoFailure()
-    if not failure.code:
-        return Unavailable(
-            f"{operation} was answered with status {status}, and not as DynamoDB does: "
-            "check endpoint= in the url, or retry"
-        )
-    if failure.code == "ConditionalCheckFailedException":
-        return ConditionFailed([failure.code], [failure.Item])
-    if failure.code == "TransactionCanceledException":
-        return _cancelled(failure, payload)
-    if failure.code in THROTTLING:
-        return _throttled(failure, _partition_of(payload))
-    if status >= 500:
-        return Unavailable(f"DynamoDB failed ({failure.code}: {failure.text}): retry")
-    return _operator_error(failure, payload)
-
-
-def _cancelled(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
-    codes = [reason.get("Code", "None") for reason in failure.CancellationReasons]
-    if "ConditionalCheckFailed" in codes:
-        return ConditionFailed(codes, [r.get("Item") for r in failure.CancellationReasons])
-    for place, code in enumerate(codes):
-        if code in ("TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"):
-            return Throttled(_partition_of(payload, place))
-    return InvalidSetting(f"DynamoDB refused a transaction: {failure.text}")
-
-
-def _throttled(failure: DynamoFailure, partition: str) -> HeatsinkError:
-    """Only a partition's limit is cured by more buckets; without a reason, suppose it is that."""
-    reasons = [
-        str(reason.get("reason", ""))
-        for reason in failure.ThrottlingReasons + failure.throttlingReasons
-    ]
-    if reasons and not any("KeyRange" in reason for reason in reasons):
-        return TableThrottled(", ".join(reasons))
-    return Throttled(partition)
-
-
-def _partition_of(payload: dict[str, Any], place: int = 0) -> str:
-    """The partition key that a request is about, wherever its shape has it."""
-    if "TransactItems" in payload:
-        (payload,) = payload["TransactItems"][place].values()
-    values = payload.get("ExpressionAttributeValues", {})
-    key = payload.get("Key") or payload.get("Item") or {"p": values.get(":p", {})}
-    return str(key.get("p", {}).get("S", ""))
-
-
-def _operator_error(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
-    table = payload.get("TableName", "")
-    if failure.code == "ResourceNotFoundException":
-        return NoTable(
-            f"there is no DynamoDB table {table!r} in this region: check table and region in the "
-            f"url, or make it: heatsink table create"
-        )
-    if failure.code in CREDENTIALS:
-        return NoAccess(
-            f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
-            "variables, profile= in the url, the role and what it may do"
-        )
-    return _kind(failure.code)(f"DynamoDB refused the request ({failure.code}): {failure.text}")
-
-
-def _kind(code: str) -> type[InvalidSetting]:
-    if code in WRONG_REQUESTS:
-        return InvalidSetting
-    return TableExists if code == "ResourceInUseException" else Misconfigured
-
-
-ASK_EVERY_S = 60.0
-LOCAL = Credentials("local", "local")
-
-
-class CredentialSource(Protocol):
-    async def get(self) -> Credentials: ...
-
-
-class FixedCredentials:
-    """For tests, and for engines on this machine, which accept any."""
-
-    def __init__(self, credentials: Credentials = LOCAL) -> None:
-        self._credentials = credentials
-
-    async def get(self) -> Credentials:
-        return self._credentials
-
-
-class ChainCredentials:
-    """Environment, profile, container, instance role, web identity: whatever botocore finds.
-
-    botocore renews what expires some minutes ahead when it is asked; it is asked every minute, in
-    a thread, as it may have to wait for the network. Meanwhile the last ones serve.
-    """
-
-    def __init__(self, clock: Clock, profile: str | None = None) -> None:
-        self._clock = clock
-        self._chain = _find_chain(profile)
-        self._current: Credentials | None = None
-        self._asked_s = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
-
-    async def get(self) -> Credentials:
-        if self._clock.monotonic_s() - self._asked_s >= ASK_EVERY_S:
-            self._ask_beside()
-        if self._current is None and self._asking is not None:
-            await asyncio.shield(self._asking)
-        if self._current is None:
-            raise Unavailable("no AWS credentials could be had yet: retry")
-        return self._current
-
-    def _ask_beside(self) -> None:
-        """One question at a time, however long the answer takes."""
-        if self._asking is None or self._asking.done():
-            self._asked_s = self._clock.monotonic_s()
-            self._asking = asyncio.ensure_future(self._ask())
-            self._asking.add_done_callback(_retrieve)
-
-    async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            frozen = await loop.run_in_executor(None, self._chain.get_frozen_credentials)
-        except Exception as error:  # whatever a provider raises, the last credentials may serve
-            if self._current is None:
-                self._asked_s = float("-inf")
-                raise Unavailable(f"AWS credentials could not be had ({error}): retry") from error
-            return
-        self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Everybody who waited may have been cancelled: then nobody else takes the error."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _find_chain(profile: str | None) -> Any:
-    try:
-        from botocore.exceptions import BotoCoreError, ProfileNotFound
-        from botocore.session import Session
-    except ImportError:
-        raise Misconfigured("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
-    try:
-        chain = Session(profile=profile).get_credentials()
-    except ProfileNotFound as error:
-        raise InvalidSetting(f"{error}: check profile= in the url and AWS_PROFILE") from None
-    except BotoCoreError as error:  # half of a pair, a file that does not parse
-        raise NoAccess(
-            f"AWS credentials cannot be read ({error}): check the AWS_… variables and files"
-        ) from None
-    if chain is None:
-        raise NoAccess(
-            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "name a profile with ?profile=, or run with a role"
-        )
-    return chain
-
-
 CONNECTIONS_MAX = 256
 CONNECT_S = 3.0
 TIMEOUT_S = 5.0
@@ -272,14 +45,14 @@ Item = dict[str, Any]
 
 
 class Result(NamedTuple):
-    """What DynamoDB answered, and its own time then (from HTTP's Date: whole seconds)."""
+    """DynamoDB's answer, and its time then (from HTTP's Date header: whole seconds)."""
 
     body: dict[str, Any]
     store_ms: int
 
 
 class Turns(asyncio.Semaphore):
-    """So many calls at once, first come, first served. A call that is cut in line says why."""
+    """A limit of concurrent calls, first come, first served; a timeout in line says so."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -294,9 +67,9 @@ class Turns(asyncio.Semaphore):
             return await super().acquire()
         except asyncio.CancelledError as cut:
             cut.add_note(
-                f"the call waited for its turn until its time was up: this process makes "
-                f"{self._waiting + self._most:,} calls to DynamoDB at once, and {self._most:,} of "
-                "them are under way; make fewer at once, or start more processes"
+                f"the call timed out while it waited for a connection: this process makes "
+                f"{self._waiting + self._most:,} calls to DynamoDB at once, the limit is "
+                f"{self._most:,}; make fewer at once, or start more processes"
             )
             raise
         finally:
@@ -304,6 +77,8 @@ class Turns(asyncio.Semaphore):
 
 
 class DynamoClient:
+    """Sends requests to one endpoint."""
+
     def __init__(
         self,
         endpoint: str,
@@ -327,9 +102,9 @@ class DynamoClient:
         self._closed = False
 
     async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
-        """One request, one answer; a refusal raises the error that says what to do about it.
+        """Send one request and return its answer; raises the error that names the cure.
 
-        Whoever must not stand in line with all others has `turns` of its own.
+        Calls that must not wait in line with all others pass `turns` of their own.
         """
         status, headers, answer = await self._send(operation, encode(payload), turns or self.turns)
         if status != 200:
@@ -351,29 +126,29 @@ class DynamoClient:
             raise self.explained(error) from None
 
     def in_time(self) -> Cut:
-        """For an attempt: it ends when the store has had its time."""
+        """The time limit of one attempt."""
         return self._cut(self._monotonic_s() + self._timeout_s)
 
     def post(
         self, operation: str, body: bytes, credentials: Credentials
     ) -> Awaitable[aiohttp.ClientResponse]:
-        """A signed request, in one of the `turns`. What awaiting it may raise is `BROKEN`.
+        """A signed request, sent in one of the `turns`. Awaiting it raises `BROKEN` errors.
 
-        Whoever awaits it also awaits its `read`, which frees the connection whatever happens.
+        The caller must also await its `read`, which frees the connection in any case.
         """
         headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
         session = self._open_session()
         return session.post(self._url, data=body, headers=headers, allow_redirects=False)
 
     def explained(self, error: BaseException) -> BaseException:
-        """What a broken attempt means to who made it."""
+        """The Heatsink error that explains a broken attempt."""
         if isinstance(error, asyncio.CancelledError) and (_is_cancelled() or not self._closed):
-            return error  # else aiohttp did it, which cancels who waits for a session that closes
+            return error  # else aiohttp cancelled it, because its session was closed
         if self._closed:
             return Closed.meanwhile(STORE)
         if isinstance(error, TimeoutError):
             return Unavailable(
-                f"{self._url} was not reached within {CONNECT_S:g} s: check the network, retry"
+                f"cannot connect to {self._url} within {CONNECT_S:g} s: check the network, retry"
             )
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return NoAccess(
@@ -386,15 +161,13 @@ class DynamoClient:
                 "check region= and endpoint= in the url"
             )
         if isinstance(error, aiohttp.ClientResponseError):
-            return self.stranger()  # no HTTP at all
+            return self.stranger()  # it does not speak HTTP
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
 
     def stranger(self) -> Unavailable:
-        """For an answer that cannot be read."""
-        return Unavailable(
-            f"what answers at {self._url} is not DynamoDB: check endpoint= in the url"
-        )
+        """The error for an answer that cannot be decoded."""
+        return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -434,3 +207,230 @@ def _reason(error: aiohttp.ClientConnectorCertificateError) -> str:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+THROTTLING = {
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TransactionInProgressException",
+    "TransactionConflictException",
+}
+CREDENTIALS = {
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "MissingAuthenticationTokenException",
+    "MissingAuthenticationToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "AccessDeniedException",
+    "NotAuthorized",
+    "OptInRequired",
+}
+WRONG_REQUESTS = {"ValidationException", "SerializationException"}
+
+
+class TableThrottled(Throttled):
+    """The table or the account is over its limit: more buckets would not help."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("", f"{reason}: raise the table's or account's limit")
+
+
+class TableExists(Misconfigured):
+    """The table exists already, or is being created or deleted."""
+
+
+class ConditionFailed(HeatsinkError):
+    """A condition did not hold; `items` are the old items, in the order of a transaction."""
+
+    def __init__(self, codes: list[str], items: list[dict[str, Any] | None]) -> None:
+        super().__init__(", ".join(codes))
+        self.codes = codes
+        self.items = items
+
+
+class DynamoFailure(msgspec.Struct):
+    """The body of an error answer."""
+
+    type_: str = msgspec.field(name="__type", default="")
+    message: str | None = None
+    Message: str | None = None
+    Item: dict[str, Any] | None = None
+    CancellationReasons: list[dict[str, Any]] = []
+    ThrottlingReasons: list[dict[str, Any]] = []
+    throttlingReasons: list[dict[str, Any]] = []  # noqa: N815 (its name for on-demand tables)
+
+    @property
+    def code(self) -> str:
+        return self.type_.rsplit("#", 1)[-1]
+
+    @property
+    def text(self) -> str:
+        return self.message or self.Message or self.code
+
+
+def failure_of(
+    operation: str, payload: dict[str, Any], status: int, answer: bytes
+) -> HeatsinkError:
+    try:
+        failure = msgspec.json.decode(answer, type=DynamoFailure)
+    except (msgspec.MsgspecError, ValueError):
+        failure = DynamoFailure()
+    if not failure.code:
+        return Unavailable(
+            f"{operation} got an answer that is not DynamoDB's (status {status}): "
+            "check endpoint= in the url, or retry"
+        )
+    if failure.code == "ConditionalCheckFailedException":
+        return ConditionFailed([failure.code], [failure.Item])
+    if failure.code == "TransactionCanceledException":
+        return _cancelled(failure, payload)
+    if failure.code in THROTTLING:
+        return _throttled(failure, _partition_of(payload))
+    if status >= 500:
+        return Unavailable(f"DynamoDB failed ({failure.code}: {failure.text}): retry")
+    return _operator_error(failure, payload)
+
+
+def _cancelled(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
+    codes = [reason.get("Code", "None") for reason in failure.CancellationReasons]
+    if "ConditionalCheckFailed" in codes:
+        return ConditionFailed(codes, [r.get("Item") for r in failure.CancellationReasons])
+    for place, code in enumerate(codes):
+        if code in ("TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"):
+            return Throttled(_partition_of(payload, place))
+    return InvalidSetting(f"DynamoDB refused a transaction: {failure.text}")
+
+
+def _throttled(failure: DynamoFailure, partition: str) -> HeatsinkError:
+    """Only a partition's limit is cured by more buckets; assume it if no reason is given."""
+    reasons = [
+        str(reason.get("reason", ""))
+        for reason in failure.ThrottlingReasons + failure.throttlingReasons
+    ]
+    if reasons and not any("KeyRange" in reason for reason in reasons):
+        return TableThrottled(", ".join(reasons))
+    return Throttled(partition)
+
+
+def _partition_of(payload: dict[str, Any], place: int = 0) -> str:
+    """The partition key of a request, wherever its shape has it."""
+    if "TransactItems" in payload:
+        (payload,) = payload["TransactItems"][place].values()
+    values = payload.get("ExpressionAttributeValues", {})
+    key = payload.get("Key") or payload.get("Item") or {"p": values.get(":p", {})}
+    return str(key.get("p", {}).get("S", ""))
+
+
+def _operator_error(failure: DynamoFailure, payload: dict[str, Any]) -> HeatsinkError:
+    table = payload.get("TableName", "")
+    if failure.code == "ResourceNotFoundException":
+        return NoTable(
+            f"there is no DynamoDB table {table!r} in this region: check table and region in the "
+            f"url, or create it: heatsink table create"
+        )
+    if failure.code in CREDENTIALS:
+        return NoAccess(
+            f"DynamoDB refused the credentials ({failure.code}: {failure.text}): check the AWS_… "
+            "variables, profile= in the url, the role and its permissions"
+        )
+    return _kind(failure.code)(f"DynamoDB refused the request ({failure.code}): {failure.text}")
+
+
+def _kind(code: str) -> type[InvalidSetting]:
+    if code in WRONG_REQUESTS:
+        return InvalidSetting
+    return TableExists if code == "ResourceInUseException" else Misconfigured
+
+
+ASK_EVERY_S = 60.0
+LOCAL = Credentials("local", "local")
+
+
+class CredentialSource(Protocol):
+    async def get(self) -> Credentials: ...
+
+
+class FixedCredentials:
+    """Constant credentials: for tests, and for emulators on this machine, which accept any."""
+
+    def __init__(self, credentials: Credentials = LOCAL) -> None:
+        self._credentials = credentials
+
+    async def get(self) -> Credentials:
+        return self._credentials
+
+
+class ChainCredentials:
+    """What botocore finds: environment, profile, container, instance role, web identity.
+
+    botocore renews expiring credentials some minutes ahead, but only when it is called. It is
+    called every minute, in a thread, since it may have to wait for the network. Meanwhile the last
+    credentials stay in use, so the hot path never waits.
+    """
+
+    def __init__(self, clock: Clock, profile: str | None = None) -> None:
+        self._clock = clock
+        self._chain = _find_chain(profile)
+        self._current: Credentials | None = None
+        self._asked_s = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def get(self) -> Credentials:
+        if self._clock.monotonic_s() - self._asked_s >= ASK_EVERY_S:
+            self._ask_beside()
+        if self._current is None and self._asking is not None:
+            await asyncio.shield(self._asking)
+        if self._current is None:
+            raise Unavailable("AWS credentials are not loaded yet: retry")
+        return self._current
+
+    def _ask_beside(self) -> None:
+        """Ask in the background; one call at a time, however long it takes."""
+        if self._asking is None or self._asking.done():
+            self._asked_s = self._clock.monotonic_s()
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(_retrieve)
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            frozen = await loop.run_in_executor(None, self._chain.get_frozen_credentials)
+        except Exception as error:  # of any provider: the last credentials may still work
+            if self._current is None:
+                self._asked_s = float("-inf")
+                raise Unavailable(f"cannot load AWS credentials ({error}): retry") from error
+            return
+        self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take the error if every waiting caller was cancelled."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _find_chain(profile: str | None) -> Any:
+    try:
+        from botocore.exceptions import BotoCoreError, ProfileNotFound
+        from botocore.session import Session
+    except ImportError:
+        raise Misconfigured("DynamoDB needs botocore: pip install 'heatsink[aws]'") from None
+    try:
+        chain = Session(profile=profile).get_credentials()
+    except ProfileNotFound as error:
+        raise InvalidSetting(f"{error}: check profile= in the url and AWS_PROFILE") from None
+    except BotoCoreError as error:  # an incomplete pair, a file that cannot be parsed
+        raise NoAccess(
+            f"AWS credentials cannot be read ({error}): check the AWS_… variables and files"
+        ) from None
+    if chain is None:
+        raise NoAccess(
+            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "name a profile with ?profile=, or run with a role"
+        )
+    return chain

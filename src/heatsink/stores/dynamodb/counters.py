@@ -1,4 +1,4 @@
-"""Shares of counters in DynamoDB: one item a partition has its value, its seal, its writers."""
+"""Counters in DynamoDB: one item per partition holds its value, its seal and its writers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class DynamoCounters:
         return None
 
     def _note(self, partition: str, units: float, place: int | None = None) -> None:
-        """One unit is expected: a transaction of two items costs four, a share of many KB more."""
+        """Note the cost if it is not the expected unit: a transaction of two items costs four."""
         if units > 1 or place is not None:
             self._meter.notes.append((partition, 0, units, place))
 
     async def _added_before(
         self, partition: str, token: bytes, time_ms: int, amount: int, failed: ConditionFailed
     ) -> int:
-        """What the token added, or why nothing was: its time is sealed, or the share is full."""
+        """What the token added before. Raises if its time is sealed or the share is full."""
         if failed.codes[1] == FAILED:
             share = failed.items[1] or await self._table.get(key(partition, SHARE), True) or {}
             if integer(share, "sealed") > time_ms:
@@ -70,7 +70,7 @@ class DynamoCounters:
                 raise past_the_bound(amount)
         record = failed.items[0] or await self._table.get(key(partition, TOKEN + token), True)
         if record is None:
-            raise Unavailable("the token's record was just expired: retry")
+            raise Unavailable("the token's record has just expired: retry")
         return integer(record, "a")
 
     async def raise_to(
@@ -104,7 +104,7 @@ class DynamoCounters:
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:
-        """Why totals were not taken: folded away, sealed, or larger ones are there already."""
+        """Why totals were not written: folded, sealed, or larger totals are stored already."""
         share = await self._table.get(key(partition, SHARE), consistent=True) or {}
         entry = share.get(_attribute(writer))
         if entry is None:
@@ -136,7 +136,7 @@ class DynamoCounters:
             except ConditionFailed:
                 continue
             return
-        raise Outdated("the counter changes too fast to be folded: retry")
+        raise Outdated("the counter changed during every attempt to fold it: retry")
 
 
 def _attribute(writer: bytes) -> str:
@@ -148,7 +148,7 @@ def _writers(share: Item) -> dict[str, list[int]]:
     return {name: [int(part["N"]) for part in value["L"]] for name, value in named.items()}
 
 
-@ours("counter", "Restore a backup, or delete the item: the counter then begins anew")
+@ours("counter", "Restore a backup, or delete the item: the counter then starts again at 0")
 def _total(share: Item) -> Total:
     writers = sum(up - down for up, down, folded, _ in _writers(share).values() if not folded)
     return Total(integer(share, "v"), writers, integer(share, "sealed"), integer(share, "folded"))
@@ -157,7 +157,7 @@ def _total(share: Item) -> Total:
 def _folded(
     shares: dict[str, Item], sources: Sequence[str], target: str, before_ms: int
 ) -> list[Item]:
-    """The writes that seal the sources and move their values, if nothing changed meanwhile."""
+    """The writes that seal the sources and move their values, conditional on no change."""
     changed = {name: dict(share) for name, share in shares.items()}
     moved = 0
     for source in sources:
@@ -172,7 +172,7 @@ def _folded(
 
 
 def _seal(share: Item, before_ms: int) -> int:
-    """Close the time before; returns the value, in which the writers of that time now are."""
+    """Close the time before `before_ms`; returns the value, with the totals of closed writers."""
     sealed_ms = max(integer(share, "sealed"), before_ms)
     value = integer(share, "v")
     for name, (raised, lowered, folded, minted_ms) in _writers(share).items():

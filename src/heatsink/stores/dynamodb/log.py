@@ -1,11 +1,4 @@
-"""Rows in DynamoDB.
-
-The hot path: the PutItem of a new row, put together as text and read for its price alone.
-
-A general call builds a request of dictionaries, encodes it, decodes the answer into dictionaries
-and reads the store's time. A row's shape is known, and nobody asks what time it was. It is also
-sent from here and not through one more coroutine, which would cost more than a microsecond.
-"""
+"""Rows of logs in DynamoDB."""
 
 from __future__ import annotations
 
@@ -31,14 +24,14 @@ encode = msgspec.json.encode
 
 
 class ConsumedUnits(msgspec.Struct, frozen=True):
-    """`Partition` is where our engine put the row; DynamoDB does not tell."""
+    """`Partition` is where our emulator put the row; DynamoDB does not say."""
 
     CapacityUnits: float = 0.0
     Partition: int | None = None
 
 
 class PutAnswer(msgspec.Struct):
-    """What was asked for must be in it: else something else answered, and no row was written."""
+    """The answer must hold the consumed capacity: otherwise it did not come from DynamoDB."""
 
     ConsumedCapacity: ConsumedUnits
 
@@ -48,12 +41,18 @@ decode = msgspec.json.Decoder(PutAnswer).decode
 
 @lru_cache(maxsize=64)
 def consumed_in(answer: bytes) -> ConsumedUnits:
-    """Most answers are the same to the letter, as most rows cost one unit."""
+    """Cached: most answers are identical, since most rows cost one unit."""
     return decode(answer).ConsumedCapacity
 
 
 class RowPuts:
-    """Puts of rows that must not be there yet."""
+    """The hot path: puts of new rows, built as text; only the price of the answer is read.
+
+    A general call builds a request of dictionaries, encodes it, decodes the answer into
+    dictionaries and reads the store's time. A row's shape is known, and a put does not need the
+    time. It is also sent from here and not through another coroutine, which would cost more than a
+    microsecond.
+    """
 
     def __init__(self, table: DynamoTable, meter: ConsumptionNotes) -> None:
         self._table = table
@@ -63,7 +62,7 @@ class RowPuts:
         self._head = encode(self._request)[:-1] + b',"Item":{"p":{"S":'
 
     async def put(self, partition: str, row: Row) -> Row | None:
-        """The row that has this id already, if there is one."""
+        """Put a row; returns the row that already has this id, if there is one."""
         body = self.body(partition, row)
         client = self._client
         try:
@@ -86,7 +85,7 @@ class RowPuts:
         return None
 
     async def _taken_by(self, partition: str, row: Row, refusal: Exception) -> Row:
-        """Read once more for engines that do not send the old item back."""
+        """The existing row; read it if the server did not send the old item back."""
         if not isinstance(refusal, ConditionFailed):
             raise refusal
         item = refusal.items[0]
@@ -114,7 +113,7 @@ ERASE_AT_ONCE = 25
 
 
 class DynamoLog:
-    """`consistent=False` reads what may be stale, at half the price: never the registry's."""
+    """Rows. `consistent=False` allows stale reads at half the price, but never of the registry."""
 
     def __init__(
         self, table: DynamoTable, clock: Clock, consistent: bool, meter: ConsumptionNotes
@@ -134,7 +133,7 @@ class DynamoLog:
         return row if row and self._is_live(row) else None
 
     async def query(self, partition: str, ask: Ask) -> Answer:
-        """Live rows; the key's layout comes along from the top of its bare partition."""
+        """Live rows; a query of a bare key also returns its layout, which sorts above its rows."""
         carries = ask.layout_of is not None
         rows: list[Row] = []
         layout: Layout | None = COLD if carries else None
@@ -179,7 +178,7 @@ class DynamoLog:
         return before is not None and self._is_live(row_of(before))
 
     async def erase(self, partition: str) -> int:
-        """Rows, tokens and shares; EPOCHS stays, since the registry never forgets."""
+        """Delete rows, tokens and shares; EPOCHS stays, as the registry never forgets a layout."""
         erased = 0
         request: Item = {
             "KeyConditionExpression": "p = :p AND s < :high",
@@ -212,6 +211,6 @@ RESERVED = ("%meta", "%log", "%keys", "%pins")
 
 
 def _before(sort: bytes) -> bytes:
-    """The largest sort key below one of the same length, for a range that excludes its end."""
+    """The largest sort key below `sort`, for a range that excludes its end."""
     lower = int.from_bytes(sort, "big") - 1
     return lower.to_bytes(len(sort), "big") + LAST * 4

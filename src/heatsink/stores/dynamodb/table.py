@@ -1,6 +1,6 @@
-"""One DynamoDB table: requests about it, pages of it, and its making.
+"""One DynamoDB table: its items, requests to it, and its creation.
 
-The table's items: one partition key `p`, one binary sort key `s` whose first byte is the kind.
+An item has a partition key `p` and a binary sort key `s` whose first byte is the kind.
 
     p                 s                  what
     ────────────────  ─────────────────  ─────────────────────────────────────────────────────────
@@ -8,10 +8,10 @@ The table's items: one partition key `p`, one binary sort key `s` whose first by
     conv_abc123       0x06               a counter's share: value, sealed, running totals of writers
     conv_abc123#3     0x10 id            a row: body, and the epoch that placed it
     conv_abc123       0x20               EPOCHS(key), above every row: a newest-first query of the
-                                         bare key brings it along for nothing
+                                         bare key returns it at no extra cost
     %meta             0x00               META: closed time, version, term, secret
     %log              version            LOG(version)
-    %keys, %pins      key                all layouts and pins, for processes that start
+    %keys, %pins      key                all layouts and pins, read at start
 
 A key's name is escaped, so no user's key can begin with a bare `%`.
 """
@@ -88,7 +88,7 @@ def row_item(partition: str, row: Row) -> Item:
 
 
 def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[Item], Read]]:
-    """For what reads an item: one that somebody else has written or changed is named."""
+    """Decorate a reader of items: an item that Heatsink did not write raises `Misconfigured`."""
 
     def naming(read: Callable[[Item], Read]) -> Callable[[Item], Read]:
         @wraps(read)
@@ -97,8 +97,8 @@ def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[I
                 return read(item)
             except (LookupError, TypeError, ValueError):
                 raise Misconfigured(
-                    f"the table holds an item that is no {what} of Heatsink (p={item.get('p')}, "
-                    f"s={item.get('s')}): who else writes to it? {cure}"
+                    f"the table holds an item that is not Heatsink's {what} (p={item.get('p')}, "
+                    f"s={item.get('s')}): does another program write to the table? {cure}"
                 ) from None
 
         return read_or_name
@@ -146,7 +146,7 @@ def decision_of(item: Item) -> Decision:
 
 
 DELETE_AT_ONCE = 25
-INSIST_S = 1.0  # less than a lease, so that no leader loses it meanwhile
+INSIST_S = 1.0  # shorter than a lease, so that no leader loses its lease while it retries
 INSIST_PAUSE_S = 0.02
 REGISTRY_CONNECTIONS_MAX = 16
 
@@ -169,14 +169,14 @@ class DynamoTable:
     async def page(
         self, operation: str, request: Item, start: Item | None
     ) -> tuple[list[Item], Item | None]:
-        """One page of a Query or Scan, and where the next one starts."""
+        """One page of a Query or Scan, and the key at which the next one starts."""
         if start is not None:
             request = {**request, "ExclusiveStartKey": start}
         body = (await self.call(operation, request)).body
         return body["Items"], body.get("LastEvaluatedKey")
 
     async def everything(self, partition: str, low: Item, high: Item) -> list[Item]:
-        """All items of a partition between two sort keys, strongly read."""
+        """All items of a partition between two sort keys, read consistently."""
         items: list[Item] = []
         start: Item | None = None
         request = {
@@ -191,9 +191,9 @@ class DynamoTable:
                 return items
 
     async def write_together(self, writes: list[Item]) -> tuple[float, int | None]:
-        """One transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
+        """Write in one transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
 
-        Returns the write units that it cost, and in which partition; 0 and None if it is not said.
+        Returns the consumed write units and the partition; 0 and None if the answer lacks them.
         """
         items = []
         for write in writes:
@@ -201,12 +201,12 @@ class DynamoTable:
             items.append({action: {"TableName": self.name, **request}})
         request = {"TransactItems": items, "ReturnConsumedCapacity": "TOTAL"}
         answer = await self._send("TransactWriteItems", request)
-        for cost in answer.body.get("ConsumedCapacity", []):  # there is one table
+        for cost in answer.body.get("ConsumedCapacity", []):  # one entry: there is one table
             return float(cost["CapacityUnits"]), cost.get("Partition")
         return 0.0, None
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
-        """Items as of one moment."""
+        """Read items in one transaction, as of one moment."""
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
         answer = await self._send("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
@@ -223,10 +223,10 @@ class DynamoTable:
         request = {"RequestItems": {self.name: requests}}
         answer = await self._send("BatchWriteItem", request)
         if answer.body.get("UnprocessedItems"):
-            raise Unavailable("DynamoDB left some deletes undone: retry")
+            raise Unavailable("DynamoDB did not process some deletes: retry")
 
     async def create(self, write_units: int | None = None, read_units: int | None = None) -> None:
-        """Make the table, on demand or with provisioned units, and let rows expire."""
+        """Create the table, on demand or with provisioned units."""
         request: Item = {
             "KeySchema": KEY_SCHEMA,
             "AttributeDefinitions": ATTRIBUTES,
@@ -245,19 +245,19 @@ class DynamoTable:
         await self.call("UpdateTimeToLive", {"TimeToLiveSpecification": specification})
 
     async def check_schema(self) -> None:
-        """Refuse a table that was made for something else, or that replicates behind our back."""
+        """Refuse a table with other keys, or one that replicates to other regions."""
         described = (await self.call("DescribeTable", {})).body.get("Table", {})
         schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
             raise Misconfigured(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
-                "name another one, or make it: heatsink table create"
+                "name another one, or create it: heatsink table create"
             )
         if described.get("Replicas"):
             raise Misconfigured(
-                f"table {self.name!r} replicates to other regions: eventually, so that a reader "
-                "there would miss acknowledged rows, or strongly, without the transactions that "
-                "the registry needs. Use a table in one region"
+                f"table {self.name!r} replicates to other regions: use a table in one region. With "
+                "eventual consistency a reader there would miss acknowledged rows; with strong "
+                "consistency there are no transactions, which the registry needs"
             )
 
     async def is_active(self) -> bool:
@@ -266,11 +266,11 @@ class DynamoTable:
 
 
 class RegistryTable(DynamoTable):
-    """Tries again at once what is throttled, since the registry may share a partition with the heat
-    that its decision is to end. A turn of the coordinator takes several requests: if each is tried
-    only once, beside writers who never rest, hardly a turn comes to its end.
+    """Retries throttled requests at once, on connections of its own.
 
-    It does not stand in line behind the rows either, since rows wait for it: for the closed time.
+    The registry may share a partition with the hot key that its decision is to cool. A turn of the
+    coordinator takes several requests: without retries, beside writers that never pause, hardly a
+    turn would complete. It does not queue behind rows either, since rows wait for the closed time.
     """
 
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:

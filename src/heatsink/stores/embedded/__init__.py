@@ -1,4 +1,4 @@
-"""A server of one's own in a folder, for deployments of one machine."""
+"""A private Valkey or Redis in a folder, for deployments on one machine."""
 
 from .process import end, start_tied
 from .server import Membership, MissingServer, find_server, free_port, is_made, join

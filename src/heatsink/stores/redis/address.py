@@ -1,17 +1,11 @@
-"""Where Redis is, from a URL. Credentials are read here and shown nowhere.
+"""Where Redis is (from a URL), what our keys there are called, and how TLS is checked.
 
-redis://[user:password@]host[:port][/database]      rediss:// is the same with TLS
-redis+sentinel://[user:password@]host[:port],host/service-name
-redis+cluster://[user:password@]host[:port],host
+    redis://[user:password@]host[:port][/database]      rediss:// is the same with TLS
+    redis+sentinel://[user:password@]host[:port],host/service-name
+    redis+cluster://[user:password@]host[:port],host
 
-Options behind a `?`: prefix=chat (of all keys), timeout_s=0.25, ca=/path/to/ca.pem (TLS).
-
-Every key that Heatsink has in Redis.
-
-The braces are Redis Cluster's hash tag: all keys of one deployment are in one slot. They hold news
-and telemetry only, so a few megabytes, and nothing of what users write becomes part of a name.
-
-TLS to Redis: what is wrong with the authority or the certificate is told with its cure.
+Options after a `?`: prefix=chat (of all keys), timeout_s=0.25, ca=/path/to/ca.pem (TLS). Error
+messages and `repr` never show user or password.
 """
 
 from __future__ import annotations
@@ -30,13 +24,17 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class RedisKeys(msgspec.Struct, frozen=True):
-    """The names of one deployment; two deployments on one Redis need two prefixes."""
+    """Every key of one deployment, with its type; two deployments on one Redis need two prefixes.
+
+    The braces are Redis Cluster's hash tag: all keys of a deployment are in one slot. They hold
+    news and telemetry only, a few megabytes. Nothing that users write becomes part of a name.
+    """
 
     prefix: str = PREFIX
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
-            raise InvalidSetting("prefix must be 1 to 64 of A-Z a-z 0-9 _ . : -")
+            raise InvalidSetting("prefix must be 1 to 64 characters of A-Z a-z 0-9 _ . : -")
 
     @property
     def heat(self) -> str:
@@ -45,31 +43,31 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     @property
     def poison(self) -> str:
-        """Stream: entries of `heat` that nobody could read, with the reason. Capped."""
+        """Stream: entries of `heat` that could not be decoded, with the reason. Capped."""
         return f"{{{self.prefix}}}:hot_partitions:poison"
 
     @property
     def hottest(self) -> str:
-        """String: a `FleetHeat`, written by the leader once a window. Expires a moment later."""
+        """String: a `FleetHeat`, which the leader writes once a window. Expires soon after."""
         return f"{{{self.prefix}}}:hottest"
 
     @property
     def pair(self) -> str:
-        """String: "closed time|version|incarnation|MAC", always written whole, with one SET."""
+        """String: "closed time|version|incarnation|MAC", always replaced as a whole by one SET."""
         return f"{{{self.prefix}}}:registry:pair"
 
     def log(self, incarnation: str) -> str:
-        """Stream: a signed `LogEntry` each; its id is the version. Expires when no longer fed."""
+        """Stream: signed `LogEntry`s whose ids are their versions. Expires if no longer written."""
         return f"{{{self.prefix}}}:registry:log:{incarnation}"
 
     @property
     def soft(self) -> str:
-        """Stream: a `SoftDecision` each. Capped; the leader says it all again now and then."""
+        """Stream: one `SoftDecision` each. Capped; the leader repeats all of them now and then."""
         return f"{{{self.prefix}}}:soft"
 
     @property
     def forgotten(self) -> str:
-        """Channel: the keys that one process forgot, for all others."""
+        """Channel: the keys that one process has forgotten, for all others."""
         return f"{{{self.prefix}}}:forgotten"
 
 
@@ -110,11 +108,11 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return f"Address({self})"
 
     def __str__(self) -> str:
-        """For messages: without user and password."""
+        """Hosts and ports, for messages: without user and password."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
     def node(self, host: str, port: int) -> RedisAddress:
-        """One server of it, on its own."""
+        """The address of one of its servers alone."""
         return msgspec.structs.replace(self, kind="standalone", hosts=((host, port),), database=0)
 
     def patient(self, timeout_s: float) -> RedisAddress:
@@ -123,12 +121,15 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 
 def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAddress:
-    """`name` is the setting that the URL came from, `timeout_s` what it may say otherwise."""
+    """Parse a Redis URL; raises `InvalidSetting`.
+
+    `name` is the setting that the URL came from, `timeout_s` the default of its option.
+    """
     if not isinstance(url, str):
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose text may show the password
+    except ValueError:  # its text may contain the password
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}") from None
     scheme, _, variant = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
@@ -190,25 +191,25 @@ CURE_NAME = "use the host that the certificate names in its URL"
 
 
 def check_authority(address: RedisAddress) -> None:
-    """At the start: later, a file that is not there would look like a Redis that is down."""
+    """Check the `ca` file at the start: later, a missing file would look like a Redis outage."""
     ca = address.options.ca
     if not ca:
         return
     if not address.tls:
-        raise InvalidSetting("ca in a Redis URL is for TLS: begin the URL with rediss")
+        raise InvalidSetting("ca in a Redis URL needs TLS: begin the URL with rediss")
     try:
         ssl.create_default_context(cafile=ca)
     except OSError as error:
-        reason = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror
+        reason = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidSetting(
             f"ca in a Redis URL, {ca!r}, cannot be used ({reason}): name a file in PEM format"
         ) from None
 
 
 def distrust(error: Exception) -> str | None:
-    """Why the server's certificate was refused, and the cure; None if that was not the matter.
+    """Why the server's certificate was refused, and the cure; None if the error is another one.
 
-    By the text: of the three kinds of driver, not all keep the error that began it.
+    It reads the text, since not all three kinds of driver keep the original error.
     """
     found = UNTRUSTED.search(str(error))
     if found is None:

@@ -1,9 +1,7 @@
-"""One process's way to Redis: commands, with every failure made ours.
+"""One process's connection to Redis: runs commands and turns every failure into one of our errors.
 
-A Redis that fails is left alone for a moment, longer each time, and calls are refused at once
-meanwhile: nothing waits for it that could go on without it. The driver's own retries are off.
-
-Where in our commands the keys are, which decide to what node of a cluster a command is sent.
+After a failure calls fail at once for a moment, longer after each further failure, so that no
+caller waits for a Redis that it can do without. The driver's own retries are off.
 """
 
 from __future__ import annotations
@@ -25,31 +23,13 @@ from heatsink.primitives.owner import Owner
 
 from .address import RedisAddress, check_authority, distrust
 
-
-class KnownKeys:
-    """Takes the place of the driver's own, which asks the cluster's first master: for all commands
-    at the start, and at each XREADGROUP. While that one is down nothing would work, though our keys
-    are elsewhere.
-    """
-
-    async def initialize(self, _: object = None) -> None:
-        """Nobody is asked."""
-
-    async def get_keys(self, *words: Any) -> tuple[Any, ...]:
-        """One is enough: all keys of a command are in one slot."""
-        place = 2 if words[0] in ("XGROUP", "XINFO") else 1
-        if words[0] == "XREADGROUP":
-            place = words.index("STREAMS") + 1
-        return words[place : place + 1]
-
-
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
 CONNECT_S = 1.0
-CALLS_MAX = 16  # at a time: each takes a connection of its own
+CALLS_MAX = 16  # at once: each takes a connection of its own
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
-FAILURES = (  # a cluster's are a family of their own
+FAILURES = (  # a cluster's errors have a root of their own
     exceptions.RedisError,
     exceptions.RedisClusterException,
     OSError,
@@ -71,16 +51,16 @@ NAMED = {
 }
 EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT", "OLDER")
 HINTS = {
-    "NOPERM": "its user may not: see the ACL lines in docs/how-to/redis.md",
+    "NOPERM": "its user lacks the permission: see the ACL lines in docs/how-to/redis.md",
     "MOVED": "it is a node of a cluster: use redis+cluster:// in its URL",
 }
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
 class Refused(Unavailable):
-    """Redis is there and says no. `code` is the first word of its answer: NOGROUP, NOPERM, …
+    """Redis answered with an error. `code` is the first word of its answer: NOGROUP, NOPERM, …
 
-    OLDER is for an entry that its stream has already.
+    The code is OLDER if the stream already holds this entry or a newer one.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -99,6 +79,8 @@ class Driver(Protocol):
 
 
 class Connection:
+    """Runs commands on one Redis; it connects at the first one."""
+
     def __init__(self, address: RedisAddress, clock: Clock, rng: Random) -> None:
         check_authority(address)
         self._address = address
@@ -111,12 +93,12 @@ class Connection:
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._is_closed = False
         self._failures = 0
-        self._told: set[str] = set()  # kinds of failure in this outage: each is logged once
-        self._refused: set[str] = set()  # what it refuses for good: each likewise
+        self._told: set[str] = set()  # kinds of failure logged in this outage, each once
+        self._refused: set[str] = set()  # permanent refusals that were logged, each once
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """One command; without words it is only opened, which asks a cluster for its nodes.
+        """Run one command. Without words it only connects, which asks a cluster for its nodes.
 
         Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`.
         """
@@ -134,7 +116,7 @@ class Connection:
             return answer
 
     async def _send(self, words: tuple[Word, ...]) -> Any:
-        """In a task of its own: a driver must not be able to swallow our cancellation."""
+        """Run the call in a task of its own: some drivers swallow a cancellation."""
         call = asyncio.ensure_future(self._execute(words))
         self._calls.add(call)
         call.add_done_callback(self._end)
@@ -148,7 +130,7 @@ class Connection:
         return call.result()
 
     def _end(self, call: asyncio.Task[Any]) -> None:
-        """Of one that was given up, nobody else takes the error."""
+        """Take the error of an abandoned call, which nobody else awaits."""
         self._calls.discard(call)
         if not call.cancelled():
             call.exception()
@@ -158,7 +140,7 @@ class Connection:
         return await driver.execute_command(*words) if words else None
 
     async def _open(self) -> Driver:
-        """One call at a time: a cluster's topology must be known before many ask at once."""
+        """Connect once: a cluster's topology must be known before many calls need it."""
         async with self._opening:
             if self._driver is None:
                 driver = open_driver(self._address)
@@ -171,7 +153,7 @@ class Connection:
             return self._driver
 
     def _said(self, refusal: Refused, command: str) -> Refused:
-        """What it refuses it will refuse again: said once, as most who ask go on without it."""
+        """Log a refusal once: Redis will refuse again, and most callers go on without it."""
         what = command if refusal.code == "NOPERM" else refusal.code
         if refusal.code not in EXPECTED and what not in self._refused:
             self._refused.add(what)
@@ -181,7 +163,7 @@ class Connection:
     def _translated(self, error: Exception, command: str) -> Exception:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
-            self._fail("it refuses the login")
+            self._fail("it refuses the user or the password")
             return NoAccess(f"{where} refuses the user or the password: check its URL")
         if untrusted := distrust(error):
             self._fail("its certificate is not trusted")
@@ -195,22 +177,22 @@ class Connection:
     def _fail(self, reason: str, kind: str = "") -> None:
         if (kind or reason) not in self._told:
             self._told.add(kind or reason)
-            logger.warning("Redis at %s is out of reach (%s)", self._address, reason)
+            logger.warning("Redis at %s is unavailable (%s)", self._address, reason)
         now_s = self._clock.monotonic_s()
         if now_s < self._resume_s:
-            return  # calls that were under way together count once
+            return  # concurrent calls that fail together count once
         longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
         self._failures = min(self._failures + 1, 10)
         self._resume_s = now_s + longest_s * self._rng.uniform(0.5, 1.0)
 
     def _succeed(self) -> None:
         if self._failures:
-            logger.warning("Redis at %s answers again", self._address)
+            logger.warning("Redis at %s is available again", self._address)
         self._failures = 0
         self._told.clear()
 
     async def nodes(self, key: str = "") -> list[RedisAddress]:
-        """The servers that take writes, or the one that takes them for a key."""
+        """The servers that take writes, or the one server that holds `key`."""
         if self._address.kind != "cluster":
             return [self._address]
         if self._driver is None:
@@ -231,7 +213,7 @@ class Connection:
 
 
 async def _close(driver: Driver) -> None:
-    """A cluster's own end does nothing once a command has failed: it waits for a new start."""
+    """Close the driver. A cluster's own close does nothing after a command has failed."""
     await driver.aclose()
     if isinstance(driver, RedisCluster):
         await driver.nodes_manager.aclose()
@@ -239,7 +221,7 @@ async def _close(driver: Driver) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Its name, and what it says where that is more."""
+    """The error's name and, if it has one, its text."""
     said = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
@@ -251,8 +233,27 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
     return Refused(f"{where} refuses {command}: {HINTS.get(code, str(error)[:120])}", code)
 
 
+class KnownKeys:
+    """Finds the key in our commands, which decides to which node of a cluster a command is sent.
+
+    The driver's own finder asks the cluster's first master: about all commands at the start, and
+    again at each XREADGROUP. While that master is down nothing would work, even if our keys are
+    elsewhere.
+    """
+
+    async def initialize(self, _: object = None) -> None:
+        """Does nothing: no node has to be asked."""
+
+    async def get_keys(self, *words: Any) -> tuple[Any, ...]:
+        """The first key: all keys of a command are in one slot."""
+        place = 2 if words[0] in ("XGROUP", "XINFO") else 1
+        if words[0] == "XREADGROUP":
+            place = words.index("STREAMS") + 1
+        return words[place : place + 1]
+
+
 def open_driver(address: RedisAddress) -> Driver:
-    """Nothing is sent yet: the first command connects."""
+    """A driver for the address. It connects at the first command."""
     driver = _driver(address)
     for command in RAW:
         driver.set_response_callback(command, _as_it_came)
@@ -260,7 +261,7 @@ def open_driver(address: RedisAddress) -> Driver:
 
 
 def _as_it_came(answer: Any, **_: Any) -> Any:
-    """What a driver makes of a stream's answer differs from one of its versions to the next."""
+    """Keep the raw reply: what drivers make of a stream's reply differs between their versions."""
     return answer
 
 
@@ -281,7 +282,7 @@ def _driver(address: RedisAddress) -> Driver:
 
 
 def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
-    """A client of the primary whose end is also the end of the connections to the sentinels."""
+    """A client of the primary; closing it also closes the connections to the sentinels."""
     make: Any = Sentinel
     sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
     primary = sentinel.master_for(address.service)
@@ -301,7 +302,7 @@ def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
 
 
 async def _reach_one(sentinels: list[Redis]) -> None:
-    """Asked at first: a driver that finds no sentinel does not tell why it could reach none."""
+    """Ping the sentinels first: the driver does not say why it could reach none."""
     for number, sentinel in enumerate(sentinels, 1):
         try:
             await sentinel.ping()
@@ -312,7 +313,7 @@ async def _reach_one(sentinels: list[Redis]) -> None:
 
 
 def _shared_options(address: RedisAddress) -> dict[str, Any]:
-    """RESP2: the same answers from Redis 7.0 and from everything later."""
+    """RESP2 gives the same answers from Redis 7.0 and from everything later."""
     options: dict[str, Any] = {
         "protocol": 2,
         "username": address.user or None,
@@ -329,5 +330,5 @@ def _shared_options(address: RedisAddress) -> dict[str, Any]:
 
 
 def _bare(shared: dict[str, Any]) -> dict[str, Any]:
-    """Sentinels have users of their own; ours is for the servers they lead to."""
+    """Without user and password: sentinels have users of their own, ours is for the servers."""
     return {name: value for name, value in shared.items() if name not in ("username", "password")}

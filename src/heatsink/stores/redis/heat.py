@@ -1,11 +1,4 @@
-"""Heat reports on a capped stream, taken by a consumer group.
-
-What a coordinator took is acknowledged at its next look, so what one took that died is taken over
-by the next leader. Reports are input, not truth: an entry that does not parse, or that was taken
-three times without being acknowledged, is set aside and never comes back.
-
-The fleet's heat as its leader shows it: one value, which ends when it is not shown again.
-"""
+"""Heat in Redis: the reports of all servers, and the fleet's heat that the leader publishes."""
 
 from __future__ import annotations
 
@@ -33,6 +26,14 @@ Entry = tuple[bytes, list[bytes] | None]
 
 
 class RedisBus:
+    """Heat reports on a capped stream, read by the leader through a consumer group.
+
+    The leader acknowledges the reports of one read at the next. If it dies in between, the next
+    leader reclaims them. Reports are not trusted. An entry that cannot be decoded, or that was
+    delivered three times without being acknowledged, moves to the poison stream and is never
+    delivered again.
+    """
+
     def __init__(
         self,
         connection: Connection,
@@ -64,7 +65,7 @@ class RedisBus:
         return await self._receive()
 
     async def _make_group(self) -> None:
-        """A new or emptied Redis has none. From the beginning, so that nothing is passed over."""
+        """Create the group, which a new or emptied Redis lacks, at the beginning of the stream."""
         try:
             await self._run("XGROUP", "CREATE", self._keys.heat, GROUP, "0", "MKSTREAM")
         except Refused as refused:
@@ -79,7 +80,7 @@ class RedisBus:
         for id, fields in entries:
             report = _decoded(fields)
             if report is None:
-                await self._set_aside(id, fields, "does not parse")
+                await self._set_aside(id, fields, "cannot be decoded")
             else:
                 self._taken.append(id)
                 reports.append(report)
@@ -98,7 +99,7 @@ class RedisBus:
             await self._run("XACK", self._keys.heat, GROUP, *ids[start : start + 1_000])
 
     async def _left_behind(self) -> list[Entry]:
-        """Now and then: what other consumers took and never acknowledged."""
+        """Reclaim, now and then, what other consumers took and never acknowledged."""
         now_s = self._clock.monotonic_s()
         if now_s < self._reclaim_s:
             return []
@@ -120,7 +121,7 @@ class RedisBus:
             if deliveries >= DELIVERIES_MAX:
                 found = await self._run("XRANGE", self._keys.heat, id, id)
                 fields = found[0][1] if found else None
-                await self._set_aside(id, fields, f"taken {deliveries} times")
+                await self._set_aside(id, fields, f"delivered {deliveries} times")
 
     async def _set_aside(self, id: bytes, fields: list[bytes] | None, reason: str) -> None:
         body = b" ".join(fields or [])[:POISON_BYTES_MAX]
@@ -150,7 +151,7 @@ def _decoded(fields: list[bytes] | None) -> Report | None:
 
 
 def _entries_of(answer: Any) -> list[Entry]:
-    """The entries of the one stream that was asked."""
+    """The entries of the one stream that was read."""
     return [(id, fields) for id, fields in answer[0][1]] if answer else []
 
 
@@ -162,6 +163,8 @@ _HEAT = msgspec.msgpack.Decoder(FleetHeat)
 
 
 class RedisBoard:
+    """The fleet's heat as its leader publishes it: one value, which expires unless renewed."""
+
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run
         self._keys = keys

@@ -1,16 +1,6 @@
-"""The relay of registry news: one value for the pair, one stream for the log.
+"""What processes tell each other over Redis: registry news, soft decisions, forgotten keys.
 
-The stream's ids are versions, so an entry can be there once only and never out of order; what a
-slow, deposed leader says late is refused by Redis itself. The pair is one value: a reader can never
-see a closed time with the version of another moment. Whoever else can write here is found out by
-whoever reads: both are signed (`registry.news`).
-
-Soft decisions on a capped stream. Every reader has its own place in it.
-
-Forgotten keys over pub/sub: who is subscribed hears them, who is not was told so.
-
-A subscription that says nothing looks like one whose connection is dead, so it is pinged, and one
-that does not answer is given up.
+All of it may be lost: the data store has the truth, and readers recover from it.
 """
 
 from __future__ import annotations
@@ -36,6 +26,14 @@ FORGET_S = 86_400
 
 
 class RedisNews:
+    """The relay of registry news: one value for the pair, one stream for the log.
+
+    The stream's ids are versions, so each entry can be there only once and in order: Redis itself
+    rejects the late writes of a deposed leader. The pair is one value, so a reader never sees a
+    closed time with the version of another moment. Readers detect forgeries: both are signed
+    (`registry.news`).
+    """
+
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run
         self._keys = keys
@@ -71,6 +69,8 @@ _SOFT = msgspec.msgpack.Decoder(SoftDecision)
 
 
 class RedisSoft:
+    """Soft decisions on a capped stream; each reader remembers its own position."""
+
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run
         self._keys = keys
@@ -97,7 +97,7 @@ class RedisSoft:
         return found
 
     async def _notice_a_wipe(self) -> None:
-        """After a wipe ids may start again below ours (the server's clock went back)."""
+        """Start over if the newest id is below ours: Redis was wiped and its clock is behind."""
         newest = await self._run("XREVRANGE", self._keys.soft, "+", "-", "COUNT", 1)
         if not newest or _order(newest[0][0]) < _order(self._last):
             self._last = b"0-0"
@@ -130,6 +130,12 @@ _MESSAGE = msgspec.msgpack.Decoder(_Message)
 
 
 class RedisWire:
+    """Forgotten keys over pub/sub; subscribers get them, and learn it if their link breaks.
+
+    A silent subscription looks like one whose connection is dead. So the wire pings it, and gives
+    it up if no answer comes.
+    """
+
     def __init__(
         self,
         connection: Connection,
@@ -153,7 +159,7 @@ class RedisWire:
             await self._hear(ear)
         except TROUBLE as error:
             name = type(error).__name__
-            raise Unavailable(f"the link to Redis at {self._address} broke ({name})") from None
+            raise Unavailable(f"the subscription at Redis {self._address} broke ({name})") from None
 
     async def _hear(self, ear: Ear) -> None:
         driver: Any = open_driver(await self._home())
@@ -166,8 +172,10 @@ class RedisWire:
             await driver.aclose()
 
     async def _home(self) -> RedisAddress:
-        """In a cluster the node that is published at: a young or mended one loses what its nodes
-        pass on. A message that says nothing finds out whether it is still the one that is known.
+        """The server to subscribe at: in a cluster, the node where processes publish.
+
+        A new or recovering cluster loses messages that its nodes forward to each other. Publishing
+        an empty message makes the driver check that it still knows the right node.
         """
         if self._address.kind != "cluster":
             return self._address
@@ -197,6 +205,6 @@ class RedisWire:
         try:
             heard = _MESSAGE.decode(message["data"])
         except msgspec.MsgspecError:
-            return  # not ours: anybody may publish
+            return  # not ours: any client of this Redis may publish
         if heard.sender != self._name:
             ear.heard(heard.keys)

@@ -1,4 +1,4 @@
-"""One file, durable when acknowledged, shared by any number of processes on one machine."""
+"""The store in one SQLite file: durable when acknowledged, shared by processes on one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQLite file that nobody else has open: for a repair that must be alone with it."""
+"""Exclusive access to a SQLite file, for a repair during which no other process may use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded
 
 
 class SoleDatabase(SqliteDatabase):
-    """One connection for reads and writes, and no thread: a write is done when it returns."""
+    """One connection for reads and writes, and no thread: a write is committed when it returns."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, run_batch: RunBatch) -> None:
         super().__init__(file, run_batch)
@@ -49,7 +49,7 @@ class SoleDatabase(SqliteDatabase):
 
 
 class SqliteAlone:
-    """Its `stores` see the file as usual. `close` lets others in again."""
+    """A file that only this process has open; `stores` work as usual, `close` lets others in."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self._file = file
@@ -60,15 +60,15 @@ class SqliteAlone:
 
     @classmethod
     def open(cls, file: Path, clock: Clock) -> SqliteAlone:
-        """Refused while anybody else has the file open."""
+        """Open the file; refused while another process or connection has it open."""
         return cls(file, open_alone(file), clock)
 
     def copy(self) -> Path:
-        """A copy beside the file, as SQLite makes it: whole, and in a file of its own."""
+        """Back up the file beside itself, through SQLite, as one complete file."""
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)
         target = self._file.with_name(f"{self._file.name}.{now:%Y%m%dT%H%M%SZ}.copy")
         if target.exists():
-            raise InvalidSetting(f"{target} is there already: move it away, or repeat in a second")
+            raise InvalidSetting(f"{target} already exists: move it away, or retry in a second")
         try:
             copy = sqlite3.connect(target)
             try:
@@ -80,7 +80,7 @@ class SqliteAlone:
         return target
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Times of rows, tokens and running totals with their partitions: of each, the newest."""
+        """Each partition with the newest time of its rows, its tokens and its running totals."""
         execute = self._connection.execute
         for partition, raw in execute("SELECT partition, max(raw) FROM rows GROUP BY partition"):
             yield partition, scheme.time_ms(raw)
@@ -88,7 +88,7 @@ class SqliteAlone:
         yield from execute("SELECT partition, max(time_ms) FROM writers GROUP BY partition")
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The oldest and the newest trace of a span; None if nothing is in it."""
+        """The oldest and the newest time of anything in a span; None if nothing is in it."""
         execute, first = self._connection.execute, scheme.first_raw
         sql = "SELECT min(raw), max(raw) FROM rows WHERE raw >= ? AND raw < ?"
         (raws,) = execute(sql, (first(from_ms), first(below_ms)))
@@ -102,11 +102,11 @@ class SqliteAlone:
         return (min(found), max(found)) if found else None
 
     def seals(self) -> dict[str, int]:
-        """Partitions of counters with the time before which they are sealed or folded."""
+        """Partitions of counters, with the time before which they are sealed or folded."""
         return dict(self._connection.execute(SEALED))
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry and open sealed counters from the closed time on, all at once."""
+        """Replace the registry, and unseal counters from the closed time on, in one transaction."""
         await self._database.write(partial(_reset, meta, snapshot, opened))
 
     async def close(self) -> None:
@@ -120,4 +120,4 @@ def _reset(
     for partition in opened:
         values = (meta.closed_ms, meta.closed_ms, partition)
         connection.execute(f"{LOWER} WHERE partition = ?", values)
-    connection.execute("DELETE FROM reports")  # of windows that will not come for long
+    connection.execute("DELETE FROM reports")  # their windows are far in the future

@@ -1,4 +1,4 @@
-"""Shares of counters in SQLite."""
+"""Counters in SQLite: one share per partition."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _read_share(connection: sqlite3.Connection, partition: str) -> Total:
 
 
 def _sum(numbers: sqlite3.Cursor) -> int:
-    """Each has 64 bits; SQLite's own sum() fails where all of them together have more."""
+    """Sum 64-bit numbers in Python: SQLite's own sum() fails if the result overflows."""
     return sum(number for (number,) in numbers)
 
 
@@ -113,7 +113,7 @@ def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> 
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:
-    """Close the time before for tokens and writers; see `CounterStore.fold`."""
+    """Close the time before `before_ms` for tokens and writers; see `CounterStore.fold`."""
     sealed_ms = max(_read_share(connection, partition).sealed_ms, before_ms)
     past = (partition, sealed_ms)
     connection.execute("DELETE FROM tokens WHERE partition = ? AND time_ms < ?", past)

@@ -1,10 +1,8 @@
-"""One SQLite file, written by one thread that shares each fsync among all who wait for it.
+"""One SQLite file for the log, the counters and the registry, with shared fsyncs.
 
-Whatever is submitted while a commit is under way goes into the next one, so the more callers there
-are, the fewer commits each of them costs. A transaction is acknowledged after its fsync
-(`synchronous=FULL`), so a killed process or machine loses nothing that was acknowledged.
-
-A SQLite file shared by the log, the counters and the registry.
+One thread writes. All operations that are submitted during a commit go into the next one, so the
+more callers there are, the fewer commits each of them costs. A transaction is acknowledged after
+its fsync (`synchronous=FULL`), so a killed process or machine loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from heatsink.errors import Closed, HeatsinkError, Unavailable, WrongIncarnation
 from heatsink.primitives.owner import Owner
 
 BATCH_MAX = 500
-BUSY_S = 1.0  # longer than a commit takes; who wants to wait longer retries
+BUSY_S = 1.0  # longer than a commit takes; callers that want to wait longer retry
 APPLICATION_ID = 0x48454154
 OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
@@ -32,7 +30,7 @@ Operation = Callable[[sqlite3.Connection], Result]
 
 
 class WriteJob(Generic[Result]):
-    """An operation and who waits for it."""
+    """An operation and the future of its caller."""
 
     __slots__ = ("error", "future", "operation", "result")
 
@@ -43,14 +41,14 @@ class WriteJob(Generic[Result]):
         self.error: BaseException | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Inside a transaction that others share: what fails leaves no trace in it."""
+        """Run inside a shared transaction; if the operation fails, it leaves no trace there."""
         self.error = None
         connection.execute("SAVEPOINT job")
         try:
             self.result = self.operation(connection)
         except Exception as error:
             if not connection.in_transaction:
-                raise  # a full disk, say: SQLite has undone everything by itself
+                raise  # for example a full disk: SQLite has rolled back everything
             connection.execute("ROLLBACK TO job")
             self.error = _ours(error)
         connection.execute("RELEASE job")
@@ -68,7 +66,7 @@ RunBatch = Callable[[sqlite3.Connection, list[WriteJob[Any]]], None]
 
 
 class Writer:
-    """The thread. `run_batch` runs jobs inside a transaction that is already open."""
+    """The writer thread. `run_batch` runs jobs inside a transaction that is already open."""
 
     def __init__(
         self,
@@ -115,14 +113,14 @@ class Writer:
         self._run_batch(connection, batch)
 
     def _refuse_all(self, error: HeatsinkError) -> None:
-        """There is no database: whoever asks is told why."""
+        """The file could not be opened: fail queued calls with the error of the open."""
         while (batch := self._next_batch()) is not None:
             for job in batch:
                 job.error = error
             self._report(batch)
 
     def _next_batch(self) -> list[WriteJob[Any]] | None:
-        """Wait for a job, then take all that are there. None when there will be no more."""
+        """Wait for a job, then take all that are queued. None when the writer is closed."""
         first = self._jobs.get()
         if first is None:
             return None
@@ -140,11 +138,11 @@ class Writer:
 
     def _report(self, batch: Sequence[WriteJob[Any]]) -> None:
         assert self._owner.loop is not None
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits
             self._owner.loop.call_soon_threadsafe(_settle_all, batch)
 
     async def close(self) -> None:
-        """Finish what was submitted, then stop."""
+        """Finish the queued jobs, then stop."""
         if self._closed:
             return
         self._closed = True
@@ -159,9 +157,9 @@ def _settle_all(batch: Sequence[WriteJob[Any]]) -> None:
 
 
 def commit(connection: sqlite3.Connection, batch: list[WriteJob[Any]], run_batch: RunBatch) -> None:
-    """All in one transaction; if that fails, one by one, so that only the culprit is refused.
+    """Commit all jobs in one transaction; if it fails, one by one, so that only the culprit fails.
 
-    What its caller has given up is left out: behind a lock each would wait for it in vain.
+    Jobs whose caller was cancelled are skipped: each would wait for the lock in vain.
     """
     batch = [job for job in batch if not job.future.cancelled()]
     if not batch:
@@ -193,7 +191,7 @@ def unavailable(error: sqlite3.Error) -> Unavailable:
 
 
 def open_file(file: Path, schema: str) -> sqlite3.Connection:
-    """A connection that waits for other processes, with the tables made if they are missing."""
+    """Open a connection that waits for other processes' locks; creates missing tables."""
     connection = _connect(file)
     pause = Event()
     attempts = 0
@@ -208,15 +206,15 @@ def open_file(file: Path, schema: str) -> sqlite3.Connection:
             attempts += 1
             if "locked" not in str(error) or attempts == OPEN_ATTEMPTS:
                 raise _not_opened(file, error) from error
-            pause.wait(OPEN_PAUSE_S)  # others make the same new file; WAL begins without waiting
+            pause.wait(OPEN_PAUSE_S)  # others create the same file; switching to WAL does not wait
         except sqlite3.Error as error:
             raise _not_opened(file, error) from error
 
 
 def open_alone(file: Path) -> sqlite3.Connection:
-    """A connection that keeps all others out; refused while one is open, here or elsewhere.
+    """Open a connection that locks out all others; refused while one is open, here or elsewhere.
 
-    In WAL mode every open connection holds a shared lock, an idle one too, and a killed one none.
+    In WAL mode every open connection holds a shared lock, an idle one too; a killed one holds none.
     """
     connection = _connect(file)
     try:
@@ -230,7 +228,7 @@ def open_alone(file: Path) -> sqlite3.Connection:
         if "locked" not in str(error):
             raise _not_opened(file, error) from error
         raise Unavailable(
-            f"{str(file)!a} is in use: stop every process that has it open, then repeat"
+            f"{str(file)!a} is in use: stop every process that has it open, then retry"
         ) from error
     except BaseException:
         connection.close()
@@ -246,10 +244,10 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
-    """A database of another application is left alone.
+    """Refuse the database of another application.
 
-    Our own tables come after our id: who sees them and then asks for the id finds it, even while
-    another process makes the file.
+    Our tables are created after our application id. So a process that sees our tables also finds
+    the id, even while another process creates the file.
     """
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
@@ -265,10 +263,10 @@ SCHEMA = files(__package__).joinpath("schema.sql").read_text()
 
 
 class SqliteDatabase:
-    """Writes go through the writer's thread, in batches. Reads run here and now.
+    """Writes go through the writer's thread, in batches. Reads run on the caller's thread.
 
-    A read takes some tens of microseconds from the page cache, less than handing it to a thread
-    and back would, and sees every commit that was acknowledged before.
+    A read takes some tens of microseconds from the page cache, less than handing it to a thread and
+    back. It sees every commit that was acknowledged before it.
     """
 
     def __init__(self, file: Path, run_batch: RunBatch) -> None:
@@ -279,7 +277,7 @@ class SqliteDatabase:
         self._closed = False
 
     def check_file(self) -> None:
-        """Somebody who puts another file in its place must not have writes go to the old one."""
+        """Refuse writes after the file was replaced: they would go to the deleted one."""
         try:
             found = self._file.stat()
             inode, size = found.st_ino, found.st_size
@@ -290,14 +288,14 @@ class SqliteDatabase:
         elif inode != self._inode:
             raise WrongIncarnation(f"{self._file} was replaced by another file: reconnect")
         elif not size:
-            raise WrongIncarnation(f"{self._file} was emptied: restore a backup, and reconnect")
+            raise WrongIncarnation(f"{self._file} was emptied: restore a backup and reconnect")
 
     def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
-        """One transaction, or a part of one that several callers share."""
+        """Run an operation in a transaction, which other callers may share."""
         return self._writer.submit(operation)
 
     def read(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """One statement: several could see different moments."""
+        """Run an operation of one statement; several statements could see different states."""
         if self._closed:
             raise Closed.meanwhile("the SQLite store")
         if self._reader is None:
@@ -309,7 +307,7 @@ class SqliteDatabase:
             raise unavailable(error) from error
 
     def read_at_once(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Several statements that see the same moment."""
+        """Run an operation of several statements that all see the same state."""
 
         def inside(connection: sqlite3.Connection) -> Result:
             connection.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Rows in SQLite."""
+"""Rows of logs in SQLite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SWEEP_EVERY = 500
 
 
 class Put:
-    """A put, as a value, so that a batch of them can be one statement."""
+    """A put as a value, so that one statement can run a batch of them."""
 
     __slots__ = ("partition", "row")
 
@@ -50,9 +50,9 @@ class Put:
 
 
 def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> None:
-    """All puts in a few statements if none meets a row that is there, one by one if some do.
+    """Run all puts in a few statements if no row exists yet, otherwise one by one.
 
-    Each statement lets other threads in and has to wait for them, which is what this saves.
+    Each statement releases the GIL and has to wait to get it back, which fewer statements avoid.
     """
     puts = [job for job in batch if isinstance(job.operation, Put)]
     rest = [job for job in batch if not isinstance(job.operation, Put)]
@@ -66,13 +66,13 @@ def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> Non
 
 
 def _insert_all(connection: sqlite3.Connection, puts: list[Any]) -> bool:
-    """False if some row was there already, or cannot be written: then nothing counts."""
+    """False if a row exists already or cannot be written; then nothing is inserted."""
     start = 0
     while start < len(puts):
         size = next(chunk for chunk in CHUNKS if chunk <= len(puts) - start)
         try:
             inserted = _insert(connection, puts[start : start + size])
-        except Exception:  # whose fault it is shows when they are run one by one
+        except Exception:  # running them one by one will show which put fails
             return False
         if inserted != size:
             return False
@@ -110,7 +110,7 @@ class SqliteLog:
         return self._database.write(Put(partition, row))
 
     def _let_expired_go(self) -> None:
-        """One sweep for every so many rows that will expire: it keeps up at next to no cost."""
+        """Sweep once per `SWEEP_EVERY` rows that will expire: it keeps up at next to no cost."""
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:
             sweep = self._database.write(partial(_sweep, now_ms(self._clock)))

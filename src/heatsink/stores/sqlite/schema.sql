@@ -1,4 +1,4 @@
--- "HEAT" in ASCII: by this a file is known to be ours. It comes first, so that no table is without.
+-- "HEAT" in ASCII marks the file as ours. Set before any table, so that no table exists without it.
 PRAGMA application_id = 0x48454154;
 
 CREATE TABLE IF NOT EXISTS rows (

@@ -1,4 +1,4 @@
-"""The acts, in their order."""
+"""The acts, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = tuple(act.name for act in ACTS)
 
 
 def find_act(text: str) -> Act:
-    """By its name or its number, from 1."""
+    """An act by its name or its number, from 1."""
     for number, act in enumerate(ACTS, 1):
         if text in (act.name, str(number)):
             return act

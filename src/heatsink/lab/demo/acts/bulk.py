@@ -1,4 +1,4 @@
-"""Act 5: a million items beside twenty, and workers that come and go with the work."""
+"""Act 5: a million items beside twenty, and workers that follow the work."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TOGETHER, CALL_S = 200, 0.2
 SMALL_ITEMS, SMALL_CALL_S = 20, 0.1
 SMALL_EVERY_S = 3.0
 POLL_S = 0.25
-PATIENCE_S = 90.0  # a slow machine does what it can in this time
-REST_S = 9.0  # for the workers to be sent home
+PATIENCE_S = 90.0  # after this a slow machine cancels the rest
+REST_S = 9.0  # for the number of workers to come down
 WORDS = """\
 One customer submits {items:,} items, another twenty: in one line the twenty would wait until
 all the others are through.
@@ -61,7 +61,7 @@ class SmallNow(msgspec.Struct, frozen=True):
 
 
 class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
-    """`workers` are those of the partitions that the large batch is in."""
+    """`workers` are those of the partitions with items of the large batch."""
 
     items: int
     done: int
@@ -83,7 +83,7 @@ class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
 
 
 class DemoBatch:
-    """The large batch, the small ones beside it, and when their items were run."""
+    """The large batch, the small ones beside it, and when their items ran."""
 
     def __init__(self, world: DemoWorld, plan: TrafficPlan) -> None:
         self.items = plan.items
@@ -106,9 +106,9 @@ class DemoBatch:
         return self._clock.monotonic_s() - self._began_s
 
     def actions(self) -> Actions:
-        """Calls that take their time, for many items at once.
+        """Calls that take time, for many items at once.
 
-        What another run left behind is done too, and not counted.
+        Items that another run left behind are done too, but not counted.
         """
         actions = Actions()
 
@@ -133,7 +133,7 @@ class DemoBatch:
         self.leg = "beside it, somebody submits twenty"
 
     async def submit_small(self) -> None:
-        """Into a partition that the large batch is in too: there it has to get its share."""
+        """Submit into a partition of the large batch, where it must get its fair share."""
         assert self.batch is not None
         homes = {part.partition for part in self.batch.parts}
         partitions = (await self._hs.bulk.plan()).high_water
@@ -177,7 +177,7 @@ class DemoBatch:
         return self.progress is not None and self.progress.is_final
 
     async def until_done(self) -> None:
-        """Small batches come for as long as the large one runs."""
+        """Submit small batches for as long as the large one runs."""
         next_s = self.second + 1.0
         while not self.is_done and self.second < self.patience_s:
             await self._clock.sleep(POLL_S)
@@ -192,7 +192,7 @@ class DemoBatch:
             await self._hs.bulk.wait(name)
 
     async def call_off(self) -> None:
-        """Whoever steps on leaves no work behind."""
+        """Cancel the large batch, so that a stopped run leaves no work behind."""
         if self.batch is not None and not self.is_done:
             await self._hs.bulk.cancel(self.batch.id)
             await self._hs.bulk.wait(self.batch.id)
@@ -278,7 +278,7 @@ def judge(job: DemoBatch) -> ActVerdict:
 
 
 def _in_line(job: DemoBatch, small: list[SmallNow], is_done: bool) -> str:
-    """How long the first small one would have waited behind the large."""
+    """How long the first small batch would have waited behind the large one."""
     waited_s = job.ended_s - small[0].second if small else 0.0
     return f"{waited_s:.0f} s" if is_done else f"more than {waited_s:.0f} s"
 

@@ -1,4 +1,4 @@
-"""Act 4: somebody gets famous. A write for every follower of every post, or none."""
+"""Act 4: an author becomes famous. A write per follower for every post, or one write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from heatsink.primitives.ids import Uuid7
 from heatsink.timelines.policy import PULLED, PUSHED
 from heatsink.timelines.timelines import Post, Timelines
 
-FRIENDS_S, CROWD_S = 20, 150  # new followers a second
+FRIENDS_S, CROWD_S = 20, 150  # new followers per second
 POST_EVERY_S = 1.0
 LOOKED_AT = 40
 HOME_PAGE = 200
@@ -50,7 +50,7 @@ private Valkey; pushes are bulk actions of its queue. The other author is pinned
 
 
 class PostNow(msgspec.Struct, frozen=True):
-    """One post: how many followed then, what became of it, and how many homes were written."""
+    """One post: its followers then, whether it was pushed, and how many homes were written."""
 
     followers: int
     mode: str
@@ -117,7 +117,7 @@ class Fame:
         self.followers += 1
 
     def post(self) -> None:
-        """She does not wait for her last post to be stored."""
+        """Post without waiting for the last post to be stored."""
         self._posting.append(self._tasks.create_task(self._post(len(self._posting) + 1)))
 
     async def _post(self, number: int) -> None:
@@ -139,7 +139,7 @@ class Fame:
         return self.meters[post.author].taken[Uuid7().raw(post.id).hex()]
 
     async def look_at_homes(self, rng: Random) -> tuple[int, int]:
-        """How many of some fans were looked at, and how many see anything but every post once."""
+        """How many fans' homes were read, and how many do not show every post exactly once."""
         fans = rng.sample(range(self.followers), min(LOOKED_AT, self.followers))
         due = sorted(str(post.id) for _, *both in self.posts for post in both)
         homes = [await self._timelines.home(self.fan(n), limit=HOME_PAGE) for n in fans]

@@ -1,14 +1,7 @@
-"""The same messages to one conversation, on a plain store and on Heatsink.
+"""Act 1: one conversation goes viral, on a plain store and on Heatsink.
 
-The two ways to write the same conversation to the same kind of store.
-
-What happens right now, for somebody who never heard of hot partitions.
-
-The same kind of rush on a young table, whose store adapts: on virtual time, when all is over.
-
-How the chat ended, and what to make of it.
-
-Act 1: one conversation goes viral.
+Both get the same messages. At the end everything is read back from both stores, and the same kind
+of rush is played on virtual time on a new table whose store adapts.
 """
 
 from __future__ import annotations
@@ -50,7 +43,7 @@ PAGE_ROWS = 1_000
 
 class Chat(Contender, Protocol):
     def read_back(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Every id and message that is there."""
+        """Every stored id and message."""
 
 
 class PlainChat(PlainClient[LogStore]):
@@ -95,6 +88,8 @@ class SpreadChat:
 
 
 class Narration(msgspec.Struct, frozen=True):
+    """What happens right now, for people who have never heard of hot partitions."""
+
     plain: str
     heatsink: str
 
@@ -165,7 +160,7 @@ NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
 
 
 class YoungTable(msgspec.Struct, frozen=True):
-    """One case: what was throttled in each second, and the table at the end."""
+    """One case: the throttled writes of each second, and the table at the end."""
 
     case: str
     throttled: list[int]
@@ -174,12 +169,12 @@ class YoungTable(msgspec.Struct, frozen=True):
 
     @property
     def throttled_s(self) -> float:
-        """Of the last seconds, when everything that reacts has reacted."""
+        """The mean of the last seconds, when everything that reacts has reacted."""
         return sum(self.throttled[-LAST_S:]) / LAST_S
 
 
 async def young_tables(clock: Clock) -> list[YoungTable]:
-    """Second by second, so that others get their turns."""
+    """Run all cases second by second, so that other tasks can run in between."""
     found = []
     for name, case in zip(NAMES, CASES, strict=True):
         run: list[PartitionsSecond] = []
@@ -216,7 +211,7 @@ class Recovery(msgspec.Struct, frozen=True):
 class ReadBack(msgspec.Struct, frozen=True):
     """How a lane ended, counted by reading everything back from its store.
 
-    `lost` was accepted and is not there; `duplicated` is there more than once.
+    `lost` messages were accepted and are missing; `duplicated` ones are there more than once.
     """
 
     totals: Totals
@@ -255,7 +250,7 @@ def reach_verdict(
 ) -> ChatVerdict:
     """`throttled_share` is Heatsink's refusals as a share of the plain store's.
 
-    Only of traffic that rises gently is it promised how few they are.
+    How few they are is promised only for traffic that rises gently.
     """
     share = heatsink.totals.throttled / max(plain.totals.throttled, 1)
     promised = gentle and recovery is None

@@ -1,4 +1,4 @@
-"""Act 2: everybody likes one video. One number in one place, against a number in many."""
+"""Act 2: everybody likes one video. A counter in one row, and one in many shards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ are read from the stores twice a second while the likes come in."""
 
 
 class LikesNow(ActSnapshot, frozen=True, tag="snapshot"):
-    """`counted` is what a reader of each counter is told at this moment."""
+    """`counted` is what a reader of each counter gets at this moment."""
 
     plain: LaneNow
     heatsink: LaneNow

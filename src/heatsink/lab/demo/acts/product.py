@@ -1,4 +1,4 @@
-"""Act 3: everybody looks at one product. A load for every view, against one for many."""
+"""Act 3: everybody reads one product page. A load for every view, or one for many."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ before it asked."""
 
 
 class ProductOutcome(msgspec.Struct):
-    """What viewers were shown. `outdated`: a price that had been changed before they asked."""
+    """What viewers saw. `outdated`: a price that had changed before they asked."""
 
     outdated: int = 0
     oldest_s: float = 0.0
@@ -88,7 +88,7 @@ def price_on(page: bytes) -> int:
 
 
 class PlainPage(PlainClient[LogStore]):
-    """Every view asks the database, with the retries of an ordinary client."""
+    """Every view reads the database, with the retries of an ordinary client."""
 
     async def change(self, price: int) -> None:
         raw, _ = self._mint()
@@ -101,7 +101,7 @@ class PlainPage(PlainClient[LogStore]):
 
 
 class KeptPage:
-    """Every view asks `hs.reads`, as an application does."""
+    """Every view reads through `hs.reads`, as an application does."""
 
     def __init__(self, heatsink: Heatsink, key: str, meter: LaneMeter, clock: Clock) -> None:
         self.meter = meter
@@ -120,7 +120,7 @@ class KeptPage:
         began_s = self._clock.monotonic_s()
         page = await self._heatsink.log.page(self._key, limit=1)
         if not page.entries:
-            raise Unavailable("the page is not there")
+            raise Unavailable("the page is missing")
         return began_s, price_on(page.entries[0].body)
 
     async def call(self, _: bytes) -> bytes:

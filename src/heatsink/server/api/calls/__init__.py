@@ -1,1 +1,1 @@
-"""What the routes do."""
+"""The handlers of the routes."""

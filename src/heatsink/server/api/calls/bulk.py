@@ -1,4 +1,4 @@
-"""Bulk actions: submit as an array or as streamed lines, look, steer."""
+"""Bulk actions: submit as an array or as streamed lines, show, steer."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
     if kind == LINES.encode():
         return _lines(call, limits)
     if kind != ARRAY.encode():
-        raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (a line each)")
+        raise Refusal(415, f"send items as {ARRAY} (an array) or {LINES} (one per line)")
     return read_json(_decode_array, await read_body(call.receive, limits.array_bytes))
 
 
 async def _lines(call: Call[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
-    """Items as they come in, so that a batch may be larger than memory."""
+    """Items as they arrive, so that a batch may be larger than memory."""
     rest, number = b"", 0
     async for chunk in stream_body(call.receive, limits):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -126,7 +126,7 @@ async def show(call: Call[NoQuery, None]) -> Reply:
 
 async def failures(call: Call[FailuresQuery, None]) -> Response:
     bulk, name = call.service.hs.bulk, call.path["name"]
-    await bulk.status(name)  # an unknown batch is refused while there is still a status to say so
+    await bulk.status(name)  # raises for an unknown batch before the status 200 is sent
 
     async def lines() -> AsyncIterator[bytes]:
         left = call.query.limit

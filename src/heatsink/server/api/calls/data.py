@@ -1,10 +1,6 @@
-"""Messages of conversations: append, page, get.
+"""Data: messages of conversations, counters, timelines; and their values in JSON.
 
-Between JSON and the library: ids as text, bodies as text or base64, times as datetimes.
-
-Counters: add, read.
-
-Timelines: follow, post, read home.
+Ids are text, bodies text or base64, times datetimes.
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ def to_id(scheme: IdScheme, text: str | None) -> Any:
 
 
 def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
-    """An id or a time with a zone."""
+    """An id, or a time with a zone."""
     if text is None:
         return None
     try:
@@ -137,7 +133,7 @@ async def add(call: Call[NoQuery, Add]) -> Reply:
     hs, body, key = call.service.hs, call.body, check_key(call.path["key"])
     try:
         await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
-    except InvalidId as error:  # which would blame a field `id`
+    except InvalidId as error:  # its message names a field `id`
         raise InvalidSetting(str(error.called("token"))) from None
     return Reply(Added(await hs.counters.value(key)) if body.value else Added())
 

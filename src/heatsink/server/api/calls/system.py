@@ -1,4 +1,4 @@
-"""The server itself: health, metrics, events."""
+"""The server itself: health, metrics, status, reads, events."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def events(call: Call[NoQuery, None]) -> Response:
     service = call.service
     last = call.headers.get(b"last-event-id", b"").decode("latin-1")
     if last and not (last.isascii() and last.isdigit() and len(last) < 16):
-        raise Refusal(400, "last-event-id must be the id of a decision")
+        raise Refusal(400, "last-event-id must be the version of a decision")
     chunks = service.feed.listen(int(last) if last else None)
     return StreamingResponse(chunks, media_type="text/event-stream", headers=EVENT_HEADERS)
 
@@ -119,7 +119,7 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
 
 
 class _QueueLooks:
-    """The queue as a dashboard sees it. Where no item moved, no batch is asked how far it is."""
+    """The queue as a dashboard sees it. While no item moves, batches are not read again."""
 
     def __init__(self, hs: Heatsink) -> None:
         self._hs = hs
@@ -134,7 +134,7 @@ class _QueueLooks:
             found = await partitions_of(self._hs)
         except Misconfigured:
             raise
-        except InvalidSetting:  # there is no queue, which is worth knowing
+        except InvalidSetting:  # there is no queue: show that
             return Partitions(self._hs.status().leads, [])
         self._moved = [_moved(line) for line in found.partitions]
         return found
@@ -146,7 +146,7 @@ class _QueueLooks:
         return Batches([line_of(batch) for batch in listed])
 
     async def progress(self) -> Underway:
-        """Of the batches that were just listed."""
+        """The progress of the batches that were just listed."""
         asked = self._running, self._moved
         if self._moved is None or asked != self._asked:
             self._underway = Underway([await self._hs.bulk.status(id) for id, *_ in self._running])
@@ -155,6 +155,6 @@ class _QueueLooks:
 
 
 def _moved(line: PartitionLine) -> tuple[int, ...]:
-    """What changes when an item is claimed or settled, becomes due, comes or goes."""
+    """Counts that change when an item is claimed or settled, becomes due, is added or removed."""
     waiting = (line.runnable, line.limited, line.delayed, line.in_flight)
     return (*waiting, line.claimed, line.done, line.failed, line.retried)

@@ -1,1 +1,1 @@
-"""DynamoDB as it goes over the wire: values, expressions, errors, signatures. No I/O."""
+"""The DynamoDB protocol without I/O: values, expressions, errors, signatures."""

@@ -2,14 +2,14 @@
 
 EngineError                   what a client gets as a 400 with `__type` and a message
 ├── ValidationFailed          the request is wrong: ValidationException
-│   └── DoesNotFit            it is right, but not for the item it meets
-├── ConditionFailed           ConditionalCheckFailedException, with the item if it was asked for
+│   └── DoesNotFit            it is valid, but not for the stored item
+├── ConditionFailed           ConditionalCheckFailedException, with the item if requested
 ├── Refused                   any other named error: ResourceNotFoundException and the like
 ├── Throttled                 over a limit: ProvisionedThroughputExceeded- or ThrottlingException
 └── TransactionCanceled       TransactionCanceledException with a reason for every action
 
-Who is told what when throttled follows the service's documentation of cancellation reasons: writes
-to an on-demand table get a ThrottlingException that speaks of hot keys, everything else a
+Which error a throttled request gets follows the service's documentation of cancellation reasons:
+writes to an on-demand table get a ThrottlingException that mentions hot keys, everything else a
 ProvisionedThroughputExceededException. Both carry the reasons, under the name each has in the
 service's own model (`throttlingReasons` and `ThrottlingReasons`).
 """
@@ -58,18 +58,18 @@ class ValidationFailed(EngineError):
 
 
 class DoesNotFit(ValidationFailed):
-    """The request is well formed, but the item it meets does not allow it."""
+    """The request is valid, but not for the stored item."""
 
 
 class Refused(EngineError):
-    """An error of the service that has a name and a message and nothing else."""
+    """A service error with a name and a message and nothing else."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(SERVICE + name, message)
 
 
 class ConditionFailed(EngineError):
-    """The condition did not hold. `item` is there if the caller asked for it."""
+    """The condition did not hold. `item` is set if the caller requested it."""
 
     def __init__(self, item: dict[str, Any] | None = None) -> None:
         super().__init__(SERVICE + "ConditionalCheckFailedException", CONDITION_MESSAGE)
@@ -98,7 +98,7 @@ class Throttled(EngineError):
 
 
 class TransactionCanceled(EngineError):
-    """Nothing was written. There is a reason for each action, in their order."""
+    """Nothing was written. Each action has a reason, in order."""
 
     def __init__(self, reasons: list[dict[str, Any]]) -> None:
         codes = ", ".join(reason["Code"] for reason in reasons)
@@ -121,7 +121,7 @@ NO_REASON: dict[str, Any] = {"Code": "None"}
 
 
 def cancellation_reason(error: EngineError) -> dict[str, Any]:
-    """How an action's own error is told in the list of a canceled transaction."""
+    """An action's error as a reason in a canceled transaction."""
     if isinstance(error, ConditionFailed):
         found = {} if error.item is None else {"Item": error.item}
         return {"Code": "ConditionalCheckFailed", "Message": error.message, **found}
@@ -132,7 +132,7 @@ def cancellation_reason(error: EngineError) -> dict[str, Any]:
 
 
 def constraint_failed(member: str, constraint: str) -> ValidationFailed:
-    """`member` is the value, if it is shown, and where: `Value 'x' at 'limit'`."""
+    """`member` names the field and may show its value: `Value 'x' at 'limit'`."""
     return ValidationFailed(
         f"1 validation error detected: {member} failed to satisfy constraint: Member must "
         f"{constraint}"

@@ -1,7 +1,7 @@
 """AWS Signature Version 4 for DynamoDB's JSON requests.
 
-Requests of one operation in one second differ in their bodies alone, so what else is signed is put
-together once a second; what remains per request is three hashes. Tested byte for byte against
+Requests of one operation in one second differ only in their bodies. So everything else that is
+signed is built once a second, and a request costs three hashes. Tested byte for byte against
 botocore's signer.
 """
 
@@ -28,7 +28,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """What is signed in all requests of one operation in one second, and with what."""
+    """The signed parts that all requests of one operation in one second share, and the key."""
 
     second: int
     credentials: Credentials
@@ -55,7 +55,7 @@ class Signer:
     def headers(
         self, operation: str, body: bytes, credentials: Credentials, now_s: float
     ) -> dict[str, str]:
-        """The headers of a signed request, `Host` apart, which the transport adds."""
+        """The headers of a signed request, without `Host`, which the transport adds."""
         seal = self._seals.get(operation)
         if seal is None or seal.second != int(now_s) or seal.credentials is not credentials:
             seal = self._seals[operation] = self._seal(operation, credentials, int(now_s))

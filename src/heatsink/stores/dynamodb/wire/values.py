@@ -1,8 +1,8 @@
-"""Attribute values as they travel, `{"S": "x"}`: checked, brought to one form, measured, compared.
+"""Attribute values of the wire format, `{"S": "x"}`: checked, normalised, measured, compared.
 
-Values are kept in the form of the wire, so that most requests copy nothing. `admit` makes equal
-values equal as text (numbers without leading or trailing zeros, canonical base64), so that later
-code compares strings. Once admitted, a value is never changed in place: updates copy.
+Values are kept in the wire format, so that most requests copy nothing. `admit` gives equal values
+equal text (numbers without leading or trailing zeros, canonical base64), so that later code
+compares strings. An admitted value is never changed in place: updates copy.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _exact = Context(prec=DIGITS_MAX, traps=[Inexact, InvalidOperation, Overflow])
 
 
 def admit_item(item: Item) -> int:
-    """The size of an item in bytes, once each of its values is known to be well formed."""
+    """Check an item's values; returns its size in bytes."""
     return sum(text_size(name) + admit(value) for name, value in item.items())
 
 
 def admit(value: Value, depth: int = 1) -> int:
-    """The size of a value. Raises `ValidationFailed` if it is malformed."""
+    """Check a value; returns its size. Raises `ValidationFailed` if it is malformed."""
     if len(value) != 1:
         raise ValidationFailed(_NOT_ONE_TYPE["many" if value else "none"])
     [(kind, content)] = value.items()
@@ -67,7 +67,7 @@ def text_size(text: str) -> int:
 
 
 def number_size(normal: str) -> int:
-    """About a byte for two digits, one for the exponent and one for a minus sign."""
+    """About one byte per two digits, one for the exponent and one for a minus sign."""
     if normal == "0":
         return 1
     digits = normal.strip("-").replace(".", "").strip("0")
@@ -75,7 +75,7 @@ def number_size(normal: str) -> int:
 
 
 def normal_number(text: Any) -> str:
-    """A number in the one form in which it is stored, compared and given back."""
+    """A number in the one form in which it is stored, compared and returned."""
     if type(text) is not str:
         raise ValidationFailed("Expected a number as a string")
     if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and text[0] != "0":

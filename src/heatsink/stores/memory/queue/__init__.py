@@ -1,4 +1,4 @@
-"""A queue in memory: the reference, for tests, the lab and the simulation."""
+"""The queue in memory: the reference, used by tests, the lab and the simulation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .queue import MemoryBell, MemoryQueue
 
 
 class MemoryQueueServer:
-    """What the processes of one simulated fleet share, as they would share a Redis."""
+    """The state that the processes of a simulated fleet share, as they would share a Redis."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` is the server's own."""
+        """`clock` is the server's own clock."""
         self._clock = clock
         self.queue = MemoryQueue(clock)
         self.batches = MemoryBatches(clock)
@@ -26,7 +26,7 @@ class MemoryQueueServer:
         self._soft: list[SoftDecision] = []
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
-        """The view of one process, whose clock this is; only its bell is its own."""
+        """The view of one process with the clock `clock`; it shares all but its bell."""
         bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
         queue = self.queue.seen_by(witness)

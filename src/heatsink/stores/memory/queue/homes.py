@@ -1,4 +1,4 @@
-"""Batches, limits and the fleet in memory."""
+"""Batch records, rate limits, durability barrier and fleet membership of the queue in memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class MemoryBatches:
 
 
 class MemoryLimits(Timed):
-    """Each limit has a time of its own, from the first that is known of it."""
+    """Each rate limit keeps a time of its own, from when it is first used."""
 
     def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         super().__init__(clock, witness)
@@ -112,7 +112,7 @@ class MemoryLimits(Timed):
 
 
 class MemoryBarrier:
-    """What is in memory is as durable as it gets."""
+    """Returns at once: memory has nothing more durable to wait for."""
 
     def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
         self._queue = queue
@@ -134,7 +134,7 @@ class _Fleet:
 
 
 class MemoryFleet(Timed):
-    """Ownership is kept in the partitions, where claims check it."""
+    """Members and the plan. A partition records its own owner, since claims check it there."""
 
     def __init__(
         self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None

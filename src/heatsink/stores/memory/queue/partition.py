@@ -1,10 +1,8 @@
 """One queue partition in memory: the reference for what every queue store must do.
 
-Whose turn it is: tenants by virtual time, a tenant's parts by what is left of them.
-
-A tenant pays for its items with virtual time, by their cost and its weight; the one that paid
-least is next. Who was away comes back at the time of who was served last, never with savings.
-Parts with a rate limit are lined up in lanes of their own: they cost nothing until granted.
+A part is a batch's share of the partition. `Rotation` decides which part is served next. A claim
+hands out slices of a part's items under leases, and `settle` records their outcomes. Items whose
+lease expires run again as suspects, a few at a time, since one of them may have killed its worker.
 """
 
 from __future__ import annotations
@@ -41,9 +39,37 @@ from heatsink.bulk.store import (
 
 from .parts import Place, Share
 
+STALE_MS = 60_000
+SUSPECT_PAUSE_MS = 20.0
+SERVICE_US = 1_000.0  # assumed cost of an item until one has been measured
+SERVICE_WEIGHT = 0.1
+QUANTUM_US = 20_000.0
+EXPIRE_MAX = 50  # expired leases that one claim takes back; `wake_ms` is 0 if there are more
+WAKE_MAX = 500  # parts that one claim wakes, likewise
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
+
+
+@dataclass
+class ClaimLease:
+    share: Share
+    chunk: int
+    start: int
+    marks: str
+    until_ms: float
+    cost_us: float
+    suspect: bool
+
 
 @dataclass
 class Rotation:
+    """Whose turn it is: tenants by virtual time, a tenant's parts by the work left in them.
+
+    A tenant pays for its items with virtual time, by their cost and its weight; the tenant that
+    paid least is next. A tenant that was away starts at the time of the tenant served last: it has
+    no credit for its absence. Rate-limited parts queue in lanes of their own, where only grants
+    serve them.
+    """
+
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
     _tenants: dict[str, dict[str, float]] = field(default_factory=dict)
     _times: dict[str, float] = field(default_factory=dict)
@@ -74,12 +100,12 @@ class Rotation:
             self._times.pop(tenant, None)
 
     def forget_all_savings(self) -> None:
-        """Tenants that may never come back."""
+        """Drop the virtual time of tenants without parts: they may never come back."""
         for tenant in [name for name in self._times if name not in self._tenants]:
             self._forget_savings(tenant)
 
     def next(self) -> str | None:
-        """The part to serve: of the tenant that has had least, the one with least to go."""
+        """The next part to serve: of the tenant that paid least, the part with the lowest score."""
         if not self._tenants:
             return None
         tenant = min(self._tenants, key=lambda name: (self._times[name], name))
@@ -93,33 +119,12 @@ class Rotation:
     def charge(self, part: Part, cost_us: float) -> None:
         paid = self._times.get(part.tenant, self._now)
         self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
-        if part.limited and not self._tenants:  # nobody else was kept waiting: there is no debt
+        if part.limited and not self._tenants:  # no other tenant had to wait: there is no debt
             self._now = max(self._now, self._times[part.tenant])
 
 
 def _first(line: dict[str, float]) -> str:
     return min(line, key=lambda id: (line[id], id))
-
-
-STALE_MS = 60_000
-SUSPECT_PAUSE_MS = 20.0
-SERVICE_US = 1_000.0  # what an item is taken to cost until one was seen
-SERVICE_WEIGHT = 0.1
-QUANTUM_US = 20_000.0
-EXPIRE_MAX = 50  # leases that one claim takes back; `wake_ms` is 0 if more have run out
-WAKE_MAX = 500  # parts, likewise
-TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
-
-
-@dataclass
-class ClaimLease:
-    share: Share
-    chunk: int
-    start: int
-    marks: str
-    until_ms: float
-    cost_us: float
-    suspect: bool
 
 
 @dataclass
@@ -138,7 +143,7 @@ class QueuePartition:
     suspects_running: int = 0
 
     def pass_time(self, time: SlotTime) -> None:
-        """Who holds something loses nothing by a gap that is believed late."""
+        """Move ownership, leases and staging times along with a gap that is believed late."""
         self.time = time
         if not time.late_ms:
             return
@@ -148,7 +153,7 @@ class QueuePartition:
         for share in self.shares.values():
             share.staged_ms += time.late_ms
 
-    # -- parts come and go -----------------------------------------------------------------
+    # -- staging and steering --------------------------------------------------------------
 
     def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
         share = self.shares.setdefault(part.id, Share(part))
@@ -175,7 +180,7 @@ class QueuePartition:
         return True
 
     def _limit(self, share: Share) -> bool:
-        """From now on it waits for its lane's grants."""
+        """From now on the part waits for grants of its lane."""
         if share.part.limited:
             return False
         self.rotation.remove(share.part)
@@ -183,7 +188,7 @@ class QueuePartition:
         return True
 
     def _put(self, share: Share, now_ms: float) -> None:
-        """Where a part belongs after it changed: in the rotation, asleep, ended, or nowhere."""
+        """Put a changed part into the rotation, to sleep, among the ended, or nowhere."""
         self.rotation.remove(share.part)
         self.sleeping.pop(share.part.id, None)
         if share.ends():
@@ -201,7 +206,7 @@ class QueuePartition:
             self.sleeping[share.part.id] = due_ms
 
     def _score(self, share: Share) -> float:
-        """Shortest remaining first; a second of waiting is worth a second of work."""
+        """Least remaining work first; a second of waiting counts as much as a second of work."""
         work_s = share.waiting * self._cost_us(share) / 1e6
         return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
 
@@ -222,7 +227,7 @@ class QueuePartition:
         self._expire(now_ms)
         self._wake(now_ms)
         slices: list[Slice] = []
-        if f"{request.attempt}:0" not in self.leases:  # else this very call came twice
+        if f"{request.attempt}:0" not in self.leases:  # else this call was delivered twice
             for lane, allowed in request.grants.items():
                 self._serve_lane(request, lane, allowed, slices, now_ms)
             self._serve_tenants(request, slices, now_ms)
@@ -232,7 +237,7 @@ class QueuePartition:
         return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
-        """A claim whose answer was lost: nobody runs what it handed out."""
+        """Return the items of a claim whose answer was lost: no worker runs them."""
         number = 0
         while lease := self.leases.get(f"{attempt}:{number}"):
             marks = BACK * len(lease.marks)
@@ -246,7 +251,7 @@ class QueuePartition:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
     def _lose(self, attempt: str, lease: ClaimLease, now_ms: float) -> None:
-        """Its worker died, or is as good as dead: what it had not settled runs again."""
+        """The lease expired, so its worker is presumed dead: items without an outcome run again."""
         self._forget(attempt, lease)
         share = lease.share
         for offset, mark in enumerate(lease.marks):
@@ -292,7 +297,7 @@ class QueuePartition:
         slices: list[Slice],
         now_ms: float,
     ) -> int:
-        """Lease up to `most` items of one chunk; the part finds its new place."""
+        """Lease up to `most` items of one chunk, and put the part in its new place."""
         found = share.take(most, self.suspects_running, now_ms)
         if found is None:
             self._put_aside(share, now_ms)
@@ -312,7 +317,7 @@ class QueuePartition:
         return count
 
     def _put_aside(self, share: Share, now_ms: float) -> None:
-        """Its suspects must wait for others of their kind. Without any, its last items are lost."""
+        """Sleep until other suspects have run; without suspects the part's last items are lost."""
         if not share.suspects:
             self._put(share, now_ms)
             return
@@ -374,7 +379,7 @@ class QueuePartition:
             self.tally["retried"] += mark == RETRY
 
     def _correct(self, lease: ClaimLease, used_us: int, settled: int, started: int) -> None:
-        """Tenants were charged what their items were thought to cost; now it is known."""
+        """Replace the estimated cost that the tenant was charged by the measured one."""
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
         self.tally["used_us"] += used_us
         if started:
@@ -385,7 +390,7 @@ class QueuePartition:
                 each if known is None else known + SERVICE_WEIGHT * (each - known)
             )
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- chores and reads ------------------------------------------------------------------
 
     def chores(self, reported: Sequence[PartEnd], now_ms: float) -> Chores:
         for end in reported:

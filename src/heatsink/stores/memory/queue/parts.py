@@ -1,4 +1,4 @@
-"""A batch's share of one partition: its items and what became of them."""
+"""A part: one batch's items in one partition, and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker;
 
 @dataclass
 class Share:
+    """One part and the state of its items: fresh, delayed, suspect, running or ended."""
+
     part: Part
     state: PartState = "staged"
     lap: int = 0
@@ -72,14 +74,14 @@ class Share:
             self.digest = digests_added(self.digest, digest_of(chunk.body))
 
     def keep(self, record: Batch) -> None:
-        """The newest record of its batch: with it the batch's home can be restored."""
+        """Keep the newest record of the batch: the batch's home can be restored from it."""
         if self.record is None or record.version >= self.record.version:
             self.record = record
 
-    # -- what operators wish ---------------------------------------------------------------
+    # -- operators' commands ---------------------------------------------------------------
 
     def steer(self, verb: Verb, lap: int, since: int) -> bool:
-        """Whether anything changed. A wish that comes too late, after a newer one, does not."""
+        """Apply a command; returns whether anything changed. An outdated command is ignored."""
         if self.state == "staged" and verb in ("release", "pause", "cancel"):
             self.lap = lap
         if verb == "release":
@@ -115,7 +117,7 @@ class Share:
         self.suspects.clear()
 
     def _retry(self, lap: int) -> None:
-        """Failed items go back in line as if they had never run."""
+        """Queue failed items again as if they had never run."""
         self.lap = lap
         self.state = "ready"
         for place in self.failures:
@@ -125,10 +127,10 @@ class Share:
         self.failed = 0
         self.failures.clear()
 
-    # -- handing out -----------------------------------------------------------------------
+    # -- claims ----------------------------------------------------------------------------
 
     def due_ms(self, now_ms: float) -> float | None:
-        """When something can be claimed; None if nothing is left to claim."""
+        """When the next item can be claimed; None if none is left."""
         if self.fresh or self.suspects:
             return now_ms
         return min(self.delayed.values(), default=None)
@@ -136,9 +138,9 @@ class Share:
     def take(
         self, most: int, suspects_running: int, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
-        """(chunk, start, count, suspect): what waited longest first, then what is fresh.
+        """(chunk, start, count, suspect) of the next items: due ones, then suspects, then fresh.
 
-        Items whose chunk is gone are counted as lost: they must not hold up the others.
+        Items whose chunk is gone are counted as lost, so that they do not hold up the others.
         """
         while (found := self._next(most, suspects_running, now_ms)) and found[0] not in self.chunks:
             chunk, start, count, _ = found
@@ -160,7 +162,7 @@ class Share:
 
     def _skip_gaps(self) -> None:
         while self.fresh and self.next_chunk not in self.chunks:
-            if self.next_chunk >= self.staged:  # what is not in any chunk is nowhere
+            if self.next_chunk >= self.staged:  # no chunk is left: the remaining items are lost
                 self.lost += self.fresh
                 self.fresh = 0
                 return
@@ -168,7 +170,7 @@ class Share:
             self.next_chunk, self.next_offset = self.next_chunk + 1, 0
 
     def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
-        """With the neighbours behind it that are due too, as far as they are alike."""
+        """Take a due item, with the items behind it that are due too and have as many tries."""
         chunk, start = first
         count = 1
         while count < most and self._rides_along(first, (chunk, start + count), now_ms):
@@ -178,7 +180,7 @@ class Share:
         return self._run(first, count, suspect=False)
 
     def _rides_along(self, first: Place, place: Place, now_ms: float) -> bool:
-        """What once lost its worker never shares a slice: it may have been the reason."""
+        """An item that once lost its worker never shares a slice: it may have killed the worker."""
         return (
             self.delayed.get(place, inf) <= now_ms
             and self.tries.get(place, 0) == self.tries.get(first, 0)
@@ -232,7 +234,7 @@ class Share:
             self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
-        """Its chunk stays, so that it can be shown and tried again."""
+        """Keep its chunk, so that it can be shown and retried."""
         self.running -= 1
         self.failed += 1
         self.tries[place] = self.tries.get(place, 0) + 1
@@ -248,7 +250,7 @@ class Share:
         self.delayed[place] = due_ms
 
     def lose(self, place: Place) -> bool:
-        """Whether that was once too often."""
+        """Its worker died while it ran; returns whether that was once too often."""
         losses = self.losses[place] = self.losses.get(place, 0) + 1
         if self.state == "cancelled":
             self.running -= 1
@@ -261,13 +263,13 @@ class Share:
             self.suspects.append(place)
         return False
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------
 
     def ends(self) -> bool:
         return self.is_live and not self.waiting + self.running
 
     def end(self) -> PartEnd:
-        """What was cancelled will not be read again: only chunks with failures stay."""
+        """End the part; chunks of cancelled items are dropped, those with failures stay."""
         part = self.part
         if self.cancelled:
             kept = {chunk for chunk, _ in self.failures}
@@ -293,7 +295,7 @@ class Share:
         )
 
     def gaps(self, chunks: int) -> list[Gap]:
-        """Where items are missing, if it was staged with so many chunks."""
+        """Where items are missing, if the part was staged with `chunks` chunks."""
         ahead = (n for n in range(self.next_chunk, chunks) if n not in self.chunks)
         return self.missing + [(n, self.next_offset * (n == self.next_chunk), -1) for n in ahead]
 

@@ -30,6 +30,8 @@ from .partition import QueuePartition
 
 
 class MemoryBell:
+    """Wakes one process when a partition may have something new to claim."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rung: set[int] = set()
@@ -54,9 +56,9 @@ class MemoryBell:
 
 
 class Timed:
-    """A store whose slots keep their own time. Each process has its own view of it, as a witness.
+    """A store whose slots keep their own time; each process has a view with its own `SlotWitness`.
 
-    Views share all else: what changes is never put into a field anew.
+    Views share all other state. So methods change shared objects in place and never rebind a field.
     """
 
     def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
@@ -69,7 +71,7 @@ class Timed:
         return view
 
     def as_of_now(self) -> Self:
-        """For one call: what it knows of the time is from when it was sent."""
+        """A view for one call, with what the caller knows of the time when it sends the call."""
         return self.seen_by(self._witness.as_of_now())
 
     def _time(self, slot: str, known: SlotTime | None) -> SlotTime:
@@ -77,22 +79,25 @@ class Timed:
 
 
 class MemoryQueue(Timed):
+    """All partitions of a queue."""
+
     def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         super().__init__(clock, witness)
         self.partitions: defaultdict[int, QueuePartition] = defaultdict(QueuePartition)
         self.bells: list[MemoryBell] = []
 
     def seen_ms(self, partition: int) -> float:
-        """The time there, for those who only look."""
+        """The partition's time, for calls that only read."""
         return self._time(str(partition), self.partitions[partition].time).own_ms
 
     def now_ms(self, partition: int) -> float:
+        """Advance the partition's time and return it."""
         queue = self.partitions[partition]
         queue.pass_time(self._time(str(partition), queue.time))
         return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
-        """Likewise, and whoever asked remembers it."""
+        """Like `now_ms`, and let the caller's witness remember it."""
         now_ms, known = self.now_ms(partition), self.partitions[partition].time
         self._witness.heard(str(partition), known.told_ms if known else 0.0)
         return now_ms

@@ -1,8 +1,8 @@
-"""Home timelines in Redis: one sorted set each, ordered by the posts' ids and authors.
+"""Home timelines in Redis: one sorted set per user, ordered by the posts' ids and authors.
 
-A member is the length of the id, the id, the author: ids of a deployment have one length, so
-members sort as (id, author) does. One more member, above all others, says
-that the home is whole: a home that was lost and then pushed to does not have it.
+A member is the length of the id, the id, the author. All ids of a deployment have one length, so
+members sort as (id, author) does. One more member, above all others, marks a complete home: a home
+that was lost and then pushed to lacks it.
 """
 
 from __future__ import annotations

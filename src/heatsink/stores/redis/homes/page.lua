@@ -1,4 +1,4 @@
--- page: below which member, how many, seconds to keep it. Nothing if the home is not whole.
+-- page: upper bound (member), limit, seconds to keep the home. Returns false if it is incomplete.
 if not redis.call('ZSCORE', KEYS[1], '\255') then return false end
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 return redis.call('ZRANGE', KEYS[1], ARGV[1], '-', 'BYLEX', 'REV', 'LIMIT', 0, ARGV[2])

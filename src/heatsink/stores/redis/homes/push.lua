@@ -1,5 +1,5 @@
--- push: how many a home holds, seconds to keep it, number of members, members, homes.
--- Only a look renews the time to live: it tells when that was.
+-- push: size of a home, seconds to keep it, number of members, members, homes.
+-- Only a read renews the time to live, so the time to live tells when the last read was.
 local most, keep_s, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local words = {}
 for i = 4, 3 + count do

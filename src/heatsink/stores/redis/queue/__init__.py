@@ -1,4 +1,4 @@
-"""A queue in Redis: partitions, batches, limits and the fleet; durable before it says yes."""
+"""The queue in Redis: partitions, batches, limits and the fleet; durable before it acknowledges."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def open_queue(
     keep_s: float = KEEP_S,
     now_ms: Now = server_time,
 ) -> QueueStores:
-    """The queue at `url`: `settings` has its stage, its places and what is durable.
+    """Open the queue at `url`; `settings` has its stage, its places and its durability.
 
-    Ended parts are kept for `keep_s`. `now_ms` is for tests: the clock of the server.
+    Ended parts are kept for `keep_s`. `now_ms` replaces the server's clock in tests.
     """
     keys = QueueKeys(settings.stage)
     homes = QueuePlaces(url, clock, rng, settings.places)

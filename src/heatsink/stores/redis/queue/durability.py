@@ -1,31 +1,28 @@
-"""Accepted means safe: what was read is on disk before anybody is told so.
+"""Durability of the queue in Redis: nothing is acknowledged before it is on disk.
 
 A barrier is one pipeline on one connection to one server: the reads, a tiny write, WAITAOF, WAIT
-and a look at the server itself. The server runs them in this order, so the write comes after all
+and a check of the server itself. The server runs them in this order, so the write comes after all
 that the reads saw. A connection ends with its server. So if the power failed in between, the
-barrier fails, and nobody takes what a restarted server confirms for a confirmation of what it has
-lost.
+barrier fails: a restarted server cannot confirm what it has lost.
 
 With `appendfsync always` a write is on disk when it is answered. With `everysec` WAITAOF ought to
 wait for the next fsync, but many versions answer at once (Redis 7.4 to 8, Valkey 8 to 9; see
 redis#13793). So the barrier waits for the fsync itself: the server begins one within a second of
-the write, and then says how many are not finished. It looks twice, since between two fsyncs there
-is a moment with none, and begins again if the log was being rewritten meanwhile: then the file
-changed. A server that does not know WAITAOF (before 7.2) must have `appendfsync always`.
+the write, and then reports how many are unfinished. The barrier checks twice, since between two
+fsyncs there is a moment with none. It begins again if the log was rewritten meanwhile, since then
+the file changed. A server without WAITAOF (before 7.2) must have `appendfsync always`.
 
 WAIT does the same for replicas. What a fail-over can promise depends on how many of them have to
 acknowledge (`replicas`):
 
 - If every replica that may be promoted has acknowledged, a fail-over loses nothing that was
   accepted. The others need `replica-priority 0`.
-- If fewer have, the replica that takes over may be one that had not heard of it: Sentinel does not
-  choose by what a replica has, and a replica that still follows the old primary may have been the
-  one that acknowledged. Then what was lost is found, named and can be restored.
+- If fewer have, the promoted replica may be one without the write: Sentinel does not choose by
+  what a replica has, and a replica that still follows the old primary may have been the one that
+  acknowledged. Then the lost items are found, named and can be restored.
 
 By default as many have to acknowledge as are connected: all of them while all is well, and fewer,
 rather than none, while one is down.
-
-How the servers of a queue are doing.
 """
 
 from __future__ import annotations
@@ -50,18 +47,18 @@ from .queue import COUNTED, counts_of
 
 Durability = Literal["fsync", "relaxed"]
 Read = tuple[str, tuple[Word, ...]]
-"""What the tiny write is called, in the slot of the key that is read; and the command."""
+"""The key of the tiny write, in the slot of the key that is read; and the command to read it."""
 FSYNC_MS = 5_000
-EVERYSEC_S = 1.25  # within which a server begins the next fsync, and a tenth of a second more
+EVERYSEC_S = 1.25  # a server begins the next fsync within this time, with a margin
 LOOK_S = 0.05
 LOOKS_MAX = 100
 PATIENCE_S = 6.0
 MARK_MS = 60_000
-PIPELINES_MAX = 4  # at once, for each server: later reads share the next one
+PIPELINES_MAX = 4  # at once per server: later reads share the next one
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError)
 CURE = "set appendonly yes (before version 7.2 also appendfsync always), or durability='relaxed'"
 ABOUT = ("INFO", "server", "persistence", "replication")
-REWRITE = ("aof_rewrites", "aof_rewrite_in_progress", "aof_base_size")  # they change with the file
+REWRITE = ("aof_rewrites", "aof_rewrite_in_progress", "aof_base_size")  # change with the log file
 
 
 class RedisBarrier:
@@ -102,7 +99,7 @@ class RedisBarrier:
         return [record_of(word) for word in await self._read(reads)]
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
-        """In the order of the reads, whatever servers they are on."""
+        """Return the answers in the order of the reads, whatever servers they are on."""
         by_node: dict[RedisAddress, list[int]] = {}
         for number, (connection, key, _) in enumerate(reads):
             (node,) = await connection.nodes(key)
@@ -122,9 +119,9 @@ class RedisBarrier:
         return self._servers[node]
 
     async def verify(self) -> None:
-        """Raises `Misconfigured` where nobody could tell whether a write is on disk.
+        """Raise `Misconfigured` if a server cannot confirm that a write is on disk.
 
-        A partition's own Redis may be down meanwhile: it is asked before its first barrier.
+        A partition's own Redis may be down now: it is verified before its first barrier.
         """
         for connection in self._places.connections:
             try:
@@ -143,14 +140,14 @@ class RedisBarrier:
 
 
 class _Server:
-    """One server. Reads that come while its pipelines are under way share the next pipeline."""
+    """One server. Reads that come while its pipelines are busy share the next pipeline."""
 
     def __init__(self, node: RedisAddress, clock: Clock, asks: bool, replicas: int | None) -> None:
         self._node = node
         self._clock = clock
         self._asks = asks
         self._replicas = replicas
-        self._connected = 0  # replicas, when it was last asked
+        self._connected = 0  # replicas at the last check
         self._driver: Any = open_driver(node.patient(PATIENCE_S))
         self._syncs_itself: bool | None = None
         self._waiting: list[tuple[list[Read], asyncio.Future[list[Any]]]] = []
@@ -170,7 +167,7 @@ class _Server:
             taken, self._waiting = self._waiting, []
             try:
                 found = await self._confirmed([read for reads, _ in taken for read in reads])
-            except Exception as error:  # whatever it is belongs to those who wait
+            except Exception as error:  # any error goes to the waiting callers
                 for _, answer in taken:
                     if not answer.done():
                         answer.set_exception(error)
@@ -196,7 +193,7 @@ class _Server:
                 )
 
     async def _pipeline(self, reads: list[Read], wanted: int) -> tuple[list[Any], int]:
-        """What was read, and how many replicas have it."""
+        """The answers, and how many replicas have acknowledged."""
         pipeline = self._driver.pipeline(transaction=False)
         for _, words in reads:
             pipeline.execute_command(*words)
@@ -232,17 +229,17 @@ class _Server:
 
     def _note_replicas(self, about: Mapping[str, Any]) -> None:
         if about["role"] != "master":
-            raise Unavailable(f"Redis at {self._node} is not the primary any more: retry later")
+            raise Unavailable(f"Redis at {self._node} is no longer the primary: retry later")
         self._connected = int(about["connected_slaves"])
 
     async def _outwait(self, about: Mapping[str, Any]) -> None:
-        """Until an fsync that began after `about` has ended, on the same server."""
+        """Wait until an fsync that began after `about` has ended, on the same server."""
         began = about
         await self._clock.sleep(EVERYSEC_S)
         for _ in range(LOOKS_MAX):
             looks = [await self._about(), await self._about()]
             if any(look["run_id"] != began["run_id"] for look in looks):
-                raise Unavailable(f"Redis at {self._node} was restarted meanwhile: retry later")
+                raise Unavailable(f"Redis at {self._node} restarted during the fsync: retry later")
             if not all(look["aof_enabled"] and _is_ok(look) for look in looks):
                 raise self._slow()
             if any(look[name] != began[name] for look in looks for name in REWRITE):
@@ -267,16 +264,16 @@ class _Server:
         )
 
     async def verify_room(self) -> None:
-        """A server that drops keys when it is full would drop what was accepted."""
+        """Refuse a server that evicts keys when it is full: it would evict accepted work."""
         try:
             about = await self._driver.info("memory")
         except exceptions.ResponseError:
-            return  # its user may not ask
+            return  # its user may not run INFO
         except TROUBLE as error:
             raise _unsure(self._node, error) from None
         if about.get("maxmemory") and about.get("maxmemory_policy") != "noeviction":
             raise Misconfigured(
-                f"Redis at {self._node} may evict what was accepted: "
+                f"Redis at {self._node} may evict accepted work when it is full: "
                 "set maxmemory-policy noeviction"
             )
 
@@ -288,7 +285,7 @@ class _Server:
             unknown = "unknown command" in str(error).lower()
             if not unknown or not await self._fsyncs_always():
                 raise Misconfigured(
-                    f"Redis at {self._node} cannot say that a write is on disk: {CURE}"
+                    f"Redis at {self._node} cannot confirm that a write is on disk: {CURE}"
                 ) from None
             self._syncs_itself = True
         except TROUBLE as error:
@@ -312,7 +309,7 @@ class _Server:
 
 
 def _is_always(mode: Any) -> bool:
-    """A user that may not ask is served as if it were `everysec`."""
+    """A server whose user may not read the setting is treated as `everysec`."""
     return isinstance(mode, list) and b"always" in mode
 
 
@@ -333,11 +330,11 @@ def _unsure(node: RedisAddress, error: Exception) -> HeatsinkError:
     return Unavailable(f"Redis at {node} did not confirm its fsync ({reason}): retry later")
 
 
-PINGS = 3  # the quickest counts: the others may have waited for us
+PINGS = 3  # the fastest counts: the others may have waited in this process
 
 
 class Doctor:
-    """Asks each Redis once; `partitions` is how many there are."""
+    """Measures the health of each Redis of a queue: latency, CPU, memory."""
 
     def __init__(self, places: QueuePlaces, clock: Clock) -> None:
         self._places = places
@@ -370,7 +367,7 @@ class Doctor:
 
 
 async def _info(connection: Connection) -> dict[str, float]:
-    """The numbers of INFO. A cluster answers for each node: the busiest counts."""
+    """The numbers of INFO; for a cluster, those of its busiest node."""
     found: dict[str, float] = {}
     for section in ("cpu", "memory"):
         answer = await connection.run("INFO", section)

@@ -1,13 +1,4 @@
-"""Batches at home in Redis: a small record each, replaced only if it is the one that was read.
-
-Rate limits at home in Redis, each with a time of its own: the Lua is `bulk/rates.py`'s twin.
-
-The fleet in Redis. Ownership is kept in the partitions, where claims check it.
-
-One process's ear for partitions that got something to claim: a subscription for each Redis.
-
-A ring may be missed and costs only the time until the next poll, so trouble is never an error here.
-"""
+"""What a queue keeps outside its partitions in Redis: batch records, rate limits, fleet, bell."""
 
 from __future__ import annotations
 
@@ -41,7 +32,10 @@ _packed = msgspec.msgpack.Encoder().encode
 
 
 class RedisBatches:
-    """A record comes before its line in the index: `list` may drop lines that lead nowhere."""
+    """Batch records, each replaced only if it still is the one that was read (compare-and-set).
+
+    A record is written before its index entry, so `list` may drop entries without a record.
+    """
 
     def __init__(self, connection: Connection, keys: QueueKeys) -> None:
         self._connection = connection
@@ -98,7 +92,7 @@ class RedisBatches:
         return await self._page(start, limit, "")
 
     async def _page(self, start: int, limit: int, tenant: str) -> builtins.list[Batch]:
-        """Lines of the index that lead nowhere are dropped, and the page is read again."""
+        """Read a page of the index; drop entries without a record, and read again."""
         index = self._keys.newest(tenant)
         while True:
             ids = await self._connection.run("ZRANGE", index, start, start + limit - 1, "REV")
@@ -120,6 +114,8 @@ _OPERATIONS = ("declare", "reserve", "refused", "rate")
 
 
 class RedisLimits:
+    """Rate limits, each with a time of its own. The Lua does the same as `bulk/rates.py`."""
+
     def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
         self._connection = connection
         self._keys = keys
@@ -157,6 +153,8 @@ _ANY_VERSION = "-inf"
 
 
 class RedisFleet:
+    """Members and the plan. A partition records its own owner, since claims check it there."""
+
     def __init__(
         self,
         connection: Connection,
@@ -229,6 +227,11 @@ TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeE
 
 
 class RedisBell:
+    """Wakes a process when a partition may have work; one subscription per Redis.
+
+    A missed ring only costs the time until the next poll, so its failures raise no error.
+    """
+
     def __init__(
         self, addresses: Sequence[RedisAddress], channel: str, clock: Clock, rng: Random
     ) -> None:
@@ -265,7 +268,7 @@ class RedisBell:
             await self._clock.sleep(AGAIN_S * self._rng.uniform(0.5, 1.0))
 
     async def _hear(self, address: RedisAddress) -> None:
-        """Until the connection breaks. In a cluster every node hears what any node publishes."""
+        """Listen until the connection breaks; in a cluster every node forwards all messages."""
         if address.kind == "cluster":
             address = address.node(*self._rng.choice(address.hosts))
         driver: Any = open_driver(address)
@@ -279,7 +282,7 @@ class RedisBell:
             await driver.aclose()
 
     async def _hears(self, pubsub: Any) -> bool:
-        """One message, or an answer after a silence; False if there is not even that."""
+        """One message, or a ping's answer after a silence; False if neither comes."""
         message = await pubsub.get_message(timeout=LISTEN_S)
         if message is None:
             await pubsub.ping()

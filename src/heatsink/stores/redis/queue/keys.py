@@ -1,16 +1,15 @@
-"""Every key that a queue has in Redis.
+"""Every key of a queue in Redis, and on which Redis each partition is.
 
-/{stage}/queue/{partition_3}/…     one queue partition: one slot of Redis Cluster
-/{stage}/{queue}/…                 the partition of deployments that do not partition
-/{stage}/batches/{batch_17}/…      homes of batches: 256 slots, by the batch's id alone
-/{stage}/batches/{index}/…         the newest batches
-/{stage}/limits/{limit_17}/…       homes of rate limits, likewise
-/{stage}/fleet/{fleet}/…           members and the plan
+    /{stage}/queue/{partition_3}/…     one queue partition: one slot of Redis Cluster
+    /{stage}/{queue}/…                 the partition of deployments that do not partition
+    /{stage}/batches/{batch_17}/…      homes of batches: 256 slots, by the batch's id alone
+    /{stage}/batches/{index}/…         the newest batches
+    /{stage}/limits/{limit_17}/…       homes of rate limits, likewise
+    /{stage}/fleet/{fleet}/…           members and the plan
 
-The stage is plain text; the other braces are literal, Redis Cluster's hash tag. What users write is
-hashed in names and kept as it is in values only. Inside a partition scripts/partition.lua goes on.
-
-Which Redis a partition is on: the one place that knows.
+The stage is plain text; the other braces are literal, Redis Cluster's hash tag. Names hold only
+hashes of what users write; the text itself is in values. scripts/shared/state.lua names the keys
+inside a partition.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,48}")
 
 
 def handle(kind: str, text: str) -> str:
-    """A short name for what a user wrote. The kind keeps a tenant apart from a lane."""
+    """A short name for a user's text; `kind` keeps equal names of a tenant and a lane apart."""
     return blake2b(text.encode(), digest_size=12, person=kind.encode()).hexdigest()
 
 
@@ -44,24 +43,24 @@ def _home(text: str) -> int:
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
-    """The names of one stage; two stages can share a Redis."""
+    """The keys of one stage; two stages can share a Redis."""
 
     stage: str = STAGE
 
     def __post_init__(self) -> None:
         if not isinstance(self.stage, str) or not _STAGE.fullmatch(self.stage):
             raise InvalidSetting(
-                f"stage must be 1 to 48 of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
+                f"stage must be 1 to 48 characters of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
             )
 
     def partition(self, number: int) -> str:
-        """What all keys of a partition begin with."""
+        """The prefix of all keys of a partition."""
         if number == LEGACY:
             return f"/{self.stage}/{{queue}}/"
         return f"/{self.stage}/queue/{{partition_{number}}}/"
 
     def part(self, partition: int, id: str) -> str:
-        """Hash: a part's own numbers. What else it has is behind a `/`: `/chunks`, `/record`, …"""
+        """Hash: a part's counters. Its other keys append `/chunks`, `/record`, …"""
         return f"{self.partition(partition)}part/{handle('part', id)}"
 
     @property
@@ -74,7 +73,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return f"/{self.stage}/batches/{{batch_{_home(id)}}}/{handle('batch', id)}"
 
     def newest(self, tenant: str = "") -> str:
-        """Sorted set: ids of batches by time, of all tenants or of one. Capped."""
+        """Sorted set: ids of batches by time, for all tenants or for one. Capped."""
         whose = f"tenant/{handle('tenant', tenant)}" if tenant else "all"
         return f"/{self.stage}/batches/{{index}}/{whose}"
 
@@ -97,7 +96,7 @@ PARTITIONS_MAX = 65_536
 
 
 class QueuePlaces:
-    """Partitions are on the queue's own Redis unless `places` says otherwise."""
+    """Which Redis a partition is on: the queue's own, unless `places` names another."""
 
     def __init__(
         self, url: str, clock: Clock, rng: Random, places: Mapping[int, str] | None = None
@@ -138,8 +137,8 @@ class QueuePlaces:
 
 
 def _number(partition: object) -> int:
-    """From a table in a TOML file the number comes as text."""
+    """The number of a partition, which a TOML table gives as text."""
     text = str(partition)
     if text == str(LEGACY) or (text.isdecimal() and int(text) < PARTITIONS_MAX):
         return int(text)
-    raise InvalidSetting(f"places maps partition numbers to URLs, not {shown(partition)}")
+    raise InvalidSetting(f"places must map partition numbers to URLs, not {shown(partition)}")

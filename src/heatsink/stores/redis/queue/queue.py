@@ -1,6 +1,6 @@
-"""The partitions of a queue in Redis: one Lua script for each operation.
+"""The partitions of a queue in Redis: one Lua script per operation.
 
-What a call means is written in `stores/memory/queue`, the reference; the scripts do the same.
+`stores/memory/queue` is the reference for what each call means; the scripts do the same.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
 class RedisQueue:
+    """All partitions of a queue."""
+
     def __init__(self, places: QueuePlaces, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
         self._places = places
         self._keys = keys
@@ -81,7 +83,7 @@ class RedisQueue:
         )
 
     def heard(self, partition: int, told: bytes) -> None:
-        """What time it is in a partition."""
+        """Remember the time that a partition's script returned."""
         self._time.heard(self._keys.partition(partition), told)
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
@@ -161,7 +163,7 @@ class RedisQueue:
 
 
 def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
-    """From the fields `COUNTED` of a part; None if it is gone. Back-off is not told.
+    """The counts in a part's fields `COUNTED`, without its back-off; None if the part is gone.
 
     As in the scripts, a part that has lost a field counts as gone.
     """
@@ -197,7 +199,7 @@ def _lane(lane: str) -> str:
 
 
 def _info(part: Part) -> tuple[Any, ...]:
-    """The part, whose account it runs on, and the line that it waits in if it is limited."""
+    """The part, its tenant's account, and the line it waits in if it is limited."""
     purse = handle("tenant", part.tenant)
     return *msgspec.structs.astuple(part), purse, _lane(part.lane)
 

@@ -1,4 +1,4 @@
-"""The Lua that runs inside Redis: constant files, sent once and called by their hash."""
+"""The Lua scripts that run inside Redis: constant files, sent once and called by their hash."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Now = Callable[[], float]
 
 
 def server_time() -> float:
-    """0 lets a script ask the server's own clock; tests bring one of theirs."""
+    """0 lets a script use the server's own clock; tests pass another function."""
     return 0.0
 
 
 class SlotClock:
-    """What scripts are told of the time: the server's if it is a test's, and what we know of it."""
+    """What scripts are given about the time: a test's clock if there is one, and our evidence."""
 
     def __init__(self, witness: SlotWitness, now_ms: Now = server_time) -> None:
         self._witness = witness
         self._now_ms = now_ms
 
     def words(self, slot: str) -> str:
-        """The first argument of every script that goes by its slot's time."""
+        """The first argument of every script that uses its slot's time."""
         known = self._witness.evidence(slot)
         return f"{self._now_ms()!r} {known.wall_ms!r} {known.up_ms!r} {known.due_ms!r}"
 
@@ -47,7 +47,7 @@ class Script:
     async def run(
         self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
     ) -> Any:
-        """The first of the other keys is the hash that keeps the slot's time."""
+        """Run the script; the first of `others` is the hash that keeps the slot's time."""
         keys: list[Word] = [1 + len(others), key, *others]
         try:
             return await connection.run("EVALSHA", self._digest, *keys, *words)

@@ -1,4 +1,4 @@
-"""DynamoDB's expressions: read once per text, kept, and evaluated against items.
+"""DynamoDB's expressions: parsed once per text, cached, and evaluated against items.
 
 lexer → parser → nodes that know how to evaluate themselves (operands, conditions, updates).
 """

@@ -1,4 +1,4 @@
-"""Conditions: each node knows whether it holds for an item."""
+"""Condition expressions: each node can tell whether it holds for an item."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Condition(Protocol):
 
 
 class Compare(msgspec.Struct, frozen=True):
-    """A value that is missing equals nothing, so it differs from everything."""
+    """A comparison. A missing value equals nothing, so it differs from everything."""
 
     sign: str
     left: Operand
@@ -176,7 +176,7 @@ class BeginsWith(msgspec.Struct, frozen=True):
 
 
 class Contains(msgspec.Struct, frozen=True):
-    """Part of a text, member of a set, or element of a list."""
+    """A substring, a member of a set, or an element of a list."""
 
     subject: Operand
     part: Operand

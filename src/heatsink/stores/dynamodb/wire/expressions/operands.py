@@ -1,4 +1,4 @@
-"""What expressions compute with: paths into an item, placeholders, sizes and sums."""
+"""Operands of expressions: paths into an item, placeholders, sizes and sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPE_NAMES = {
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What the placeholders of a request stand for."""
+    """The values and names for which a request's placeholders stand."""
 
     names: Mapping[str, str] = {}
     values: Mapping[str, Value] = {}
@@ -67,7 +67,7 @@ def step_into(value: Value, part: str | int) -> Value | None:
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """`:v`: a value of the request."""
+    """`:v`: a value from the request."""
 
     name: str
 

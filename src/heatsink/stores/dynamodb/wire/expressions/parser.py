@@ -1,12 +1,8 @@
-"""The grammar of conditions, updates and projections.
+"""The parser of conditions, updates and projections.
 
 condition  = conjunction {OR conjunction};  conjunction = negation {AND negation}
 negation   = NOT negation | "(" condition ")" | function | operand comparison
 update     = {SET … | REMOVE … | ADD … | DELETE …}, each at most once
-
-An expression's text as tokens.
-
-A position in a list of tokens, and what conditions and updates both read: paths and operands.
 """
 
 from __future__ import annotations
@@ -85,7 +81,7 @@ NEAR = 1
 
 
 class Reader:
-    """Reads tokens one by one, and remembers which placeholders it met."""
+    """A position in a list of tokens. It reads paths and operands, and collects placeholders."""
 
     def __init__(self, text: str, field: str) -> None:
         self._tokens = tokens_of(text, field)
@@ -183,7 +179,7 @@ T = TypeVar("T")
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
-    """An expression with the placeholders it uses. Parsed once per text."""
+    """An expression with the placeholders that it uses, parsed once per text."""
 
     root: T
     names: frozenset[str]

@@ -1,9 +1,7 @@
-"""Update expressions: what SET, REMOVE, ADD and DELETE do to an item.
+"""Update expressions: what SET, REMOVE, ADD and DELETE do to an item; and projections.
 
-Every operand is computed from the item as it was; then SET, ADD and DELETE are applied, and at
+Every operand is computed from the item before the update. Then SET, ADD and DELETE are applied, and
 last REMOVE, highest positions first. Only what lies on a changed path is copied.
-
-Parts of an item, as a projection or the paths of an update name them.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def _shown(parts: Parts) -> str:
 
 
 def project(item: Item, paths: Iterable[Parts]) -> Item:
-    """Maps keep their names on the way; of lists only the chosen elements stay, in order."""
+    """The parts of an item at `paths`. Maps keep their names, lists only the chosen elements."""
     tree: Tree = {}
     for parts in paths:
         branch = tree
@@ -169,7 +167,7 @@ class _NothingThere(DoesNotFit):
 
 
 def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
-    """The (copied) map or list that holds the last part. What lies between is copied too."""
+    """The map or list that holds the last part, with all containers on the path copied."""
     holder: Any = item
     for part, following in pairwise(parts):
         inner = _at(holder, part)

@@ -1,4 +1,4 @@
--- batch_index: when it was submitted, its id, how many are listed, seconds to keep the list
+-- batch_index: submitted_ms, id, maximum number of listed batches, seconds to keep the list
 redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -ARGV[3] - 1)
 redis.call('EXPIRE', KEYS[1], ARGV[4])

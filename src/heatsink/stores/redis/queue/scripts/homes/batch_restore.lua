@@ -1,5 +1,5 @@
--- batch_restore: version, tag, record. Keeps it unless that version or a newer one is there;
--- answers the record that is there then.
+-- batch_restore: version, tag, record. Stores the record unless this version or a newer one is
+-- there. Returns the stored record.
 local version, _, record = find_record()
 if not record or tonumber(version) < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'tag', ARGV[2], 'record', ARGV[3])

@@ -1,5 +1,5 @@
--- batch_update: version and tag to replace, version and tag that replace them, record, keep_ms (0:
--- for ever)
+-- batch_update: old version and tag, new version and tag, record, keep_ms (0: for ever).
+-- Returns 1, or 0 if the stored record is not the old one.
 local version, tag = find_record()
 if version ~= ARGV[1] or tag ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'version', ARGV[3], 'tag', ARGV[4], 'record', ARGV[5])

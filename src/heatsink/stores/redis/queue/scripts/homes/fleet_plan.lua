@@ -1,5 +1,5 @@
--- fleet_plan: the version that may replace an older one ("-inf" replaces none), version, record
--- Answers the plan in force.
+-- fleet_plan: replaces plans older than this version ("-inf": none), version, record.
+-- Returns the plan in force.
 local known = redis.call('HGET', KEYS[1], 'version')
 if not known or (ARGV[1] ~= '-inf' and tonumber(ARGV[1]) > tonumber(known)) then
   redis.call('HSET', KEYS[1], 'version', ARGV[2], 'record', ARGV[3])

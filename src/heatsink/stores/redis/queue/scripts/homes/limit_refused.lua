@@ -1,4 +1,4 @@
--- limit_refused: now, started_per_s, retry_after_ms. Answers to one surge count once.
+-- limit_refused: now, started_per_s, retry_after_ms. The refusals of one surge count once.
 if limit.level and now - limit.since_ms < GUARD_MS then
   keep({})
   return 0

@@ -1,5 +1,5 @@
--- limit_reserve: now, starts, ahead_ms. Answers size and number of grants, first, step, now, and
--- the time that may be remembered.
+-- limit_reserve: now, starts, ahead_ms. Returns size and number of grants, time of the first, step,
+-- now, and the time that the caller may remember.
 local starts, ahead_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local idle_ms = now - next_ms
 if limit.level and idle_ms > 0 then

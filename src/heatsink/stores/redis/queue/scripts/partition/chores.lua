@@ -1,4 +1,5 @@
--- chores: now, keep_ms, then handle and packed end of each reported part
+-- chores: now, keep_ms, then handle and packed end of each part whose end was recorded.
+-- Returns {ends to record, staged parts that were never released}.
 begin()
 local ENDS_MAX = 1000
 

@@ -1,6 +1,6 @@
--- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed unanswered
--- Answers {owned, time, more, wake_ms, lanes, parts, bodies, slices}: what slices share is sent
--- once.
+-- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed attempts that
+-- were never answered. Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices}; parts
+-- and bodies that slices share are sent once.
 begin()
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -66,7 +66,7 @@ local function again(place, suspect)
   return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false, tries = 0 }
 end
 
--- Which of these places have the same tries as the first of a slice, and never lost a worker.
+-- Which of these places have as many tries as the slice's first, and never lost a worker.
 local function alike(p, found, places)
   local same, words = {}, {}
   for i, place in ipairs(places) do
@@ -79,7 +79,7 @@ local function alike(p, found, places)
   return same
 end
 
--- Adds what is due of the next `most` places behind a slice, as long as it is like the slice.
+-- Add the next places behind a slice, up to `most`, as long as they are due and alike.
 local function add_riders(p, found, most)
   local places = {}
   for i = 1, most do places[i] = place_of(found.chunk, found.start + found.count + i - 1) end
@@ -95,7 +95,7 @@ local function add_riders(p, found, most)
   return true
 end
 
--- Neighbours ride along, unless they once lost their worker. Most have none: look for few first.
+-- Neighbours ride along unless they once lost their worker. Few have any: check a few first.
 local function take_due(p, first, most)
   local found, step, alone = again(first, false), 1, false
   found.places = { first }
@@ -121,12 +121,12 @@ local function take_suspect(p)
   return found
 end
 
--- Chunks that are gone: what was in them is lost, and must not hold up the others.
+-- Skip missing chunks: their items are lost and must not hold up the others.
 local function skip_gaps(p)
   while p.fresh > 0 do
     local size = redis.call('HGET', p.key .. '/chunks', 'c' .. p.next_chunk)
     if size and text_of(p, p.next_chunk) then return tonumber(size) end
-    if p.next_chunk >= p.staged then -- what is not in any chunk is nowhere
+    if p.next_chunk >= p.staged then -- no chunk is left: the rest is lost
       p.lost, p.fresh = p.lost + p.fresh, 0
       return nil
     end
@@ -147,7 +147,7 @@ local function take_fresh(p, most)
   return found
 end
 
--- What waited longest first, then what is fresh.
+-- Delayed items that are due first, then suspects, then fresh items.
 local function next_items(p, most)
   if p.delayed > 0 then
     local due = redis.call('ZRANGE', p.key .. '/delayed', 0, 0, 'WITHSCORES')
@@ -224,7 +224,7 @@ local function serve_tenants()
     if p then
       local quantum = math.max(1, math.floor(QUANTUM_US / math.max(cost_of(p), 1)))
       want = want - take(p, math.min(want, quantum))
-    else -- a part that is gone, or a tenant without any
+    else -- a part that is gone, or a tenant without parts
       redis.call('ZREM', root .. 'line/' .. purse[1], first or '')
       if redis.call('EXISTS', root .. 'line/' .. purse[1]) == 0 then
         redis.call('ZREM', TENANTS, purse[1])
@@ -250,7 +250,7 @@ end
 for _, name in ipairs(cmsgpack.unpack(ARGV[7])) do take_back(name) end
 expire()
 wake()
-if not find_lease(attempt .. ':0') then -- else this very call came twice
+if not find_lease(attempt .. ':0') then -- else this call was delivered twice
   for _, grant in ipairs(cmsgpack.unpack(ARGV[6])) do serve_lane(grant[1], grant[2]) end
   serve_tenants()
 end

@@ -1,4 +1,4 @@
--- gaps: now, handle, number of chunks that were staged. Answers {chunk, offset, count}…
+-- gaps: now, handle, number of staged chunks. Returns {chunk, offset, count}… (-1: all the rest)
 local p = find_part(ARGV[2])
 if not p then return {} end
 local gaps = {}

@@ -1,4 +1,4 @@
--- live_parts: now, handle of the one before the first ("" if there is none), limit
+-- live_parts: now, handle to start after ("": from the beginning), limit. Returns {id, batch}…
 local first = ARGV[2] == '' and '-' or '(' .. ARGV[2]
 local found = {}
 for _, handle in ipairs(redis.call('ZRANGEBYLEX', LIVE, first, '+', 'LIMIT', 0, ARGV[3])) do

@@ -1,2 +1,2 @@
--- load: now
+-- load: now. Returns the fields of PartitionLoad.
 return load()

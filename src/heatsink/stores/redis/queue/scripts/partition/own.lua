@@ -1,4 +1,4 @@
--- own: now, consumer, ttl_ms, workers. Answers whether it owns, and the time.
+-- own: now, consumer, ttl_ms, workers. Returns whether the consumer is the owner, and the time.
 begin()
 local owner = meta.owner or ''
 if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then

@@ -1,4 +1,4 @@
--- stage: now, handle, packed part, then number, count, body of each chunk
+-- stage: now, handle, packed part, then number, count, body of each chunk. Returns load().
 local DIGESTS = 2 ^ 48
 begin()
 local handle, packed = ARGV[2], ARGV[3]
@@ -11,7 +11,7 @@ if not p then
     fields[#fields + 1] = name
     fields[#fields + 1] = 0
   end
-  for _, suffix in ipairs(PART_KEYS) do redis.call('UNLINK', p.key .. suffix) end -- of a damaged one
+  for _, suffix in ipairs(PART_KEYS) do redis.call('UNLINK', p.key .. suffix) end -- of a damaged part
   redis.call('HSET', p.key, unpack(fields))
 end
 if p.state == 'staged' then

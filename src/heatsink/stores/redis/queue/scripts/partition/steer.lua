@@ -1,4 +1,5 @@
--- steer: now, handle, verb, lap, since, channel, partition, record ("" if none)
+-- steer: now, handle, verb, lap, since, channel, partition, record ("" if none).
+-- Returns 1, or 0 if there is no such part.
 begin()
 local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local p = find_part(ARGV[2])
@@ -10,7 +11,7 @@ local function drop()
   p.gone = true
 end
 
--- Chunks that nobody was handed anything of: nearly all that a large batch takes.
+-- Free the chunks of which no item was claimed: nearly all the memory of a large batch.
 local function free_untouched()
   local chunks = p.key .. '/chunks'
   local n = p.next_offset > 0 and p.next_chunk + 1 or p.next_chunk
@@ -25,7 +26,7 @@ local function cancel()
   p.state = 'cancelled'
 end
 
--- Failed items go back in line as if they had never run. Their scores are 0: due at once.
+-- Queue failed items again as if they had never run. Their scores are 0: due at once.
 local function retry()
   p.lap, p.state = lap, 'ready'
   for _, suffix in ipairs(PART_KEYS) do redis.call('PERSIST', p.key .. suffix) end
@@ -41,14 +42,14 @@ local function retry()
   p.delayed, p.failed = p.delayed + p.failed, 0
 end
 
--- From now on it waits for its lane's grants.
+-- From now on the part waits for grants of its lane.
 local function limit()
   leave(p)
   p.info[LIMITED] = true
   p.packed = cmsgpack.pack(p.info)
 end
 
--- The newest record of its batch: with it the batch's home can be restored.
+-- Keep the newest record of the batch: the batch's home can be restored from it.
 if ARGV[8] ~= '' and since >= p.recorded then
   p.recorded = since
   redis.call('SET', p.key .. '/record', ARGV[8])

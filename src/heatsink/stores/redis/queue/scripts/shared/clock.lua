@@ -1,13 +1,14 @@
 -- The slot's own time in ms: the Lua twin of bulk/slot_time.py, which explains it.
 -- KEYS[2] is the hash that keeps it in its field `time`. ARGV[1] has four numbers: the time of the
--- server (0: ask it; tests bring one), the caller's wall clock, how long the caller runs, and the
--- slot's time as it has it (0: it never heard of it). `told` is what callers may remember.
+-- server (0: call TIME; tests pass their own), the caller's wall clock, how long the caller has been
+-- running, and the slot's time by the caller's reckoning (0: unknown). Scripts return `told`, the
+-- time that a caller may remember.
 local STEP_MS, AGREE_MS, BELIEVE_MS = 2000, 5000, 10000
 
 local function exactly(number) return string.format('%.17g', number) end
 
 local now, told, time
-local late = 0 -- a gap that is believed only now, after a doubt
+local late = 0 -- a gap in the clock that was in doubt and is believed from now on
 do
   local words = {}
   for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
@@ -47,11 +48,11 @@ do
   time = cmsgpack.pack({ server, own, wall, gap, waited, before })
 end
 
--- Scripts that only look do not keep it.
+-- Called by scripts that write; scripts that only read do not advance the slot's time.
 local function keep_time() redis.call('HSET', KEYS[2], 'time', time) end
 
--- The times of a sorted set move along with a gap that is believed late: so nobody who was promised
--- something meanwhile loses it.
+-- Shift the times of a sorted set by a gap that is believed late, so that leases and the like that
+-- were granted during the doubt keep their full length.
 local function move_along(key, from)
   if late == 0 then return end
   local found = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES')

@@ -1,11 +1,11 @@
--- What becomes of items, and of the leases that hold them.
+-- Outcomes of items, and the leases that hold them.
 local function call_many(command, key, words)
   for first = 1, #words, 1000 do
     redis.call(command, key, unpack(words, first, math.min(first + 999, #words)))
   end
 end
 
--- `offsets` of the slice are done; all of them if there are none.
+-- The items at `offsets` of the slice are done; without `offsets`, all of them are.
 local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count
   meta.done = meta.done + count
@@ -44,7 +44,7 @@ local function delay(p, places, tried)
   for _, place in ipairs(tried) do redis.call('HINCRBY', p.key .. '/notes', 't' .. place, 1) end
 end
 
--- Items of a fresh slice were never lost before: noted all at once.
+-- Items of a fresh slice were never lost before, so one HSET notes all of them.
 local function lose_fresh(p, places)
   local notes = {}
   for _, place in ipairs(places) do

@@ -58,14 +58,14 @@ local function rate()
   return declared or explored
 end
 
--- As Python divides: exact where a quotient that was rounded first would be one too many.
+-- Divide as Python's // does: rounding the quotient first could give one too many.
 local function whole_times(number, unit)
   return math.floor((number - math.fmod(number, unit)) / unit + 0.5)
 end
 
 local function grant_size(per_s) return math.max(1, whole_times(per_s, GRANTS_PER_S_MAX)) end
 
--- How many starts a grant holds, and how far apart grants are.
+-- Returns how many starts a grant holds, and the time between grants in ms.
 local function calendar()
   local per_s = rate()
   if not per_s then return GRANTS_MAX, 0 end

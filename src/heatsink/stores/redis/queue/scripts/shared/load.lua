@@ -1,5 +1,5 @@
--- What a partition has to do and has done. Only delays have to be counted: nobody is told when one
--- is over. Where many parts have some, a sample of them tells how many are.
+-- The load of a partition. All gauges are kept up to date but one: no event marks the end of a
+-- delay, so delayed items are counted here, in a sample of the parts if many have some.
 local SAMPLE = 64
 
 local function later(parts_late, delayed)

@@ -1,5 +1,5 @@
--- What the home KEYS[1] has of a batch: its version, its tag and its record; nothing without a record.
--- The record contains the version and the tag as well, in case somebody deletes these fields.
+-- Returns version, tag and record of the batch at KEYS[1]; nil without a record.
+-- The record also contains the version and the tag, in case those fields were deleted.
 local function find_record()
   local version, tag, record = unpack(redis.call('HMGET', KEYS[1], 'version', 'tag', 'record'))
   if not record then return nil end

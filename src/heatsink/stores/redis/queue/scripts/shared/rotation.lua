@@ -1,4 +1,4 @@
--- Whose turn it is: tenants by virtual time, a tenant's parts by score. As in rotation.py.
+-- Whose turn it is: tenants by virtual time, a tenant's parts by score. See partition.py.
 local purses = {}
 
 local function purse_of(p)
@@ -17,7 +17,7 @@ local function charge(p, cost_us)
   local purse = purse_of(p)
   purse.time = math.max((purse.time or meta.virtual) + cost_us / p.info[WEIGHT], 0)
   redis.call('ZADD', purse.active and TENANTS or TIMES, purse.time, purse.name)
-  if p.info[LIMITED] and redis.call('EXISTS', TENANTS) == 0 then -- nobody was kept waiting
+  if p.info[LIMITED] and redis.call('EXISTS', TENANTS) == 0 then -- no other tenant had to wait
     meta.virtual = math.max(meta.virtual, purse.time)
   end
 end
@@ -94,8 +94,8 @@ local function ends(p)
   return may_end and waiting(p) + p.running == 0
 end
 
--- What was cancelled will not be read again: of its chunks only those with failures stay. Where
--- many items failed, that is most of the chunks that were begun, and not worth the time.
+-- Free the chunks of a cancelled part, but keep those with failures, which can be retried. If many
+-- items failed, nearly all chunks stay, so freeing is not worth the time.
 local function free(p)
   if p.failed > FREE_MAX then return end
   local chunks, kept = p.key .. '/chunks', {}

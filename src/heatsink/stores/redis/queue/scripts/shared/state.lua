@@ -1,6 +1,6 @@
--- One partition, as every script of it sees it: the Lua twin of stores/memory/queue.
--- (state, rotation, items and load belong together, in this order)
--- Parts are read once, changed in Lua, and written back by save(), which also keeps the gauges.
+-- The state of one partition, for all its scripts: the Lua twin of stores/memory/queue.
+-- Scripts include state, rotation, items and load, in this order.
+-- A part is read once, changed in Lua, and written back by save(), which also updates the gauges.
 local root = KEYS[1]
 
 local STALE_MS = 60000
@@ -10,7 +10,7 @@ local LOSSES_MAX = 3
 local SERVICE_US = 1000
 local SERVICE_WEIGHT = 0.1
 local QUANTUM_US = 20000
-local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases at once: the rest waits for the next call
+local WAKE_MAX, EXPIRE_MAX = 500, 50 -- parts and leases per call; the rest waits
 local FREE_MAX = 1000
 
 local META, TENANTS, TIMES = root .. 'meta', root .. 'tenants', root .. 'times'
@@ -21,7 +21,7 @@ local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 local LIVE = root .. 'live' -- handles of parts that were released and have not ended
 
--- New ones go to the end: `numbers` of a part counts them.
+-- Append new names at the end: a part's field `numbers` says how many of them it was written with.
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
@@ -46,7 +46,7 @@ do
   for name, value in pairs(meta) do meta_was[name] = value end
 end
 
--- What every script does first that changes something.
+-- Every script that changes something calls this first.
 local function begin()
   keep_time()
   move_along(EXPIRY, still_due())
