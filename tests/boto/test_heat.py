@@ -10,8 +10,7 @@ import pytest
 from boto3.dynamodb.conditions import Key
 
 import heatsink
-from heatsink.boto import Table
-from heatsink.boto import times
+from heatsink.boto import Table, times
 
 from .conftest import KEYS, Engine, running_engine
 

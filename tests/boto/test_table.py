@@ -18,8 +18,7 @@ import pytest
 from boto3.dynamodb.conditions import Attr, Key
 from boto3.dynamodb.types import Binary
 
-from heatsink.boto import Table
-from heatsink.boto import times
+from heatsink.boto import Table, times
 from heatsink.errors import Closed, InvalidId, InvalidKey, InvalidSetting, WrongIncarnation
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.commands.fsck import run_fsck

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planted import find, hold, seeds
+from tests.planted import find, from_seed, hold, seeds
 
 from .bugs import CURE_BUGS, MACHINE_BUGS
 from .history import Violation
 from .machine import simulate_cure, simulate_machine
 
 SEEDS = seeds(10, full=30)
-SEEDS_PER_BUG = 30
+SEEDS_PER_BUG = 120
+FOUND_AT = {"a_cure_under_the_old_incarnation": 50}  # to begin there saves minutes
 SEEDS_PER_TEST = 5
 
 
@@ -42,4 +43,9 @@ def test_a_planted_bug_about_clocks_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", CURE_BUGS)
 def test_a_planted_bug_in_the_cure_is_found(name: str) -> None:
-    find(CURE_BUGS[name], simulate_cure, range(SEEDS_PER_BUG), Violation)
+    find(
+        CURE_BUGS[name],
+        simulate_cure,
+        from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG),
+        Violation,
+    )

@@ -1,6 +1,6 @@
 """The time in a sort key: pass one of these functions as `time_of`.
 
-`iso_text`, `seconds`, `millis`, `millis_text`, `uuid7_text`, `ulid_text`, or one of them in `after`.
+`iso_text`, `seconds`, `millis`, `millis_text`, `uuid7_text`, `ulid_text`, or one in `after`.
 Each returns milliseconds since 1970 and raises `InvalidId` for a malformed sort key. Time must grow
 with the sort key: use one format, of one width, in UTC.
 """
