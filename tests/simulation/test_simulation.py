@@ -10,7 +10,7 @@ import pytest
 from heatsink.registry import news as relay
 from heatsink.registry.news import News, NewsListener
 from heatsink.registry.registry import Registry
-from tests.planted import find, hold, seeds
+from tests.planted import find, from_seed, hold, seeds
 
 from .bugs import BUGS
 from .history import Violation
@@ -18,6 +18,19 @@ from .world import has_redis, simulate
 
 SEEDS = seeds(60, full=200)
 SEEDS_PER_BUG = 200
+FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
+    "the_closed_time_adopted_before_the_log": 4,
+    "version_and_closed_time_read_apart": 8,
+    "a_reader_that_trusts_an_expired_horizon": 5,
+    "two_leaders_without_a_fence": 62,
+    "a_gap_in_the_log_passed_over": 6,
+    "a_delete_without_a_tombstone": 13,
+    "a_clock_a_year_ahead_believed": 6,
+    "a_wiped_redis_that_is_believed": 13,
+    "news_believed_without_its_mac": 9,
+    "entries_of_the_news_believed_without_their_mac": 11,
+    "a_mac_that_does_not_bind_the_closed_time": 9,
+}
 SEEDS_PER_TEST = 10
 
 
@@ -82,4 +95,4 @@ def test_the_simulated_redis_is_forged() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)
+    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
