@@ -18,7 +18,7 @@ import msgspec
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.emulator.settings import PARTITIONS_MAX, SECONDS_MAX, UNITS_MAX, UNITS_MIN
-from heatsink.errors import HeatsinkError, InvalidInput, InvalidSetting, Misconfigured, NotFound
+from heatsink.errors import HeatsinkError, InvalidSetting, answer_of
 from heatsink.lab.bench import bench
 from heatsink.lab.commands import lab
 from heatsink.lab.demo.command import demo
@@ -46,7 +46,7 @@ from heatsink.server.shell import announce, set_up
 
 from . import __version__
 
-NOT_DONE, WRONG_USE, INTERRUPTED = 1, 2, 130  # 2 is click's own code for wrong use
+NOT_DONE, INTERRUPTED = 1, 130
 PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
 
 
@@ -71,12 +71,7 @@ def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     click.echo(f"heatsink: {error}", err=True)
-    ctx.exit(WRONG_USE if _is_wrong_use(error) else NOT_DONE)
-
-
-def _is_wrong_use(error: Exception) -> bool:
-    """Whether the same command can never succeed, whatever the state of the store or the batch."""
-    return isinstance(error, InvalidInput) and not isinstance(error, NotFound | Misconfigured)
+    ctx.exit(answer_of(error).exit_code if isinstance(error, HeatsinkError) else NOT_DONE)
 
 
 CONTEXT = {

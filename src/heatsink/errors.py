@@ -31,11 +31,14 @@ HeatsinkError                   catch this to catch them all
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 
 class HeatsinkError(Exception):
     """Root of all errors of this library."""
 
+    field: str | None = None
+    """The parameter or setting that is wrong, if it is one."""
     id: object = None
     """Of an append that was sent and may have happened: repeat it with `id=`."""
 
@@ -43,25 +46,38 @@ class HeatsinkError(Exception):
 class InvalidInput(HeatsinkError):
     """The caller passed something that can never work. The message names the field and the fix."""
 
+    def __init__(self, message: str = "", *, field: str | None = None) -> None:
+        super().__init__(message)
+        if field is not None:
+            self.field = field
+
 
 class InvalidKey(InvalidInput):
     """A key is empty, too long, not a string, or not valid text."""
+
+    field = "key"
 
 
 class InvalidId(InvalidInput):
     """An id is malformed, of another kind than the deployment's, or from the future."""
 
+    field = "id"
+
     def called(self, name: str) -> InvalidId:
         """The same of an id that goes by another name in its call."""
-        return InvalidId(re.sub(r"\bid\b", name, str(self), count=1))
+        return InvalidId(re.sub(r"\bid\b", name, str(self), count=1), field=name)
 
 
 class InvalidCursor(InvalidInput):
     """A cursor was not made by this deployment for this key and order."""
 
+    field = "cursor"
+
 
 class InvalidBody(InvalidInput):
     """A body is not bytes, or larger than a row may be."""
+
+    field = "body"
 
 
 class InvalidSetting(InvalidInput):
@@ -98,6 +114,8 @@ class Deleted(Conflict):
 
 class IdReused(Conflict):
     """The id is that of a batch of another action, of other items or options."""
+
+    field = "id"
 
 
 class TokenExpired(HeatsinkError):
@@ -165,3 +183,43 @@ class Outdated(RegistryError):
 
 class WrongIncarnation(RegistryError):
     """The data store is not the one this process connected to (restored, or wiped): reconnect."""
+
+
+class Answer(NamedTuple):
+    """How a server or a command answers an error."""
+
+    status: int
+    """Of the HTTP response."""
+    exit_code: int
+    """Of the command: 2 if the same command can never succeed, else 1."""
+    retry_after_s: int | None = None
+    """For the header Retry-After; None if the same request will fail again."""
+
+    @property
+    def retryable(self) -> bool:
+        return self.retry_after_s is not None
+
+
+RETRY_AFTER_S = 1
+ANSWERS: dict[type[HeatsinkError], Answer] = {  # of an error's classes, the nearest counts
+    HeatsinkError: Answer(503, 1, RETRY_AFTER_S),
+    InvalidInput: Answer(400, 2),
+    NotFound: Answer(404, 1),
+    Misconfigured: Answer(503, 1, RETRY_AFTER_S),  # the request is fine: it may be sent again
+    Conflict: Answer(409, 1),
+    IdReused: Answer(422, 1),
+    TokenExpired: Answer(410, 1),
+    Throttled: Answer(429, 1, RETRY_AFTER_S),
+}
+
+
+def answer_to(kind: type[HeatsinkError]) -> Answer:
+    """The answer to errors of a class."""
+    return next(ANSWERS[each] for each in kind.__mro__ if each in ANSWERS)
+
+
+def answer_of(error: HeatsinkError) -> Answer:
+    """The answer to an error. Retries that were throttled until the deadline are a 429."""
+    if isinstance(error, Overloaded) and isinstance(error.__cause__, Throttled):
+        error = error.__cause__
+    return answer_to(type(error))

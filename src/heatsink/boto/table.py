@@ -51,10 +51,14 @@ class Table:
         check_text("partition_key", partition_key, NAME_MAX)
         check_text("sort_key", sort_key, NAME_MAX)
         if not callable(time_of):
-            raise InvalidSetting("time_of must be a function from a sort key to milliseconds")
+            raise InvalidSetting(
+                "time_of must be a function from a sort key to milliseconds", field="time_of"
+            )
         has_client = hasattr(getattr(boto_table, "meta", None), "client")
         if not has_client or not hasattr(boto_table, "name"):
-            raise InvalidSetting('boto_table must be boto3.resource("dynamodb").Table(…)')
+            raise InvalidSetting(
+                'boto_table must be boto3.resource("dynamodb").Table(…)', field="boto_table"
+            )
         self.name: str = boto_table.name
         self._keys = TableKeys(partition_key, sort_key)
         self._background = Background(registry, settings)

@@ -61,7 +61,9 @@ Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 
 
 async def no_store(*_: object) -> None:
-    raise InvalidSetting("context.once() needs a data store: heatsink worker --store URL")
+    raise InvalidSetting(
+        "context.once() needs a data store: heatsink worker --store URL", field="context"
+    )
 
 
 class Context:
@@ -143,7 +145,9 @@ class Action:
         check_number("backoff_max_s", self.backoff_max_s, 0, DAY_S)
         check_whole("together", self.together, 1, TOGETHER_MAX)
         if not callable(self.handler):
-            raise InvalidSetting(f"handler must be a function, not {shown(self.handler)}")
+            raise InvalidSetting(
+                f"handler must be a function, not {shown(self.handler)}", field="handler"
+            )
         if _is_any(self.handler, isgeneratorfunction, isasyncgenfunction):
             raise InvalidSetting(
                 f"the handler of {self.name!r} is a generator, which would never run: "
@@ -177,7 +181,9 @@ class Actions:
 
         def register(handler: Any) -> Any:
             if name in self._actions:
-                raise InvalidSetting(f"action {name!r} is registered already: choose another name")
+                raise InvalidSetting(
+                    f"action {name!r} is registered already: choose another name", field="action"
+                )
             is_async = _is_any(handler, iscoroutinefunction)
             try:
                 self._actions[name] = Action(name, handler, is_async=is_async, **options)
@@ -251,7 +257,7 @@ class Webhook(NamedTuple):
 def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
     """Parse the prefixes that an operator set; `InvalidSetting` names the one that is no URL."""
     if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
-        raise InvalidSetting(f"{field} must be a list of URLs, not {shown(prefixes)}")
+        raise InvalidSetting(f"{field} must be a list of URLs, not {shown(prefixes)}", field=field)
     found = []
     for number, prefix in enumerate(prefixes):
         parsed = _parse(prefix)
@@ -259,12 +265,14 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
             text = shown_url(prefix) if isinstance(prefix, str) else prefix
             raise InvalidSetting(
                 f"{field}[{number}] must be a URL like https://host[:port]/path, without a user, "
-                f"a query or anything unusual in it, not {shown(text)}"
+                f"a query or anything unusual in it, not {shown(text)}",
+                field=field,
             )
         if ".." in map(_decoded, urlsplit(prefix).path.split("/")):
             raise InvalidSetting(
                 f"{field}[{number}] must not have '..' in its path, not {shown(prefix)}: "
-                f"it allows all below /{'/'.join(parsed.segments)}; if you mean that, write that"
+                f"it allows all below /{'/'.join(parsed.segments)}; if you mean that, write that",
+                field=field,
             )
         found.append(parsed)
     return tuple(found)
@@ -275,7 +283,8 @@ def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
     if allowed_url(url, prefixes) is None:
         raise InvalidSetting(
             f"{field} {shown(shown_url(url))} is not an allowed webhook: "
-            "add its prefix to webhooks="
+            "add its prefix to webhooks=",
+            field=field,
         )
     return url
 

@@ -46,7 +46,7 @@ def parse_rate(text: str) -> Rate:
     whole = number.isascii() and number.isdecimal()
     if not slash or not whole or unit.strip() not in PERIODS_S or not 0 < int(number) <= RATE_MAX:
         raise InvalidSetting(
-            f"rate must be like '500/s', '30000/min' or '100/h', not {shown(text)}"
+            f"rate must be like '500/s', '30000/min' or '100/h', not {shown(text)}", field="rate"
         )
     return Rate(int(number), PERIODS_S[unit.strip()])
 

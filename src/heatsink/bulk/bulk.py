@@ -72,7 +72,8 @@ class BulkSettings(msgspec.Struct, frozen=True):
         check_number("deadline_s", self.deadline_s, 0.1, 3_600)
         if self.durability not in get_args(Durability):
             raise InvalidSetting(
-                f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
+                f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}",
+                field="durability",
             )
         if self.replicas is not None:
             check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
@@ -247,7 +248,8 @@ class Bulk:
             is_known = not known or not name or name in known or name.startswith(BUILT_IN)
             if not is_known and not await self._is_accepted(wanted.id):
                 raise InvalidSetting(
-                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}"
+                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}",
+                    field=field,
                 )
 
     async def _is_accepted(self, id: str) -> bool:
@@ -489,6 +491,7 @@ def _checked_id(id: str) -> str:
     check_text("id", id, TEXT_MAX)
     if changes.CALLBACK in id:
         raise InvalidSetting(
-            f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks: choose another"
+            f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks: choose another",
+            field="id",
         )
     return id

@@ -65,7 +65,9 @@ def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -
     try:
         from heatsink.stores.redis import with_redis
     except ImportError:
-        raise Misconfigured("news needs a Redis client: pip install 'heatsink[redis]'") from None
+        raise Misconfigured(
+            "news needs a Redis client: pip install 'heatsink[redis]'", field="news"
+        ) from None
     return with_redis(stores, url, name, clock, rng)
 
 

@@ -119,25 +119,31 @@ def default_queue(store_url: str) -> str:
         return "memory://"
     if parts.scheme == "sqlite":
         return f"embedded:///{parts.path[1:]}-queue"
-    raise InvalidSetting("queue must name a Redis for bulk actions, like redis://host:6379")
+    raise InvalidSetting(
+        "queue must name a Redis for bulk actions, like redis://host:6379", field="queue"
+    )
 
 
 def _open_stores(
     url: str, settings: BulkSettings, clock: Clock, rng: Random
 ) -> tuple[QueueStores, HomeStore]:
     if not isinstance(url, str):
-        raise InvalidSetting(f"queue must be a URL like {EXAMPLES}, not {shown(url)}")
+        raise InvalidSetting(
+            f"queue must be a URL like {EXAMPLES}, not {shown(url)}", field="queue"
+        )
     scheme = url.partition(":")[0]
     if scheme == "memory":
         check_memory("queue", url)
         if url != "memory://":
-            raise InvalidSetting("queue must be memory:// with nothing after it")
+            raise InvalidSetting("queue must be memory:// with nothing after it", field="queue")
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
-        raise Misconfigured("queue needs a Redis client: pip install 'heatsink[redis]'") from None
+        raise Misconfigured(
+            "queue needs a Redis client: pip install 'heatsink[redis]'", field="queue"
+        ) from None
     membership = None
     if scheme == "embedded":
         membership = join(embedded_folder(url))
@@ -159,9 +165,11 @@ def embedded_folder(url: str) -> Path:
     check_slashes("queue", url)
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise InvalidSetting("queue has parts that embedded:/// does not use: remove ? and #")
+        raise InvalidSetting(
+            "queue has parts that embedded:/// does not use: remove ? and #", field="queue"
+        )
     if parts.path.strip("/") == "":
-        raise InvalidSetting("queue must name a folder, as in embedded:///queue")
+        raise InvalidSetting("queue must name a folder, as in embedded:///queue", field="queue")
     return Path(parts.path[1:])
 
 

@@ -67,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
         check_kind("reads", self.reads, ReadSettings)
         check_kind("near", self.near, NearRules)
         if self.scaling not in POLICIES:
-            raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}")
+            raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}", field="scaling")
         check_kind("coordinate", self.coordinate, bool)
         check_number("window_s", self.window_s, 0.1, 60)
         check_number("token_ttl_s", self.token_ttl_s, 60)

@@ -23,18 +23,6 @@ from heatsink import errors
 
 from . import Heatsink, connect
 
-RETRY_AFTER_S = 1
-RETRYABLE = (429, 503)
-STATUSES: dict[type[Exception], int] = {
-    errors.NotFound: 404,
-    errors.Misconfigured: 503,  # the request is fine: it may be sent again
-    errors.InvalidInput: 400,
-    errors.IdReused: 422,
-    errors.Conflict: 409,
-    errors.TokenExpired: 410,
-    errors.Throttled: 429,
-    errors.HeatsinkError: 503,
-}
 State = dict[str, Heatsink]
 
 
@@ -65,13 +53,7 @@ def answer_errors(app: Starlette) -> None:
 
 
 async def _answer(_: Request, error: Exception) -> JSONResponse:
-    status = _status_of(error)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in RETRYABLE else None
-    return JSONResponse({"detail": str(error)}, status, headers)
-
-
-def _status_of(error: Exception) -> int:
-    """The status of an error; retries that were throttled until the deadline are a 429."""
-    if isinstance(error.__cause__, errors.Throttled):
-        error = error.__cause__
-    return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
+    assert isinstance(error, errors.HeatsinkError)
+    answer = errors.answer_of(error)
+    headers = {"Retry-After": str(answer.retry_after_s)} if answer.retryable else None
+    return JSONResponse({"detail": str(error)}, answer.status, headers)

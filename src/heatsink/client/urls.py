@@ -23,16 +23,20 @@ EXAMPLES = (
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
     """Open the store at `url`; with `must_exist`, a missing file is an error and not created."""
     if not isinstance(url, str):
-        raise InvalidSetting(f"url must be a str like {EXAMPLES}, not {type(url).__name__}")
+        raise InvalidSetting(
+            f"url must be a str like {EXAMPLES}, not {type(url).__name__}", field="url"
+        )
     try:
         parts = urlsplit(url)
         opener = OPENERS.get(parts.scheme)
     except ValueError:  # whose text may show a password
         raise InvalidSetting(
-            f"url {shown(shown_url(url))} cannot be read: use {EXAMPLES}"
+            f"url {shown(shown_url(url))} cannot be read: use {EXAMPLES}", field="url"
         ) from None
     if opener is None:
-        raise InvalidSetting(f"url {shown_url(url)[:80]!r} names no store: use {EXAMPLES}")
+        raise InvalidSetting(
+            f"url {shown_url(url)[:80]!r} names no store: use {EXAMPLES}", field="url"
+        )
     if parts.scheme == "sqlite":
         check_slashes("url", url)
     elif parts.scheme == "memory":
@@ -52,12 +56,12 @@ def check_slashes(name: str, url: str) -> None:
         cure = f"{scheme}:///{path} for an absolute path, or {scheme}://{path} for a relative one"
     else:
         cure = f"{scheme}:///{path}"
-    raise InvalidSetting(f"{name} has too few slashes: write {cure}")
+    raise InvalidSetting(f"{name} has too few slashes: write {cure}", field=name)
 
 
 def check_memory(name: str, url: str) -> None:
     if not has_slashes(url):
-        raise InvalidSetting(f"{name} has too few slashes: write memory://")
+        raise InvalidSetting(f"{name} has too few slashes: write memory://", field=name)
 
 
 def has_slashes(url: str) -> bool:
@@ -69,14 +73,17 @@ def open_alone(url: str, clock: Clock) -> SqliteAlone:
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         raise InvalidSetting(
-            "url must be a sqlite:// store: a DynamoDB table cannot be opened exclusively"
+            "url must be a sqlite:// store: a DynamoDB table cannot be opened exclusively",
+            field="url",
         )
     return SqliteAlone.open(_sqlite_file(parts, must_exist=True), clock)
 
 
 def _refuse_extras(parts: SplitResult) -> None:
     if parts.query or parts.fragment or parts.netloc:
-        raise InvalidSetting(f"url has parts that the store does not use: use {EXAMPLES}")
+        raise InvalidSetting(
+            f"url has parts that the store does not use: use {EXAMPLES}", field="url"
+        )
 
 
 def _memory(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
@@ -98,7 +105,9 @@ def _sqlite_file(parts: SplitResult, must_exist: bool) -> Path:
     try:
         _check_file(file, must_exist)
     except (OSError, ValueError) as error:
-        raise InvalidSetting(f"url names no usable file ({error}): use {EXAMPLES}") from None
+        raise InvalidSetting(
+            f"url names no usable file ({error}): use {EXAMPLES}", field="url"
+        ) from None
     return file
 
 
@@ -106,7 +115,7 @@ def _check_file(file: Path, must_exist: bool) -> None:
     if must_exist and not file.is_file():
         raise InvalidSetting(f"there is no database {file}: check the url")
     if file.name in ("", ":memory:") or file.is_dir():
-        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}")
+        raise InvalidSetting(f"url must name a file, as in {EXAMPLES}", field="url")
     if not file.absolute().parent.is_dir():
         raise InvalidSetting(f"there is no folder {file.parent} for the database: make it first")
 

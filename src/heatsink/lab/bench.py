@@ -202,7 +202,7 @@ async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
         raise InvalidSetting(
-            "url names a store with Snowflake ids, which only its application can mint"
+            "url names a store with Snowflake ids, which only its application can mint", field="url"
         )
     async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
         stores = open_stores(url, clock)

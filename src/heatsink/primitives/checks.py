@@ -40,7 +40,9 @@ def shown_url(url: str) -> str:
 
 def check_whole(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidSetting(f"{name} must be an int from {low:,} to {high:,}, not {shown(value)}")
+        raise InvalidSetting(
+            f"{name} must be an int from {low:,} to {high:,}, not {shown(value)}", field=name
+        )
     return value
 
 
@@ -49,20 +51,22 @@ def check_number(name: str, value: object, low: float, high: float = inf) -> flo
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
         upto = f" to {high:,g}" if high < inf else " up"
-        raise InvalidSetting(f"{name} must be a number from {low:,g}{upto}, not {shown(value)}")
+        raise InvalidSetting(
+            f"{name} must be a number from {low:,g}{upto}, not {shown(value)}", field=name
+        )
     return value  # type: ignore[return-value]
 
 
 def check_text(name: str, value: object, length_max: int) -> str:
     """Text that can be stored and shown: 1 to `length_max` characters without lone surrogates."""
     if not isinstance(value, str) or not 0 < len(value) <= length_max or not _is_unicode(value):
-        raise InvalidSetting(f"{name} must be text of 1 to {length_max} characters")
+        raise InvalidSetting(f"{name} must be text of 1 to {length_max} characters", field=name)
     return value
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise InvalidSetting(f"{name} must be a {kind.__name__}, not {shown(value)}")
+        raise InvalidSetting(f"{name} must be a {kind.__name__}, not {shown(value)}", field=name)
 
 
 async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -74,7 +78,9 @@ async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIte
         for item in items:
             yield item
     else:
-        raise InvalidSetting(f"{name} must be an iterable of {name}, not {shown(items)}")
+        raise InvalidSetting(
+            f"{name} must be an iterable of {name}, not {shown(items)}", field=name
+        )
 
 
 def _is_unicode(text: str) -> bool:

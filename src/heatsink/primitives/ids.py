@@ -133,7 +133,9 @@ class Snowflake:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch_ms < TIME_MS_MAX:
-            raise InvalidSetting(f"epoch_ms must be milliseconds since 1970, not {self.epoch_ms}")
+            raise InvalidSetting(
+                f"epoch_ms must be milliseconds since 1970, not {self.epoch_ms}", field="epoch_ms"
+            )
 
     @property
     def name(self) -> str:

@@ -51,7 +51,9 @@ class ReadSettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, 10**12)
         if self.weigh is not None and not callable(self.weigh):
-            raise InvalidSetting("weigh must be a function of a value that returns an int")
+            raise InvalidSetting(
+                "weigh must be a function of a value that returns an int", field="weigh"
+            )
         check_number("patience_s", self.patience_s, 0.001, 86_400)
         check_number("jitter", self.jitter, 0, 1)
 
@@ -81,7 +83,9 @@ class Times(msgspec.Struct, frozen=True):
         check_number("errors_for", self.errors_for, 0)
         if self.fresh_for > self.stale_for:
             least = f"at least fresh_for ({self.fresh_for:g} s)"
-            raise InvalidSetting(f"stale_for must be {least}, not {self.stale_for:g} s")
+            raise InvalidSetting(
+                f"stale_for must be {least}, not {self.stale_for:g} s", field="stale_for"
+            )
 
 
 class ReadHeat(Protocol):

@@ -417,5 +417,5 @@ class Flight(Landing):
 async def _called(load: Load) -> Any:
     loading = load()
     if not isawaitable(loading):
-        raise InvalidSetting("load must be an async function without parameters")
+        raise InvalidSetting("load must be an async function without parameters", field="load")
     return await loading

@@ -61,7 +61,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.is_local and not self.tokens:
             raise InvalidSetting(
-                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1",
+                field="host",
             )
 
     @property

@@ -55,7 +55,9 @@ def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
         for listener in listeners:
             listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise Misconfigured(f"port {port} is in use: choose another with {flag}") from None
+            raise Misconfigured(
+                f"port {port} is in use: choose another with {flag}", field="port"
+            ) from None
         unknown = isinstance(error, socket.gaierror)
         reason = error.strerror if unknown else os.strerror(error.errno or 0)
         raise Misconfigured(

@@ -139,7 +139,9 @@ class Log:
         load = partial(self._page, key, limit, cursor, order, after, before)
         if fresh_for is None:
             if stale_for is not None:
-                raise InvalidSetting("stale_for needs fresh_for: pass both, or neither")
+                raise InvalidSetting(
+                    "stale_for needs fresh_for: pass both, or neither", field="stale_for"
+                )
             return await load()
         what, bound_s = (limit, cursor, order, after, before), stale_for
         page = await self._pages.get(
@@ -263,7 +265,9 @@ class Log:
         if not isinstance(bound, datetime):
             return None if bound is None else self._scheme.raw(bound)
         if bound.tzinfo is None:
-            raise InvalidSetting("after and before need a datetime with a time zone, or an id")
+            raise InvalidSetting(
+                "after and before need a datetime with a time zone, or an id", field="after"
+            )
         first = self._scheme.first_raw(int(bound.timestamp() * 1000))
         return _predecessor(first) if lower else first
 

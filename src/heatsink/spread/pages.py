@@ -78,7 +78,9 @@ def check_limit(limit: object) -> int:
 def check_order(order: object) -> bool:
     """Whether the newest entries come first."""
     if order not in ("newest", "oldest"):
-        raise InvalidSetting(f"order must be 'newest' or 'oldest', not {shown(order)}")
+        raise InvalidSetting(
+            f"order must be 'newest' or 'oldest', not {shown(order)}", field="order"
+        )
     return order == "newest"
 
 

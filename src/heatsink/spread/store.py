@@ -152,5 +152,6 @@ def check_running(to: Running) -> None:
 def past_the_bound(amount: int) -> InvalidSetting:
     return InvalidSetting(
         f"amount {amount} takes a bucket of this counter past its limit of 2**63 - 1, up or down: "
-        "count in larger units"
+        "count in larger units",
+        field="amount",
     )

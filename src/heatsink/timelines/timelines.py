@@ -165,7 +165,9 @@ class Timelines:
         """Push or pull from now on, whatever the number of followers says."""
         _check_name("author", author)
         if mode not in (PUSHED, PULLED):
-            raise InvalidSetting(f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}")
+            raise InvalidSetting(
+                f"mode must be {PUSHED!r} or {PULLED!r}, not {mode!r}", field="mode"
+            )
         await self._modes.change(author, mode, f"{PINNED}{check_text('reason', reason, 400)}")
 
     async def set_threshold(self, followers: int, *, reason: str) -> None:
@@ -360,26 +362,30 @@ def _post_key(author: str, raw: bytes) -> Subject:
 def _check_name(field: str, value: object) -> str:
     name = check_text(field, value, NAME_MAX)
     if "\0" in name:
-        raise InvalidSetting(f"{field} must not contain NUL (\\0)")
+        raise InvalidSetting(f"{field} must not contain NUL (\\0)", field=field)
     if (size := len(escape(name).encode())) > NAME_BYTES_MAX:
-        raise InvalidSetting(f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit")
+        raise InvalidSetting(
+            f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit", field=field
+        )
     return name
 
 
 def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
-        raise InvalidSetting("author must be somebody else than user")
+        raise InvalidSetting("author must be somebody else than user", field="author")
 
 
 def _pair(pair: object, number: int) -> tuple[str, str]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InvalidSetting(f"pairs[{number}] must be a (user, author), not {shown(pair)}")
+        raise InvalidSetting(
+            f"pairs[{number}] must be a (user, author), not {shown(pair)}", field="pairs"
+        )
     user, author = pair
     try:
         _check_pair(user, author)
     except InvalidSetting as error:
-        raise InvalidSetting(f"pairs[{number}]: {error}") from None
+        raise InvalidSetting(f"pairs[{number}]: {error}", field="pairs") from None
     return user, author
 
 

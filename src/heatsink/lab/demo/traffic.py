@@ -112,7 +112,9 @@ class TrafficPlan(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise InvalidSetting(f"shape must be {' or '.join(SHAPES)}, not {self.shape[:40]!r}")
+            raise InvalidSetting(
+                f"shape must be {' or '.join(SHAPES)}, not {self.shape[:40]!r}", field="shape"
+            )
         check_whole("peak", self.peak, *PEAK)
         check_whole("limit", self.limit, *LIMIT)
 

@@ -70,7 +70,9 @@ def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: 
         if counts.requests % PROGRESS_REQUESTS == 0:
             progress(trace.done())
     if request is None:
-        raise InvalidSetting(f"trace {trace.name!r} has no requests: there is nothing to replay")
+        raise InvalidSetting(
+            f"trace {trace.name!r} has no requests: there is nothing to replay", field="trace"
+        )
     hottest, count = max(counts.keys.items(), key=lambda item: item[1])
     # the last minute may be incomplete: its rate is that of its part
     minute_s = min(max(request.time_s - start_s, 1.0), MINUTE_S)

@@ -61,7 +61,9 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.capacity.writes is None) != (self.capacity.reads is None):
-            raise InvalidSetting("capacity needs write and read units, or neither (on demand)")
+            raise InvalidSetting(
+                "capacity needs write and read units, or neither (on demand)", field="capacity"
+            )
         check_whole("partitions", self.partitions, 0, PARTITIONS_MAX)
         check_whole("servers", self.servers, 1, 10_000)
         Times(self.fresh_for, self.stale_for)

@@ -103,7 +103,7 @@ class CsvTrace:
             raise self._unreadable(f"it is not CSV ({error})") from None
 
     def _unreadable(self, why: str) -> InvalidSetting:
-        return InvalidSetting(f"trace {str(self._path)!r} cannot be read: {why}")
+        return InvalidSetting(f"trace {str(self._path)!r} cannot be read: {why}", field="trace")
 
     def _parsed(self, lines: Iterable[str]) -> Iterator[TraceRequest]:
         rows, last_s = csv.reader(lines, strict=True), -inf
@@ -154,7 +154,9 @@ def _seconds(text: str, last_s: float) -> float:
     time_s = number if number < MILLISECONDS_FROM else number / 1000
     if last_s - time_s > LATE_S_MAX:
         back_s = last_s - time_s
-        raise InvalidSetting(f"time goes back by {back_s:,.0f} s: sort the trace by time")
+        raise InvalidSetting(
+            f"time goes back by {back_s:,.0f} s: sort the trace by time", field="time"
+        )
     return max(time_s, last_s)
 
 
@@ -184,7 +186,7 @@ def _size(text: str) -> int:
 
 
 def _refusal(name: str, text: str) -> InvalidSetting:
-    return InvalidSetting(f"{name} must be {ACCEPTED[name]}, not {shown(text)}")
+    return InvalidSetting(f"{name} must be {ACCEPTED[name]}, not {shown(text)}", field=name)
 
 
 DAY_S = 86_400.0

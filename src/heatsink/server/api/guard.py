@@ -32,10 +32,13 @@ class Token:
 def parse_token(text: str) -> Token:
     scope, _, secret = text.partition(":")
     if scope not in SCOPES:
-        raise InvalidSetting(f"token must be SCOPE:TOKEN with a scope of {', '.join(SCOPES)}")
+        raise InvalidSetting(
+            f"token must be SCOPE:TOKEN with a scope of {', '.join(SCOPES)}", field="token"
+        )
     if len(secret) < TOKEN_LENGTH_MIN or not secret.isascii() or not secret.isprintable():
         raise InvalidSetting(
-            f"token must have {TOKEN_LENGTH_MIN} or more letters and digits after {scope}:"
+            f"token must have {TOKEN_LENGTH_MIN} or more letters and digits after {scope}:",
+            field="token",
         )
     return token_of(scope, secret)
 

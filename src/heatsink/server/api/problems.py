@@ -8,7 +8,6 @@ from collections.abc import Container
 import msgspec
 
 from heatsink import errors
-from heatsink.client.starlette import RETRY_AFTER_S, RETRYABLE, STATUSES
 
 from .shapes import Problem
 
@@ -29,16 +28,9 @@ TITLES = {
     503: "Unavailable",
 }
 UNKNOWN_TOKEN = "Unknown token"  # noqa: S105
-FIELDS: dict[type[Exception], str] = {
-    errors.InvalidKey: "key",
-    errors.InvalidId: "id",
-    errors.InvalidCursor: "cursor",
-    errors.InvalidBody: "body",
-    errors.IdReused: "Idempotency-Key",
-}
+RETRYABLE = {answer.status for answer in errors.ANSWERS.values() if answer.retryable}
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
-_word = re.compile(r"[\w-]+")
 _missing = re.compile(r"(?:unknown|missing required) field `(.*?)`")
 _place = re.compile(r" - at `\$?\.?(.*)`$")
 
@@ -62,21 +54,20 @@ class Refusal(Exception):
 
 
 def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
-    """The problem of an error; its first word may name one of the request's `fields`."""
+    """The problem of an error. It names a field only if that is one of the request's `fields`."""
     if isinstance(error, Refusal):
         return _made(error.status, error.title, str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
         return _malformed(error)
     if isinstance(error, errors.HeatsinkError):
-        status, title = named(type(error))
-        return _made(status, title, str(error), _field_of(error, fields))
+        status = errors.answer_of(error).status
+        return _made(status, _words(type(error).__name__), str(error), _field_of(error, fields))
     return _made(500, TITLES[500], "the server's log has the details", None)
 
 
 def named(kind: type[errors.HeatsinkError]) -> tuple[int, str]:
     """The status and the title of a Heatsink error."""
-    status = next(status for known, status in STATUSES.items() if issubclass(kind, known))
-    return status, _words(kind.__name__)
+    return errors.answer_to(kind).status, _words(kind.__name__)
 
 
 def anchor(title: str) -> str:
@@ -100,12 +91,11 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
 
 
-def _field_of(error: Exception, fields: Container[str]) -> str | None:
-    for kind, field in FIELDS.items():
-        if isinstance(error, kind):
-            return field
-    first = _word.match(str(error))
-    return first[0] if first and first[0] in fields else None
+def _field_of(error: errors.HeatsinkError, fields: Container[str]) -> str | None:
+    if isinstance(error, errors.IdReused):
+        return "Idempotency-Key"
+    is_named = "field" in vars(error)  # else it is what errors of this class are always about
+    return error.field if not is_named or error.field in fields else None
 
 
 def encoded(problem: Problem) -> bytes:
@@ -115,7 +105,7 @@ def encoded(problem: Problem) -> bytes:
 def headers_of(problem: Problem, error: Exception | None = None) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", MEDIA_TYPE), (b"cache-control", b"no-store")]
     if problem.status in RETRYABLE:
-        headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
+        headers.append((b"retry-after", str(errors.RETRY_AFTER_S).encode()))
     if isinstance(error, Refusal):
         headers += error.headers
     return headers

@@ -48,7 +48,8 @@ class Endpoints:
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK_NAMES and not self.token:
             raise InvalidSetting(
-                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1"
+                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1",
+                field="host",
             )
 
     @property

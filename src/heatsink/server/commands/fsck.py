@@ -171,7 +171,9 @@ except ImportError:
 async def create(url: str, write_units: int | None, clock: Clock) -> None:
     address = _address(url)
     if address is None:
-        raise InvalidSetting(f"url {shown(shown_url(url))} names no table: use {EXAMPLE}")
+        raise InvalidSetting(
+            f"url {shown(shown_url(url))} names no table: use {EXAMPLE}", field="url"
+        )
     try:
         await make_table(address, clock, write_units)
     except TableExists:
@@ -221,7 +223,9 @@ def _address(url: str) -> DynamoAddress | None:
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may contain a password
-        raise InvalidSetting(f"url {shown(shown_url(url))} cannot be read: use {EXAMPLE}") from None
+        raise InvalidSetting(
+            f"url {shown(shown_url(url))} cannot be read: use {EXAMPLE}", field="url"
+        ) from None
     if parts.scheme != "dynamodb":
         return None
     return parse_url(parts)

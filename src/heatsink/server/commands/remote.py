@@ -26,7 +26,9 @@ WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FOR
 class Remote:
     def __init__(self, url: str, token: str | None = None) -> None:
         if not _is_http(url):
-            raise InvalidSetting(f"server must be a URL like {SERVER}, not {shown_url(url)[:80]!r}")
+            raise InvalidSetting(
+                f"server must be a URL like {SERVER}, not {shown_url(url)[:80]!r}", field="server"
+            )
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 

@@ -78,12 +78,15 @@ def limits_of(texts: tuple[str, ...]) -> RequestLimits:
         name = name.strip().replace("-", "_")
         if name not in RequestLimits.__struct_fields__:
             raise InvalidSetting(
-                f"limit {name!r} must be one of {', '.join(RequestLimits.__struct_fields__)}"
+                f"limit {name!r} must be one of {', '.join(RequestLimits.__struct_fields__)}",
+                field="limit",
             )
         try:
             values[name] = float(number) if name.endswith("_s") else int(number)
         except ValueError:
-            raise InvalidSetting(f"limit {name} must be a number, not {number!r}") from None
+            raise InvalidSetting(
+                f"limit {name} must be a number, not {number!r}", field="limit"
+            ) from None
     return RequestLimits(**values)  # type: ignore[arg-type]
 
 

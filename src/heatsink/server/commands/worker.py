@@ -105,7 +105,9 @@ def find_actions(spec: str) -> Actions:
     """The `Actions` that `module:attribute` names; the current folder is searched first."""
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
-        raise InvalidSetting(f"actions must be MODULE:ACTIONS (myapp:actions), not {spec!r}")
+        raise InvalidSetting(
+            f"actions must be MODULE:ACTIONS (myapp:actions), not {spec!r}", field="actions"
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

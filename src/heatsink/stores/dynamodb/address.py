@@ -35,30 +35,37 @@ class DynamoAddress(msgspec.Struct, frozen=True):
 def parse_url(parts: SplitResult) -> DynamoAddress:
     """Parse a URL; unknown parts are refused, since their author expects them to have an effect."""
     if not parts.netloc and (table := parts.path.strip("/")):
-        raise InvalidSetting(f"url must have two slashes: write dynamodb://{table}?region=…")
+        raise InvalidSetting(
+            f"url must have two slashes: write dynamodb://{table}?region=…", field="url"
+        )
     if parts.path.strip("/") or parts.fragment:
         extra = shown_url(parts.path + parts.fragment)
         raise InvalidSetting(
-            f"url may have only options after the table's name, not {extra}: use {EXAMPLE}"
+            f"url may have only options after the table's name, not {extra}: use {EXAMPLE}",
+            field="url",
         )
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidSetting(f"url has the option {name!r} more than once: name it once")
+            raise InvalidSetting(
+                f"url has the option {name!r} more than once: name it once", field="url"
+            )
     return parse(parts.netloc, dict(pairs))
 
 
 def parse(table: str, options: dict[str, str]) -> DynamoAddress:
     if not table:
-        raise InvalidSetting(f"url names no DynamoDB table: use {EXAMPLE}")
+        raise InvalidSetting(f"url names no DynamoDB table: use {EXAMPLE}", field="url")
     check_table(table)
     for name in options:
         if name not in OPTIONS:
-            raise InvalidSetting(f"url has no option {name!r}: it takes {', '.join(OPTIONS)}")
+            raise InvalidSetting(
+                f"url has no option {name!r}: it takes {', '.join(OPTIONS)}", field="url"
+            )
     endpoint, region = options.get("endpoint", ""), options.get("region", "")
     if not region and not endpoint:
-        raise InvalidSetting(f"url needs a region: {EXAMPLE}")
+        raise InvalidSetting(f"url needs a region: {EXAMPLE}", field="url")
     consistency = options.get("consistency", "strong")
     if consistency not in ("strong", "eventual"):
         raise InvalidSetting(f"consistency must be strong or eventual, not {consistency!r}")
@@ -75,7 +82,8 @@ def check_table(name: str, field: str = "url") -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidSetting(
             f"{field} names a table {shown(shown_url(name))}: on DynamoDB a name is 3 to 255 of "
-            "A-Z a-z 0-9 _ . -"
+            "A-Z a-z 0-9 _ . -",
+            field=field,
         )
     return name
 
@@ -84,7 +92,8 @@ def _checked(endpoint: str) -> str:
     if endpoint and not _is_server(endpoint):
         raise InvalidSetting(
             "endpoint must be http://host:port or https://host:port, not "
-            f"{shown(shown_url(endpoint))}"
+            f"{shown(shown_url(endpoint))}",
+            field="endpoint",
         )
     return _as_sent(endpoint) if endpoint else ""
 

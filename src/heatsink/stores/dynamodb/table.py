@@ -251,13 +251,15 @@ class DynamoTable:
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
             raise Misconfigured(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
-                "name another one, or create it: heatsink table create"
+                "name another one, or create it: heatsink table create",
+                field="table",
             )
         if described.get("Replicas"):
             raise Misconfigured(
                 f"table {self.name!r} replicates to other regions: use a table in one region. With "
                 "eventual consistency a reader there would miss acknowledged rows; with strong "
-                "consistency there are no transactions, which the registry needs"
+                "consistency there are no transactions, which the registry needs",
+                field="table",
             )
 
     async def is_active(self) -> bool:

@@ -34,7 +34,9 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
-            raise InvalidSetting("prefix must be 1 to 64 characters of A-Z a-z 0-9 _ . : -")
+            raise InvalidSetting(
+                "prefix must be 1 to 64 characters of A-Z a-z 0-9 _ . : -", field="prefix"
+            )
 
     @property
     def heat(self) -> str:
@@ -91,7 +93,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not 0.01 <= self.timeout_s <= 10:
-            raise InvalidSetting(f"timeout_s must be from 0.01 to 10, not {self.timeout_s}")
+            raise InvalidSetting(
+                f"timeout_s must be from 0.01 to 10, not {self.timeout_s}", field="timeout_s"
+            )
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
@@ -126,16 +130,18 @@ def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAd
     `name` is the setting that the URL came from, `timeout_s` the default of its option.
     """
     if not isinstance(url, str):
-        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}")
+        raise InvalidSetting(
+            f"{name} must be a URL like {EXAMPLES}, not {type(url).__name__}", field=name
+        )
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may contain the password
-        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}") from None
+        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}", field=name) from None
     scheme, _, variant = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
-        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}")
+        raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}", field=name)
     if not url.partition(":")[2].startswith("//"):
-        raise InvalidSetting(f"{name} lacks its two slashes: {EXAMPLES}")
+        raise InvalidSetting(f"{name} lacks its two slashes: {EXAMPLES}", field=name)
     kind = KINDS[variant]
     secret, _, hosts = parts.netloc.rpartition("@")
     user, _, password = secret.partition(":")
@@ -157,7 +163,7 @@ def _host(text: str, port: int, name: str) -> tuple[str, int]:
     if not colon:
         host, number = text, str(port)
     if not host or not number.isdecimal() or not 0 < int(number) < 65_536:
-        raise InvalidSetting(f"{name} names no host and port: use {EXAMPLES}")
+        raise InvalidSetting(f"{name} names no host and port: use {EXAMPLES}", field=name)
     return host.strip("[]"), int(number)
 
 
@@ -176,12 +182,14 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
     pairs = parse_qsl(query)
     named = dict(pairs)
     if len(named) < len(pairs):
-        raise InvalidSetting(f"{name} has an option more than once after the ?: name it once")
+        raise InvalidSetting(
+            f"{name} has an option more than once after the ?: name it once", field=name
+        )
     try:
         return msgspec.convert({"timeout_s": timeout_s, **named}, Options, strict=False)
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
-        raise InvalidSetting(f"{name} takes {takes} after the ?: {error}") from None
+        raise InvalidSetting(f"{name} takes {takes} after the ?: {error}", field=name) from None
 
 
 UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
@@ -196,13 +204,14 @@ def check_authority(address: RedisAddress) -> None:
     if not ca:
         return
     if not address.tls:
-        raise InvalidSetting("ca in a Redis URL needs TLS: begin the URL with rediss")
+        raise InvalidSetting("ca in a Redis URL needs TLS: begin the URL with rediss", field="ca")
     try:
         ssl.create_default_context(cafile=ca)
     except OSError as error:
         reason = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidSetting(
-            f"ca in a Redis URL, {ca!r}, cannot be used ({reason}): name a file in PEM format"
+            f"ca in a Redis URL, {ca!r}, cannot be used ({reason}): name a file in PEM format",
+            field="ca",
         ) from None
 
 

@@ -20,4 +20,4 @@ def find_act(text: str) -> Act:
     for number, act in enumerate(ACTS, 1):
         if text in (act.name, str(number)):
             return act
-    raise InvalidSetting(f"act must be 1 to {len(ACTS)} or one of {', '.join(NAMES)}")
+    raise InvalidSetting(f"act must be 1 to {len(ACTS)} or one of {', '.join(NAMES)}", field="act")

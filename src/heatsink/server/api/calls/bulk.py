@@ -39,7 +39,9 @@ _encode = msgspec.json.Encoder().encode
 async def submit(call: Call[BulkQuery, None]) -> Reply:
     action, query = call.path["name"], call.query
     if action.startswith(BUILT_IN):
-        raise InvalidSetting(f"action {action[:40]!r} is one of Heatsink's own: use another name")
+        raise InvalidSetting(
+            f"action {action[:40]!r} is one of Heatsink's own: use another name", field="action"
+        )
     key = _batch_id(call)
     batch = await call.service.hs.bulk.submit(
         action,

@@ -76,7 +76,7 @@ def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
         time = None
     if time is None or time.tzinfo is None:
         raise InvalidSetting(
-            f"{name} must be an id or a time with a zone, like 2026-01-31T12:00:00Z"
+            f"{name} must be an id or a time with a zone, like 2026-01-31T12:00:00Z", field=name
         )
     return time
 
@@ -133,8 +133,8 @@ async def add(call: Call[NoQuery, Add]) -> Reply:
     hs, body, key = call.service.hs, call.body, check_key(call.path["key"])
     try:
         await hs.counters.add(key, body.amount, token=to_id(hs.log.scheme, body.token))
-    except InvalidId as error:  # its message names a field `id`
-        raise InvalidSetting(str(error.called("token"))) from None
+    except InvalidId as error:
+        raise error.called("token") from None
     return Reply(Added(await hs.counters.value(key)) if body.value else Added())
 
 

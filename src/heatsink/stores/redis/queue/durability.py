@@ -74,7 +74,8 @@ class RedisBarrier:
     ) -> None:
         if durability not in get_args(Durability):
             raise InvalidSetting(
-                f"durability must be 'fsync' or 'relaxed', not {shown(durability)}"
+                f"durability must be 'fsync' or 'relaxed', not {shown(durability)}",
+                field="durability",
             )
         self._places = places
         self._keys = keys

@@ -50,7 +50,8 @@ class QueueKeys(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.stage, str) or not _STAGE.fullmatch(self.stage):
             raise InvalidSetting(
-                f"stage must be 1 to 48 characters of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}"
+                f"stage must be 1 to 48 characters of A-Z a-z 0-9 _ . : -, not {shown(self.stage)}",
+                field="stage",
             )
 
     def partition(self, number: int) -> str:
@@ -141,4 +142,6 @@ def _number(partition: object) -> int:
     text = str(partition)
     if text == str(LEGACY) or (text.isdecimal() and int(text) < PARTITIONS_MAX):
         return int(text)
-    raise InvalidSetting(f"places must map partition numbers to URLs, not {shown(partition)}")
+    raise InvalidSetting(
+        f"places must map partition numbers to URLs, not {shown(partition)}", field="places"
+    )
