@@ -17,7 +17,7 @@ from time import perf_counter
 
 from heatsink.errors import Overloaded
 from heatsink.heat.count import Tracker
-from heatsink.registry.view import View
+from heatsink.registry.decisions import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.spread.store import Row
 from heatsink.stores.stores import Stores

@@ -13,9 +13,8 @@ from time import perf_counter
 
 import msgspec
 
-from heatsink.registry.decisions import BUCKETS, LogEntry, for_key
+from heatsink.registry.decisions import BUCKETS, LogEntry, View, for_key
 from heatsink.registry.registry import Registry
-from heatsink.registry.view import View
 from heatsink.stores.stores import Stores
 
 from .clients import CLOCK, FOUNDING, sqlite_url, stores_at

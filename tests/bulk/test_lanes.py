@@ -16,7 +16,7 @@ from heatsink.bulk.store import Grants, Slice
 from heatsink.bulk.work.lanes import HomeClock, Lanes
 from heatsink.bulk.work.ledger import Held
 from heatsink.primitives.clock import Clock
-from heatsink.stores.memory.queue.homes import MemoryLimits
+from heatsink.stores.memory.queue.queue import MemoryLimits
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 LANE, PER_S = "tag/channel-7", 30

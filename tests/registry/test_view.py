@@ -3,9 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Snapshot, for_key
+from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Snapshot, View, for_key
 from heatsink.registry.layouts import COLD, Layout
-from heatsink.registry.view import View
 
 
 def entry(version: int, key: str = "k", buckets: int = 2) -> LogEntry:

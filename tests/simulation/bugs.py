@@ -18,11 +18,10 @@ from heatsink.primitives.clock import now_ms
 from heatsink.primitives.keys import partition_of
 from heatsink.registry import closed_time as rules
 from heatsink.registry.closed_time import StoreTime, Timekeeper, evidence_of
-from heatsink.registry.decisions import Evidence, LogEntry, Meta, Reading, Verdict
+from heatsink.registry.decisions import Evidence, LogEntry, Meta, Reading, Verdict, View
 from heatsink.registry.layouts import Layout
 from heatsink.registry.news import ENTRY, MAC_BYTES, PAIR, News, NewsListener, Seal, Teller
 from heatsink.registry.registry import Registry
-from heatsink.registry.view import View
 from heatsink.spread import fsck, log
 from heatsink.spread.counters import _Cell
 from heatsink.spread.gather import Gather

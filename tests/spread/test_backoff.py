@@ -8,8 +8,8 @@ import pytest
 
 from heatsink.errors import Conflict, InvalidSetting, Overloaded, Throttled, Unavailable
 from heatsink.heat.count import Tracker
+from heatsink.registry.decisions import View
 from heatsink.registry.layouts import Layout
-from heatsink.registry.view import View
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.testing import SkewedClock, run_on_virtual_time
 

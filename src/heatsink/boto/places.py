@@ -18,10 +18,9 @@ from heatsink.primitives.checks import check_text
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import seeded_hash
 from heatsink.primitives.subjects import Kind, Subject
-from heatsink.registry.decisions import PIN, Decision
+from heatsink.registry.decisions import PIN, Decision, View
 from heatsink.registry.layouts import COLD, Epoch, Layout
 from heatsink.registry.registry import Registry
-from heatsink.registry.view import View
 
 from .calls import Background
 from .keys import comparable, hashed_bytes, registry_key, subject_in

@@ -1,9 +1,8 @@
-"""The control loop for hot keys, put together: what a coordinator turns while it leads.
+"""The control loop for hot keys: what the leader observes, and what it shows to others.
 
-Heat by the store's own partitions, where a store tells in which of them a row lies.
-
-It goes the way of the heat of keys, under names that no caller can use, and is taken apart from it
-before anything is decided about keys. DynamoDB does not tell; our engine does.
+Where the store tells which of its partitions took a row (our emulator does, DynamoDB does not),
+servers report the heat of partitions along with that of keys. `taken_apart` separates the two
+before the policy sees them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""Which coordinator leads: a lease on META, with a fencing term.
+"""Which coordinator leads: a lease on META with a fencing term, and what operators see of it.
 
-The leader raises META's `beat`; a standby that sees the same term and beat for a whole lease, by
+The leader raises META's `beat`. A standby that sees the same term and beat for a whole lease, by
 its own monotonic clock, takes the next term. No two machines compare clocks. A leader that was
-stopped for a while may believe for a moment that it still leads; the term in every append's
-condition is what makes that harmless.
-
-Who leads, or since when nobody does: what operators are told.
-
-META names the last leader also after that process has died, so the name alone proves nothing: a
-leader is one whose lease has not run out, by the store's clock.
-
-What the log hears of a coordinator's turns, of which there are ten a second.
+stopped for a while may believe for a moment that it still leads; every append is conditional on the
+term, which makes that harmless. META names the last leader even after that process has died, so
+`Leadership` also compares the end of the lease with the store's clock.
 """
 
 from __future__ import annotations

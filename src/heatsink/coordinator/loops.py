@@ -1,10 +1,7 @@
-"""The process that observes, decides and publishes; any number may run, one leads.
+"""The coordinator: any number may run, one leads, and only the leader turns its control loops.
 
-What a control loop asks of a policy.
-
-observe → decide → publish: the same loop for hot keys and for queue workers.
-
-A loop that is turned beside the others: what it waits for holds up nobody but itself.
+Every loop is observe, decide, publish. A loop decides from the state that it observes, not from
+events, so a missed turn costs time and nothing else.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The control loop for queue workers, put together: what a coordinator turns while it leads.
+"""The control loop for queue workers: targets per partition, pins, and advice about Redis.
 
-When it is time to give partitions a Redis of their own.
-
-A Redis runs its commands on one core. Near the end of that core everything on it gets slower, so
-the advice comes while there is room to act: well before, and only if it stays that way.
+A Redis runs its commands on one core. Near the limit of that core every command gets slower, so the
+leader advises to move partitions elsewhere well before, and only if the load stays high.
 """
 
 from __future__ import annotations

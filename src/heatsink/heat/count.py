@@ -1,14 +1,11 @@
-"""Counts what this process does to each key. No I/O, no sweep over all keys, bounded memory.
+"""Count what this process does to each key: no I/O, bounded memory.
 
-A write is only noted; notes are counted many at once. Code that runs once between two requests
-runs on cold caches and costs several times what it costs in a loop.
-
-The costliest keys of a stream, in bounded memory, with a bound on the error.
-
-Space-Saving (Metwally, Agrawal, El Abbadi 2005) with its evictions done in batches: the table grows
-to twice its capacity, then the cheaper keys go. A key that was let go had at most `floor`; a key
-that comes (back) later may therefore have had `floor` before. The floor is at most the stream's
-total cost divided by the capacity, and every key that cost more than the floor is in the table.
+A write only leaves a note, and notes are counted many at once: code that runs once between two
+requests runs on cold caches and costs several times what it costs in a loop. `TopKeys` keeps the
+costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005), but evicts in batches: the table
+grows to twice its capacity, then the cheaper half goes. An evicted key had at most `floor`, so a
+key that comes back may have had `floor` before. The floor is at most the total cost divided by the
+capacity, and every key that cost more than the floor is in the table.
 """
 
 from __future__ import annotations

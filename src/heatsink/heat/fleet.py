@@ -1,7 +1,4 @@
-"""Sums the servers' reports into the fleet's heat, window by window.
-
-What the leader knows of the fleet's heat, and where it shows it to all others.
-"""
+"""Sum the servers' reports into the heat of the fleet, window by window."""
 
 from __future__ import annotations
 

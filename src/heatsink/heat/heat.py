@@ -1,4 +1,4 @@
-"""What a key costs, as servers report it and as the coordinator sees it."""
+"""What keys cost: in a server's report, and summed over the fleet."""
 
 from __future__ import annotations
 

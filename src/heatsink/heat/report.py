@@ -1,7 +1,4 @@
-"""Sends one message per window with this server's hot keys, and sooner for a key on the rise.
-
-How reports travel from app servers to the coordinator.
-"""
+"""Report this server's hot keys once a window, and sooner if a key is rising."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""Keys that clients name, and the partition keys of the store that carry them.
+"""Keys that applications name, and the partition keys of the store that hold their rows.
 
-A key with one bucket is stored under its own name, a bucket of many under `name#3`. `#` and `%`
-inside a key are percent-escaped, so no key can take the name of another key's bucket.
-
-One stable 64-bit hash, seeded per deployment, for everything that spreads.
-
-BLAKE2b with a key: even for ids that differ only in a counter, the same in every process and
-release, and no caller who does not know the seed can choose ids that land in one bucket.
+A key with one bucket is stored under its own name, bucket 3 of many under `name#3`. `#`, `%` and
+NUL are percent-escaped, so no key can take the name of another key's bucket. `seeded_hash` picks
+the bucket of an id: BLAKE2b with the deployment's seed as its key, the same in every process and
+release. A caller who does not know the seed cannot choose ids that land in one bucket.
 """
 
 from __future__ import annotations

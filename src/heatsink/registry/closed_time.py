@@ -57,7 +57,7 @@ horizon makes a view count as renewed.
 
 No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
 comes back: so a process whose clock differs from the store's time by more than 5 s goes by the
-store's, and nothing that contradicts the store's time is believed at once (`timekeeper`).
+store's, and nothing that contradicts the store's time is believed at once (`Timekeeper`).
 
 What time it is, for a process that trusts no clock at once.
 

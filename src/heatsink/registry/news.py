@@ -1,22 +1,20 @@
-"""News of the registry, for fleets too large to ask the store all the time. Never the truth.
+"""News of the registry over Redis, for fleets too large to ask the store all the time.
 
-The leader signs what it tells with the secret in META. Whoever reads the store can check it, and
-whoever has only the relay can neither make news nor change any. What a signature (a MAC) binds:
+The leader tells, every other process listens. News is never the truth: the leader signs it with the
+secret in META, whoever reads the store can check the signature, and whoever has only Redis can
+neither make news nor change it. A signature (a MAC) binds:
 
     pair     incarnation, closed time, version
     entry    incarnation, and the whole entry, its version included
 
-The two are signed as different kinds, so one cannot be passed off as the other. Nothing is read
-before its signature has been checked. `rules` says why an old pair that comes back does no harm.
+The two are signed as different kinds, so one cannot be passed off as the other. A process reads
+nothing before it has checked the signature, ignores and logs what fails, and then follows the store
+as if Redis were silent. `closed_time` says why an old pair that comes back does no harm.
 
-The two ends of the news: the leader tells, everybody else listens.
-
-A process that hears nothing asks the store instead, so seldom that the whole fleet together does
-not ask more often than `ASKS_S`. So that it can still place ids between two such questions, the
-closed time is then kept further ahead of now: as far as it has been silent, until that is twice
-the time between two questions. New epochs begin that much later: without news, layouts stand still.
-
-News that fails its check is treated as if there were none, and the log hears of it.
+A process without news asks the store, so seldom that the whole fleet asks at most `ASKS_S` times a
+second. To place ids between two such questions, the leader then keeps the closed time further ahead
+of now: as far as the silence is long, at most twice the time between two questions. New epochs
+begin that much later: without news, layouts stand still.
 """
 
 from __future__ import annotations

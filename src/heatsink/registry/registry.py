@@ -1,9 +1,4 @@
-"""Publish decisions to the log, and follow it into this process's view.
-
-Which of the decisions that somebody wants to publish are news, and in what form.
-
-How long the store takes to answer: how far ahead the closed time has to be depends on it.
-"""
+"""Publish decisions to the log, and follow the log into this process's view."""
 
 from __future__ import annotations
 
@@ -33,10 +28,9 @@ from heatsink.primitives.clock import Clock, now_ms
 
 from . import closed_time as rules
 from .closed_time import AHEAD_MS_MAX, RENEW_S, Timekeeper
-from .decisions import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading, RegistryStore
+from .decisions import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading, RegistryStore, View
 from .layouts import EPOCHS_MAX, Layout
 from .news import FOLLOW_S, News, NewsListener, NewsStore, Seal, Teller
-from .view import View
 
 
 def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:

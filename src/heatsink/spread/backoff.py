@@ -21,7 +21,7 @@ from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.keys import key_of
-from heatsink.registry.view import View
+from heatsink.registry.decisions import View
 
 DOUBLINGS_MAX = 30
 UNANSWERED = (

@@ -1,16 +1,9 @@
-"""Whether an author's posts are pushed or pulled: an epoch, as buckets are.
+"""Whether an author's posts are pushed or pulled, and how that is chosen.
 
-The mode of a post is a function of its author and its id's time alone. It is kept as the layout of
-a key of its own in the registry, one bucket for push and two for pull, so the closed time makes
-everybody agree on it, and a flip neither loses a post nor shows it twice.
-
-What an author's posts cost, measured where it is known to all: in their log and in the homes.
-
-Posts a second: the ids of the last posts say when they were made, whoever made them. Home reads:
-a home's time to live tells when it was last looked at, so of some followers it is asked who looked
-since about the last post. Nothing is counted and nothing kept, but for a moment near.
-
-Whether somebody's next posts are pushed or pulled: looked at whenever they post.
+The mode of a post is a function of its author and of the time in its id. It is kept as the layout
+of a subject of its own, one bucket for push and two for pull: the closed time makes all processes
+agree on it, and a change of mode loses no post and shows none twice. `Choice` looks at an author's
+mode whenever they post, by the cost that `CostMeter` reads.
 """
 
 from __future__ import annotations
@@ -127,6 +120,12 @@ POSTS_S_MAX = 10.0  # nobody posts more: with few followers there is nothing to 
 
 
 class CostMeter:
+    """What an author's posts cost, read from the log of posts and from homes; nothing is counted.
+
+    The ids of the last posts tell the rate of posts. The time to live of a few followers' homes
+    tells which of them read since about the last post.
+    """
+
     def __init__(
         self,
         log: PostLog,

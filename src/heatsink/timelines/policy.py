@@ -1,10 +1,9 @@
 """Push or pull: by how many followers an author has, and by what pushing costs.
 
-The number of followers comes first. Below it an author is pulled who posts so much that pushing
-is far more work than the followers' own reads: `posts/s × followers` homes written, against homes
-read. Both rules have room between push and pull, and the reason of a change begins with the rule.
-
-What an application may choose about its timelines.
+The number of followers comes first. Below that threshold, authors are pulled who post so much that
+pushing is far more work than their followers' reads: `posts/s × followers` homes written, against
+homes read. Both rules leave a gap between push and pull, so that modes do not flap. The reason of a
+change begins with the rule that caused it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Timelines: post, follow, read home. Celebrities' posts are read where they are.
+"""Timelines: post, follow, read home. Posts of famous authors are read where they are.
 
-The push itself: an action of the queue, whose items are a post and a group of followers.
+Everybody else's posts are pushed into the homes of their followers by an action of the queue, whose
+items are a post and a group of followers.
 """
 
 from __future__ import annotations

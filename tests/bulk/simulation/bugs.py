@@ -23,9 +23,9 @@ from heatsink.bulk.submit import Submission
 from heatsink.bulk.work import lanes
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
-from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.partition import ClaimLease, QueuePartition
 from heatsink.stores.memory.queue.parts import Share
+from heatsink.stores.memory.queue.queue import MemoryBatches
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()

@@ -18,9 +18,8 @@ from msgspec import structs
 from heatsink.errors import Deposed, NoRegistry, Outdated, TokenExpired
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.closed_time import check_append
-from heatsink.registry.decisions import LogEntry, Meta, Reading, Snapshot
+from heatsink.registry.decisions import LogEntry, Meta, Reading, Snapshot, View
 from heatsink.registry.layouts import Layout
-from heatsink.registry.view import View
 from heatsink.spread.store import Answer, Ask, Row, Running, Total, check_running, check_share
 
 

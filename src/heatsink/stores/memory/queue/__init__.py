@@ -8,8 +8,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 
-from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
-from .queue import MemoryBell, MemoryQueue
+from .queue import MemoryBarrier, MemoryBatches, MemoryBell, MemoryFleet, MemoryLimits, MemoryQueue
 
 
 class MemoryQueueServer:
