@@ -24,6 +24,7 @@ from .driver import NOW_MS, PARTITION
 
 SECRET = "x" * 8
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+EVERYSEC = {"appendfsync": "everysec"}
 OLD = {"rename-command": 'WAITAOF" "'}  # a server that does not know the command
 
 
@@ -64,7 +65,7 @@ async def test_a_durability_that_is_none_is_refused(server: RedisServer) -> None
 
 
 async def test_what_was_synced_survives_a_kill() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
             await stores.batches.open(Batch("a", "mail", "ada", 1))
@@ -77,7 +78,7 @@ async def test_what_was_synced_survives_a_kill() -> None:
 
 
 async def test_many_that_wait_share_few_fsyncs() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
 
             async def submit() -> None:
@@ -112,7 +113,7 @@ async def test_a_barrier_is_not_satisfied_by_a_server_that_was_restarted() -> No
 
 
 async def test_a_log_that_was_switched_off_meanwhile_is_noticed() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             server.command("CONFIG", "SET", "appendonly", "no")
             await stage(stores)
@@ -194,7 +195,7 @@ async def test_every_master_of_a_cluster_is_asked() -> None:
 
 async def test_everysec_is_waited_for_whatever_waitaof_says() -> None:
     """Many versions confirm at once what they have not synced yet: redis#13793."""
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
             slept: list[float] = []
@@ -214,7 +215,7 @@ async def test_everysec_is_waited_for_whatever_waitaof_says() -> None:
 
 
 async def test_a_server_that_is_restarted_while_an_fsync_is_waited_for_confirms_nothing() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
             sleep = stores.barrier._clock.sleep  # type: ignore[attr-defined]
@@ -230,7 +231,7 @@ async def test_a_server_that_is_restarted_while_an_fsync_is_waited_for_confirms_
 
 
 async def test_a_rewrite_of_the_log_is_waited_for() -> None:
-    with real(lambda: RedisServer(append_only=True)) as server:
+    with real(lambda: RedisServer(append_only=True, options=EVERYSEC)) as server:
         async with opened(server.url) as stores:
             await stage(stores)
             slept: list[float] = []

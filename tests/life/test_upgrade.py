@@ -28,7 +28,7 @@ REASON = "4,000 write units/s at 800 a bucket"
 
 # What the first release writes, field by field. Once it is out, never change these: they are in
 # people's files.
-DECISION_0_1 = {"subject": "key:conv", "setting": "buckets", "value": 4, "reason": REASON}
+DECISION_0_1 = {"subject": ["key", "conv"], "setting": "buckets", "value": 4, "reason": REASON}
 ENTRY_0_1 = {
     "version": 1,
     "decided_ms": PAST_MS,

@@ -190,7 +190,7 @@ async def test_the_cure_is_refused_where_nothing_is_ill(tmp_path: Path) -> None:
     for command, complaint in (
         (("fsck", url, "--reset-closed-time"), "no reset is needed"),
         (("fsck", url, "--reset-closed-time", "--rebuild"), "run one by one"),
-        (("fsck", "dynamodb://x", "--reset-closed-time"), "only a sqlite:// store"),
+        (("fsck", "dynamodb://x", "--reset-closed-time"), "url must be a sqlite:// store"),
     ):
         refused = run(*command)
         assert refused.exit_code == 2

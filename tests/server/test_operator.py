@@ -97,7 +97,7 @@ def test_decisions_that_are_followed_are_lines_of_printable_text(
     }
     _say({**line, "value": None, "reason": "no\nforged"}, as_json=False)
     said = capsys.readouterr().out
-    assert said == "2026-01-01 00:00:00 key:a\\x1b[2K buckets –  no\\nforged\n"
+    assert said == "2026-01-01 00:00:00 a\\x1b[2K buckets –  no\\nforged\n"
 
 
 def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) -> None:

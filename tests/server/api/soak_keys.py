@@ -20,7 +20,7 @@ from tests.processes import Served, serving
 from .keys import check_codec, random_key, write_and_read
 
 SLICE = 20_000
-ARTIFACTS = Path(__file__).parents[2] / "artifacts"
+ARTIFACTS = Path(__file__).parents[3] / "artifacts"
 
 
 def rss_mb(served: Served) -> float:

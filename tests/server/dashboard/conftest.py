@@ -30,7 +30,7 @@ from tests.processes import serving
 
 from .traffic import submit, tell_stories, traffic, until_spread
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHOTS = ROOT / "artifacts" / "screenshots"
 CURE = "no browser: apt-get install chromium"
 SLOW_MS = 15_000
