@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.planted import find, hold
+from tests.planted import find, from_seed, hold
 
 from .dynamodb_bugs import BUGS
 from .history import Violation
@@ -14,6 +14,12 @@ from .world import simulate_dynamodb
 
 SEEDS = 12
 SEEDS_PER_TEST = 4
+SEEDS_PER_BUG = 100
+FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
+    "a_put_overwrites_what_is_there": 11,
+    "a_fold_does_not_mind_what_was_added_meanwhile": 3,
+    "a_commit_does_not_look_at_the_version": 4,
+}
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
@@ -35,4 +41,5 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate_dynamodb, range(100), Violation)
+    seeds = from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG)
+    find(BUGS[name], simulate_dynamodb, seeds, Violation)
