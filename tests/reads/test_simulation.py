@@ -11,7 +11,7 @@ from tests.planted import find, hold, seeds
 from .bugs import BUGS
 from .world import Violation, simulate
 
-SEEDS = seeds(60, full=200)
+SEEDS = seeds(40, full=200)
 SEEDS_PER_BUG = 200
 SEEDS_PER_TEST = 20
 

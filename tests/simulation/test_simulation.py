@@ -16,7 +16,7 @@ from .bugs import BUGS
 from .history import Violation
 from .world import has_redis, simulate
 
-SEEDS = seeds(40, full=200)
+SEEDS = seeds(30, full=200)
 SEEDS_PER_BUG = 200
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "the_closed_time_adopted_before_the_log": 4,

@@ -12,7 +12,7 @@ from tests.simulation.history import Violation
 from .bugs import BUGS
 from .world import simulate
 
-SEEDS = seeds(40, full=100)
+SEEDS = seeds(20, full=100)
 SEEDS_PER_BUG = 100
 SEEDS_PER_TEST = 10
 
