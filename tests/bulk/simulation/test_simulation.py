@@ -19,6 +19,7 @@ FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "wishes_that_are_told_only_once": 30,
     "a_generation_for_all_submissions": 57,
     "no_sync_before_the_seal": 18,
+    "a_lost_part_that_is_waited_for": 63,
     "a_restoration_that_doubles_items": 19,
     "a_lost_record_that_is_not_rebuilt": 10,
     "an_end_that_is_told_before_it_is_durable": 97,
