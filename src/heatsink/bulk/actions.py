@@ -24,6 +24,8 @@ TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
 BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
+Once = Callable[["Context", str, bytes, int], Awaitable[None]]
+"""Arguments: context, key, body, and how often this attempt has appended to the key before."""
 
 
 class Retry(Exception):
@@ -54,10 +56,6 @@ class RateLimited(Exception):
     def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("rate-limited downstream")
         self.retry_after_s = retry_after
-
-
-Once = Callable[["Context", str, bytes, int], Awaitable[None]]
-"""Arguments: context, key, body, and how often this attempt has appended to the key before."""
 
 
 async def no_store(*_: object) -> None:

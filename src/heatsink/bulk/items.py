@@ -21,6 +21,13 @@ ITEMS_MAX = 50_000_000
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
+Span = tuple[int, int]
+"""A range of items: the first index, and how many."""
+Run = tuple[int, int, int]
+"""Consecutive chunks: the first item, the number of chunks, and the items in each."""
+Gap = tuple[int, int, int]
+"""Missing items: a chunk's number, an offset in it, and how many; -1 is all from there on."""
+NAMED_MAX = 5  # spans that a message names
 
 
 def encoded(index: int, item: object) -> bytes:
@@ -103,16 +110,6 @@ class Chunker:
         first, bodies = self.count - len(self._bodies), self._bodies
         self._bodies, self._bytes = [], 0
         return Packed(first, len(bodies), packed(first, bodies))
-
-
-Span = tuple[int, int]
-"""A range of items: the first index, and how many."""
-Run = tuple[int, int, int]
-"""Consecutive chunks: the first item, the number of chunks, and the items in each."""
-Gap = tuple[int, int, int]
-"""Missing items: a chunk's number, an offset in it, and how many; -1 is all from there on."""
-
-NAMED_MAX = 5  # spans that a message names
 
 
 def add_chunk(runs: list[Run], first: int, count: int) -> None:

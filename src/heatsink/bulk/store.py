@@ -24,6 +24,7 @@ LEGACY = -1
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
 RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
+ANNOUNCED_MS = 86_400_000  # how long an action stays known after its last worker left
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -324,9 +325,6 @@ class QueuePlan(msgspec.Struct, frozen=True):
     partitions: int
     high_water: int
     version: int = 0
-
-
-ANNOUNCED_MS = 86_400_000  # how long an action stays known after its last worker left
 
 
 class FleetStore(Protocol):

@@ -18,6 +18,7 @@ EXAMPLES = (
     "memory://, sqlite:///chat.db (sqlite:////absolute/path.db) or "
     "dynamodb://messages?region=eu-west-1"
 )
+Opener = Callable[[SplitResult, Clock, bool], Stores]
 
 
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
@@ -129,5 +130,4 @@ def _dynamodb(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:  # 
     return dynamodb_stores(parse_url(parts), clock)
 
 
-Opener = Callable[[SplitResult, Clock, bool], Stores]
 OPENERS: dict[str, Opener] = {"memory": _memory, "sqlite": _sqlite, "dynamodb": _dynamodb}

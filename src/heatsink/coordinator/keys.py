@@ -31,6 +31,9 @@ from heatsink.stores.stores import ConsumptionNotes, Stores
 from .lease import Leadership, Lease, TurnLog, leadership_of
 from .loops import ControlLoop, Coordinator
 
+SILENT_WINDOWS = 3
+SHOWN_MAX = 256
+
 
 class StorePartitions:
     """Where this process's latest writes went, and what they cost beyond what was foreseen."""
@@ -85,10 +88,6 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
         return heat
     in_all_s = units_in.get(heat.partition, window.unreported_s)
     return replace(heat, partition_units_s=in_all_s)
-
-
-SILENT_WINDOWS = 3
-SHOWN_MAX = 256
 
 
 class HotKey(msgspec.Struct, frozen=True):

@@ -22,6 +22,13 @@ from heatsink.registry.decisions import LeaseStore, Meta
 
 LEASE_S = 3.0
 BEATS_PER_LEASE = 4
+CURE = (
+    "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
+    "new pins wait"
+)
+logger = logging.getLogger("heatsink")
+reigns = logging.getLogger("heatsink.lead")
+EVERY_S = 10.0
 
 
 class Lease:
@@ -108,12 +115,6 @@ class Lease:
             pass
 
 
-CURE = (
-    "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
-    "new pins wait"
-)
-
-
 class Leadership(msgspec.Struct, frozen=True):
     """Who leads at `now_ms`, a time of the store's clock."""
 
@@ -150,11 +151,6 @@ class Leadership(msgspec.Struct, frozen=True):
 def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
     """`led_until_ms`: until when somebody leads for sure, whatever META said when it was read."""
     return Leadership(meta.leader, max(meta.lease_ms, led_until_ms), now_ms)
-
-
-logger = logging.getLogger("heatsink")
-reigns = logging.getLogger("heatsink.lead")
-EVERY_S = 10.0
 
 
 class TurnLog:

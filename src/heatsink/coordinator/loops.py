@@ -19,6 +19,11 @@ from heatsink.registry.registry import Registry
 from .lease import Lease
 
 TURN_S = 0.1
+Observation_contra = TypeVar("Observation_contra", contravariant=True)
+Observation = TypeVar("Observation")
+Observe = Callable[[], Awaitable[Observation]]
+Publish = Callable[[list[Decision]], Awaitable[list[Decision]]]
+TURNS_MAX = 10
 
 
 class Turn(Protocol):
@@ -86,9 +91,6 @@ class Coordinator:
         await self._failure_of(self._lease.resign)
 
 
-Observation_contra = TypeVar("Observation_contra", contravariant=True)
-
-
 class Policy(Protocol[Observation_contra]):
     """Deterministic: the same observations in the same order give the same decisions.
 
@@ -96,12 +98,6 @@ class Policy(Protocol[Observation_contra]):
     """
 
     def decide(self, observation: Observation_contra) -> list[Decision]: ...
-
-
-Observation = TypeVar("Observation")
-Observe = Callable[[], Awaitable[Observation]]
-Publish = Callable[[list[Decision]], Awaitable[list[Decision]]]
-TURNS_MAX = 10
 
 
 class ControlLoop(Generic[Observation]):

@@ -27,6 +27,10 @@ MEMORY_MAX = 0.75  # of maxmemory
 LATENCY_MS_MAX = 10.0
 READINGS = 5  # in a row
 OWN_REDIS = "own_redis"
+logger = logging.getLogger("heatsink")
+TURN_S = 1.0
+HEALTH_S = 10.0
+REPEAT_S = 30.0
 
 
 class Advisor:
@@ -71,12 +75,6 @@ class Advisor:
             self._advised.discard(server.place)
             return [Decision(subject, OWN_REDIS, None, "it has room again")]
         return []
-
-
-logger = logging.getLogger("heatsink")
-TURN_S = 1.0
-HEALTH_S = 10.0
-REPEAT_S = 30.0
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):

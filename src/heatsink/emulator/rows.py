@@ -24,6 +24,8 @@ from heatsink.stores.dynamodb.wire.values import Item, Native
 from .capacity.table import SPACE, PartitionMap, equal_ranges
 
 BINS = 64
+KNOWN_MAX = 1 << 16
+_hash = seeded_hash(b"")
 
 
 class Key(NamedTuple):
@@ -180,11 +182,6 @@ class Items:
 
     def _bin(self, token: int) -> int:
         return min(max((token - self._start) // self._width, 0), BINS - 1)
-
-
-KNOWN_MAX = 1 << 16
-
-_hash = seeded_hash(b"")
 
 
 @lru_cache(KNOWN_MAX)

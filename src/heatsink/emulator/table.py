@@ -30,6 +30,8 @@ from .units import Operation, TableLimits, Throughput
 HASH_BYTES_MAX = 2_048
 SORT_BYTES_MAX = 1_024
 MISMATCH = "The provided key element does not match the schema"
+MOVED_AT_ONCE = 500
+EVENTS_KEPT = 200
 
 
 class KeyPart(msgspec.Struct, frozen=True):
@@ -107,10 +109,6 @@ def _checked(value: Value, part: KeyPart, most: int) -> Native:
             f"has exceeded the size limit of {SORT_BYTES_MAX} bytes"
         )
     return content  # type: ignore[no-any-return]
-
-
-MOVED_AT_ONCE = 500
-EVENTS_KEPT = 200
 
 
 class PartitionEvent(msgspec.Struct, frozen=True):

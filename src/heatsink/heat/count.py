@@ -18,6 +18,12 @@ from .heat import NOWHERE, UNIT_BYTES, Heat
 
 WRITES, UNITS, BYTES, READS, THROTTLES, ERROR, PLACE, ALARM = range(8)
 Entry = list[int]
+CAPACITY = 8_192
+ALARM_UNITS = 800
+BUCKETS_MAX = 16_384
+NOTES_MAX = 256
+NOTES_KEPT = 65_536
+Note = tuple[str, int, int, str | None]
 
 
 class TopKeys:
@@ -62,14 +68,6 @@ def _cost_of_item(item: tuple[str, Entry]) -> int:
 
 def heat_of(entry: Entry) -> Heat:
     return Heat(*entry[:ALARM])
-
-
-CAPACITY = 8_192
-ALARM_UNITS = 800
-BUCKETS_MAX = 16_384
-NOTES_MAX = 256
-NOTES_KEPT = 65_536
-Note = tuple[str, int, int, str | None]
 
 
 def _nothing() -> None:

@@ -15,6 +15,7 @@ WINDOWS_KEPT = 5
 GRACE_S = 0.3
 EARLIEST_S = 0.25  # a burst shorter than this says nothing about the rest of its window
 STEP_S = 0.08  # the least time between two reports of a key whose difference is a rate
+LASTS_S = 5.0
 
 
 @dataclass(slots=True)
@@ -149,9 +150,6 @@ def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHe
         bound_s=None if silent_s is None else errors_s + silent_s,
         partition=None if place == NOWHERE else place,
     )
-
-
-LASTS_S = 5.0
 
 
 class FleetHeat(msgspec.Struct, frozen=True):

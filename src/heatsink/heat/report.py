@@ -14,6 +14,10 @@ from heatsink.primitives.clock import Clock
 from .count import Tracker
 from .heat import Report
 
+LOOK_S = 0.1
+SHORTEST_S = 0.001
+LONGEST_S = 3_600.0
+
 
 class HeatBus(Protocol):
     """May lose, delay, repeat and reorder reports: they are telemetry."""
@@ -22,11 +26,6 @@ class HeatBus(Protocol):
 
     async def receive(self) -> list[Report]:
         """What came since the last call; an empty list if nothing did."""
-
-
-LOOK_S = 0.1
-SHORTEST_S = 0.001
-LONGEST_S = 3_600.0
 
 
 class ReportSettings(msgspec.Struct, frozen=True):

@@ -48,6 +48,10 @@ CLEAN_UP_PAUSE_S = 0.5
 ERASED_AT_ONCE = 32
 Call = Callable[[], Awaitable[object]]
 Erase = Callable[[str], Awaitable[object]]
+CAPTION = (
+    "“of it” is the median of the rounds' ratios (both run in each round, in turns), "
+    "not the ratio of the medians shown."
+)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -291,12 +295,6 @@ def _line(what: str, ours: Samples, bare: Samples) -> Line:
         unanswered=ours.unanswered,
         bare_unanswered=bare.unanswered,
     )
-
-
-CAPTION = (
-    "“of it” is the median of the rounds' ratios (both run in each round, in turns), "
-    "not the ratio of the medians shown."
-)
 
 
 @click.command()

@@ -29,6 +29,33 @@ from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
 
 WRITE_S = 0.001
 WORKERS = 4
+FANS = 10_000
+FRIENDS = 20
+POSTS = 10
+THRESHOLD = 1_000
+NEVER = 10**9
+CASES = {"always pushed": NEVER, f"pulled from {THRESHOLD:,} followers on": THRESHOLD}
+LISTENERS = 500
+COMMENT_S = 1 / 3  # between two posts of the commentator
+LOOK_S = 60.0  # between two reads of one listener
+SETTLED_S = 15.0
+EVENT_S = 30.0
+RULES = {
+    "always pushed": TimelineSettings(threshold=NEVER, costly_writes_s=NEVER),
+    "followers decide": TimelineSettings(threshold=THRESHOLD, costly_writes_s=NEVER),
+    "followers and cost decide": TimelineSettings(threshold=THRESHOLD),
+}
+STORY = f"""\
+A celebrity and a user with {FRIENDS} friends post at the same time. Writing one home takes a worker
+{WRITE_S * 1000:.0f} ms, and there are {WORKERS} workers.
+
+If the celebrity's post is pushed, it is one write for every fan, which takes time. If it is pulled,
+it is one write, and every fan sees it at the next read of the home. The friend's posts are pushed
+in both cases.
+
+A commentator has {LISTENERS} listeners, fewer than the threshold, and posts three times a second
+while each listener reads once a minute. Most pushed posts are never read. So the cost rule pulls
+them."""
 
 
 class SlowHomes(MemoryHomes):
@@ -74,35 +101,6 @@ class Network:
         while not any(p.id == post.id for p in (await timelines.home(user, limit=20)).posts):
             await self.clock.sleep(0.05)
         return self.clock.monotonic_s() - began_s
-
-
-FANS = 10_000
-FRIENDS = 20
-POSTS = 10
-THRESHOLD = 1_000
-NEVER = 10**9
-CASES = {"always pushed": NEVER, f"pulled from {THRESHOLD:,} followers on": THRESHOLD}
-LISTENERS = 500
-COMMENT_S = 1 / 3  # between two posts of the commentator
-LOOK_S = 60.0  # between two reads of one listener
-SETTLED_S = 15.0
-EVENT_S = 30.0
-RULES = {
-    "always pushed": TimelineSettings(threshold=NEVER, costly_writes_s=NEVER),
-    "followers decide": TimelineSettings(threshold=THRESHOLD, costly_writes_s=NEVER),
-    "followers and cost decide": TimelineSettings(threshold=THRESHOLD),
-}
-STORY = f"""\
-A celebrity and a user with {FRIENDS} friends post at the same time. Writing one home takes a worker
-{WRITE_S * 1000:.0f} ms, and there are {WORKERS} workers.
-
-If the celebrity's post is pushed, it is one write for every fan, which takes time. If it is pulled,
-it is one write, and every fan sees it at the next read of the home. The friend's posts are pushed
-in both cases.
-
-A commentator has {LISTENERS} listeners, fewer than the threshold, and posts three times a second
-while each listener reads once a minute. Most pushed posts are never read. So the cost rule pulls
-them."""
 
 
 class CelebrityRun(msgspec.Struct, frozen=True):

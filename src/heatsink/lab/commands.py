@@ -17,6 +17,8 @@ from heatsink.server.commands.configuration import json_option
 from . import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling
 from .report import LabReport, shown, to_html
 
+WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
+
 
 def show(report: LabReport, page: Path, command: str) -> None:
     from rich.console import Console
@@ -67,9 +69,6 @@ def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
 
 
 @click.group()

@@ -27,6 +27,7 @@ Handler = Callable[[Any, Context], Awaitable[None]]
 ACTION = "call"
 WORKERS_MAX = 256
 TURN_S = 1.0
+RECENT = 200
 
 
 class AlwaysLeading:
@@ -117,9 +118,6 @@ async def world(
         for task in rounds:
             task.cancel()
         await asyncio.gather(*rounds, return_exceptions=True)
-
-
-RECENT = 200
 
 
 @dataclass

@@ -18,6 +18,8 @@ from .subjects import OWN, Kind, Subject
 KEY_BYTES_MAX = 1024  # half of what DynamoDB takes, so that a bucket's suffix always fits
 
 PLAIN_MAX = KEY_BYTES_MAX // 3  # so many ASCII characters fit however they are escaped
+SEED_BYTES = 16
+Hash = Callable[[bytes], int]
 
 
 def check_key(key: object) -> str:
@@ -70,10 +72,6 @@ def key_of(partition: str) -> tuple[str, int | None]:
         return partition, None
     name, hash_sign, bucket = partition.partition("#")
     return unescape(name), int(bucket) if hash_sign else None
-
-
-SEED_BYTES = 16
-Hash = Callable[[bytes], int]
 
 
 def seeded_state(seed: bytes) -> Callable[[], blake2b]:

@@ -94,6 +94,10 @@ from .layouts import COLD, Layout
 SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
 BELIEVE_S = 10.0
 RENEW_S = BELIEVE_S / 4  # evidence that is older is renewed, so that a wrong clock is contradicted
+HORIZON_MS = 500  # how far ahead of now the closed time is kept
+HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
+AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
+FAR_AHEAD_MS = 60_000  # further ahead of the store's time the closed time is never meant to be
 
 
 def evidence_of(witness: Witness, time_ms: int) -> Evidence:
@@ -203,12 +207,6 @@ class Timekeeper:
         """Now, whatever our clock has done since we looked: for what cannot be taken back."""
         time_ms, observed_s = self._observed
         return time_ms + int(1000 * (monotonic_s - observed_s))
-
-
-HORIZON_MS = 500  # how far ahead of now the closed time is kept
-HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
-AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
-FAR_AHEAD_MS = 60_000  # further ahead of the store's time the closed time is never meant to be
 
 
 def check_append(

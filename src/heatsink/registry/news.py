@@ -39,6 +39,35 @@ from .decisions import LogEntry, Meta, RegistryStore
 MAC_BYTES = 16
 PAIR, ENTRY = b"heatsink pair", b"heatsink entry"
 _ENTRY = msgspec.msgpack.Decoder(LogEntry)
+logger = logging.getLogger("heatsink")
+FOLLOW_S = 0.1
+ASKS_S = 200.0  # questions to the store per second, of all who follow without news
+STANDBY_ASKS_S = 100.0  # and of all coordinators that wait to lead
+LISTENS_S = 50_000.0  # questions to the relay per second, of the whole fleet
+LISTEN_S_MAX = 0.2
+STEADY_S = 30.0  # the store is asked this seldom while news comes: for the clock, and for META
+SAY_AGAIN = 20  # entries that a new leader repeats: its predecessor may have died before telling
+PAUSE_S = 0.5
+WARN_S = 300.0  # the same warning about news comes no more often than this
+IGNORED = "It is ignored: this process follows the data store, as if Redis were silent."
+FORGED = (
+    "News of the registry on Redis was forged or damaged: the signature of a {what} is wrong. "
+    f"{IGNORED} Find out who else can write to this Redis, and give Heatsink users of its own: "
+    "see docs/how-to/redis.md#forged-news"
+)
+FORGED_PAIR = FORGED.format(what="pair (closed time, version)")
+FORGED_ENTRY = FORGED.format(what="log entry")
+FOREIGN = (
+    "News of the registry on Redis is of another data store, or of this one before a rebuild. "
+    f"{IGNORED} If two deployments share this Redis, give each a prefix= of its own; after "
+    "heatsink fsck --rebuild, restart the processes that ran before it"
+)
+TOO_FAR = (
+    "News of the registry on Redis has a closed time that is too far ahead of the data store's "
+    f"time. {IGNORED} Its signature is right, so it was made with the secret in the store: check "
+    "the clocks with heatsink doctor, and who can read the store. heatsink fsck --rebuild makes a "
+    "new secret"
+)
 
 
 class News(msgspec.Struct, frozen=True):
@@ -115,37 +144,6 @@ class NewsStore(Protocol):
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
         """Those that are there of the versions from `after + 1` to `upto`, in order."""
-
-
-logger = logging.getLogger("heatsink")
-FOLLOW_S = 0.1
-ASKS_S = 200.0  # questions to the store per second, of all who follow without news
-STANDBY_ASKS_S = 100.0  # and of all coordinators that wait to lead
-LISTENS_S = 50_000.0  # questions to the relay per second, of the whole fleet
-LISTEN_S_MAX = 0.2
-STEADY_S = 30.0  # the store is asked this seldom while news comes: for the clock, and for META
-SAY_AGAIN = 20  # entries that a new leader repeats: its predecessor may have died before telling
-PAUSE_S = 0.5
-WARN_S = 300.0  # the same warning about news comes no more often than this
-IGNORED = "It is ignored: this process follows the data store, as if Redis were silent."
-FORGED = (
-    "News of the registry on Redis was forged or damaged: the signature of a {what} is wrong. "
-    f"{IGNORED} Find out who else can write to this Redis, and give Heatsink users of its own: "
-    "see docs/how-to/redis.md#forged-news"
-)
-FORGED_PAIR = FORGED.format(what="pair (closed time, version)")
-FORGED_ENTRY = FORGED.format(what="log entry")
-FOREIGN = (
-    "News of the registry on Redis is of another data store, or of this one before a rebuild. "
-    f"{IGNORED} If two deployments share this Redis, give each a prefix= of its own; after "
-    "heatsink fsck --rebuild, restart the processes that ran before it"
-)
-TOO_FAR = (
-    "News of the registry on Redis has a closed time that is too far ahead of the data store's "
-    f"time. {IGNORED} Its signature is right, so it was made with the secret in the store: check "
-    "the clocks with heatsink doctor, and who can read the store. heatsink fsck --rebuild makes a "
-    "new secret"
-)
 
 
 class NewsListener:

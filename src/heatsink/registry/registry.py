@@ -32,6 +32,18 @@ from .decisions import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading, Regis
 from .layouts import EPOCHS_MAX, Layout
 from .news import FOLLOW_S, News, NewsListener, NewsStore, Seal, Teller
 
+SAMPLES = 5
+FRESH_S = 1.0
+PUBLISH_ATTEMPTS = 8
+PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
+FUTURE_MS_MAX = 2_000
+LOG_KEEP = 10_000
+REPLACED = "the data store was replaced by another incarnation: reconnect"
+WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
+SET_BACK = "the data store was set back to an older state, as by a backup: reconnect"
+TOLD_S = 3.0  # who told news so long ago still leads, for all that is known
+BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
+
 
 def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:
     """Without those that hold already."""
@@ -62,9 +74,6 @@ def _is_news(decision: Decision, view: View) -> bool:
     return pinned != decision if decision.value is not None else pinned is not None
 
 
-SAMPLES = 5
-
-
 class Latency:
     """The median of the last few answers: a stall of ours is not yet a slow store."""
 
@@ -77,18 +86,6 @@ class Latency:
     @property
     def typical_s(self) -> float:
         return median(self._last)
-
-
-FRESH_S = 1.0
-PUBLISH_ATTEMPTS = 8
-PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
-FUTURE_MS_MAX = 2_000
-LOG_KEEP = 10_000
-REPLACED = "the data store was replaced by another incarnation: reconnect"
-WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
-SET_BACK = "the data store was set back to an older state, as by a backup: reconnect"
-TOLD_S = 3.0  # who told news so long ago still leads, for all that is known
-BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
 
 
 class Registry:

@@ -40,6 +40,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Page = Callable[[], Response]
 FEW = ConnectionLimits(connections=1_000)  # enough for health checks and Prometheus
 FEW_GRACE_S = 5.0
+HUMAN = "%(asctime)s %(levelname)-7s %(message)s"
+INDENT = "  "
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+serving = logging.getLogger("heatsink.serve")
 
 
 def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
@@ -237,11 +241,6 @@ def noting_signals() -> Iterator[Sequence[int]]:
             signal.signal(number, handler)
 
 
-HUMAN = "%(asctime)s %(levelname)-7s %(message)s"
-INDENT = "  "
-_encode = msgspec.json.Encoder(enc_hook=str).encode
-
-
 def one_line(text: str) -> str:
     """Escape every character that ends a line, controls a terminal or hides others."""
     if text.isprintable():
@@ -315,9 +314,6 @@ def announce(as_json: bool, event: str, message: str, **fields: Any) -> None:
         tell(event, message, **fields)
     else:
         click.echo(message)
-
-
-serving = logging.getLogger("heatsink.serve")
 
 
 def tell(event: str, message: str, **fields: Any) -> None:

@@ -28,6 +28,7 @@ from .pages import Page
 Placed = tuple[bytes, int, str, Epoch]  # an id, its time, its partition and the epoch that chose it
 
 name_of = lru_cache(maxsize=16_384)(partition_of)  # spread keys are hot keys: their names recur
+Load = Callable[[], Awaitable[Page]]
 
 
 class PastHorizon(Exception):
@@ -119,9 +120,6 @@ class Router:
         """A caller's own id and its time."""
         raw = self.scheme.raw(value)
         return raw, self.scheme.time_ms(raw)
-
-
-Load = Callable[[], Awaitable[Page]]
 
 
 class PageCache(Protocol):

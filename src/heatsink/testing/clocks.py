@@ -15,6 +15,8 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 BEGINNING_S = 1_800_000_000.0
+ROUNDS_MAX = 10
+Result = TypeVar("Result")
 
 
 class ManualClock:
@@ -124,10 +126,6 @@ class SkewedClock:
         """Wait until the process is no longer stalled."""
         while (left_s := self._stalled_until_s - self.monotonic_s()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left_s)
-
-
-ROUNDS_MAX = 10
-Result = TypeVar("Result")
 
 
 class Deadlock(RuntimeError):

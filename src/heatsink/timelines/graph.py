@@ -25,6 +25,7 @@ from .store import Cache, Counts, PostLog
 PAGE = 500
 STRETCHES = 4
 FRESH_S, STALE_S = 1.0, 5.0
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class FollowEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -36,7 +37,6 @@ class FollowEvent(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FollowEvent).decode
 
 

@@ -32,6 +32,10 @@ from .store import Cache, HomeStore, PostLog, posts_of
 PINNED = "pinned: "
 THRESHOLD = Subject(Kind.SETTING, "timelines.threshold")
 BUCKETS = {PUSHED: 1, PULLED: 2}
+LAST_POSTS, POSTS_MIN = 20, 10
+SAMPLE = 64
+READS_FRESH_S, READS_STALE_S = 5.0, 15.0
+POSTS_S_MAX = 10.0  # nobody posts more: with few followers there is nothing to measure
 
 
 class AuthorMode(NamedTuple):
@@ -111,12 +115,6 @@ class Modes:
 
 def _mode(buckets: int) -> str:
     return PULLED if buckets > 1 else PUSHED
-
-
-LAST_POSTS, POSTS_MIN = 20, 10
-SAMPLE = 64
-READS_FRESH_S, READS_STALE_S = 5.0, 15.0
-POSTS_S_MAX = 10.0  # nobody posts more: with few followers there is nothing to measure
 
 
 class CostMeter:

@@ -19,6 +19,7 @@ SLACK = 0.8  # a pulled author goes back to push well below the threshold
 COST_SLACK = 0.5  # costs are measured, and vary
 COST_HOLD_S = 60.0  # a change of mode is for ever in the author's epochs: not one for each burst
 BY_COST = "cost: "
+FOLLOWERS_MAX = 10**9
 
 
 class PostingCost(NamedTuple):
@@ -100,9 +101,6 @@ def _of_costly(author: Author, limits: ModeLimits) -> tuple[str, str] | None:
 
 def _many(author: Author, limits: ModeLimits) -> str:
     return f"followers: {author.followers:,}, {limits.threshold:,} or more are pulled"
-
-
-FOLLOWERS_MAX = 10**9
 
 
 class TimelineSettings(msgspec.Struct, frozen=True):

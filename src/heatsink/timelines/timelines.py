@@ -40,6 +40,8 @@ BACK_FILL = 100
 FOLLOW_TOGETHER = 500
 Result = TypeVar("Result")
 SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
+FAN_OUT = "heatsink.fanout"
+PRIORITY = -10  # an author's pushes come after their own other batches
 
 
 @dataclass(frozen=True)
@@ -388,10 +390,6 @@ def _pair(pair: object, number: int) -> tuple[str, str]:
     except InvalidSetting as error:
         raise InvalidSetting(f"pairs[{number}]: {error}", field="pairs") from None
     return user, author
-
-
-FAN_OUT = "heatsink.fanout"
-PRIORITY = -10  # an author's pushes come after their own other batches
 
 
 def push_handler(homes: HomeStore) -> Callable[[Any, Any], Awaitable[None]]:

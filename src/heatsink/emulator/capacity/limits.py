@@ -37,6 +37,9 @@ START_S = 1.0
 LEAST_WRITE, LEAST_READ = 1.0, 0.5  # the cost of the smallest request
 Limit = Literal["partition", "key", "table"]
 Source = Literal["own", "burst", "lent"]
+UNITS_MIN, UNITS_MAX = 0.001, 1e9
+SECONDS_MAX = 1e6
+PARTITIONS_MAX = 100_000
 
 
 class TableCapacity(msgspec.Struct, frozen=True):
@@ -162,11 +165,6 @@ class Side:
         self.throttles_ever += self.throttles
         self.demand = self.taken = self.lent = 0.0
         self.throttles = 0
-
-
-UNITS_MIN, UNITS_MAX = 0.001, 1e9
-SECONDS_MAX = 1e6
-PARTITIONS_MAX = 100_000
 
 
 class SplitSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from .partition import Partition, PartitionState
 from .policy import CannotHelp, Change, Isolate, Lend, Merge, Split, relieve, unite
 
 SPACE = 1 << 64
+WINDOW_S = 1.0
 
 
 class Ranged(Protocol):
@@ -97,9 +98,6 @@ def _cover(partitions: list[P], start: int, end: int) -> bool:
     return edges[-1] == end and all(
         one.start == edge < one.end for one, edge in zip(partitions, edges, strict=False)
     )
-
-
-WINDOW_S = 1.0
 
 
 class AdaptiveTable:

@@ -37,6 +37,9 @@ from .writes import Projection, projection_of, scope_of
 
 NOT_SUPPORTED = "Query key condition not supported"
 MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+PAGE_BYTES_MAX = 1_024 * 1_024
+KEY_CONDITION = "KeyConditionExpression"
+FILTER = "FilterExpression"
 
 
 def key_range(root: Condition, schema: Schema, scope: Scope) -> tuple[Native, Bounds]:
@@ -173,11 +176,6 @@ def _mentioned(condition: object, scope: Scope) -> Iterator[str]:
     elif hasattr(condition, "__struct_fields__"):
         for field in condition.__struct_fields__:
             yield from _mentioned(getattr(condition, field), scope)
-
-
-PAGE_BYTES_MAX = 1_024 * 1_024
-KEY_CONDITION = "KeyConditionExpression"
-FILTER = "FilterExpression"
 
 
 def get_item(database: Database, request: GetItem) -> Json:

@@ -25,6 +25,9 @@ from heatsink.stores.dynamodb.wire.values import Item, admit, admit_item
 
 NAMES = "ExpressionAttributeNames"
 VALUES = "ExpressionAttributeValues"
+ITEM_BYTES_MAX = 400 * 1_024
+CONDITION = "ConditionExpression"
+Change = Callable[[Row | None], Row | None]
 
 
 def scope_of(
@@ -108,11 +111,6 @@ def projection_of(expression: str | None, names: Names | None) -> Projection:
     parsed = None if expression is None else parse_projection(expression)
     scope = scope_of(names, None, [] if parsed is None else [parsed], "")
     return Projection(parsed, scope)
-
-
-ITEM_BYTES_MAX = 400 * 1_024
-CONDITION = "ConditionExpression"
-Change = Callable[[Row | None], Row | None]
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):

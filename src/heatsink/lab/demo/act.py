@@ -21,6 +21,7 @@ Cell = int | str
 
 Replays = tuple[tuple[str, str], ...]
 AGAIN = (("", "Play it again"),)
+DRAIN_POLL_S = 0.05
 
 
 class About(msgspec.Struct, frozen=True):
@@ -89,9 +90,6 @@ class Act(Protocol):
         """About how long a run takes, for the scales of charts."""
 
     async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict: ...
-
-
-DRAIN_POLL_S = 0.05
 
 
 class Duel:

@@ -22,6 +22,11 @@ from .world import open_world
 
 COLUMNS = (("accepted", 9), ("throttled", 10), ("dropped", 8), ("p99 ms", 8))
 WIDE = 100  # columns a terminal needs for all four figures; a narrower one omits the last
+EVERY_S = 1.0
+PIPE_WIDTH = 120
+CELL_WIDTH_MIN = 9
+MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
+Write = Callable[[str], None]
 
 
 class ChatRows:
@@ -91,13 +96,6 @@ def _numbers(ended: ReadBack) -> tuple[int, ...]:
     totals = ended.totals
     counts = (totals.offered, totals.accepted, totals.throttled, totals.dropped)
     return (*counts, ended.found, ended.lost, ended.duplicated)
-
-
-EVERY_S = 1.0
-PIPE_WIDTH = 120
-CELL_WIDTH_MIN = 9
-MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
-Write = Callable[[str], None]
 
 
 def make_console() -> Console:

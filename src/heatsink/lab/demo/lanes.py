@@ -20,6 +20,10 @@ from heatsink.errors import Retryable, Throttled
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.ids import TIME_MS_MAX, Uuid7, minter_of
 
+TRIES = 3
+T = TypeVar("T")
+Store = TypeVar("Store")
+
 
 class Totals(msgspec.Struct):
     """Calls offered, accepted and dropped; `throttled` counts the store's refusals."""
@@ -201,11 +205,6 @@ class DemoLane:
 
     def totals_now(self) -> Totals:
         return msgspec.structs.replace(self.totals)
-
-
-TRIES = 3
-T = TypeVar("T")
-Store = TypeVar("Store")
 
 
 class PlainClient(Generic[Store]):

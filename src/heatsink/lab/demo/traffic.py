@@ -14,6 +14,10 @@ from heatsink.primitives.clock import Clock
 GROWTH = 1.2  # per second: how fast a viral conversation grows
 PACE_S = 0.01
 CATCH_UP_S_MAX = 0.5
+PEAK = (100, 20_000)
+LIMIT = (10, 20_000)
+READS_A_WRITE = 3  # a DynamoDB partition serves 3,000 read and 1,000 write units per second
+BRIEF = 4  # times as fast
 
 
 class Leg(msgspec.Struct, frozen=True):
@@ -89,14 +93,6 @@ def jump(peak: float) -> Traffic:
 
 
 SHAPES: dict[str, Callable[[float], Traffic]] = {"ramp": ramp, "jump": jump}
-
-
-PEAK = (100, 20_000)
-LIMIT = (10, 20_000)
-
-
-READS_A_WRITE = 3  # a DynamoDB partition serves 3,000 read and 1,000 write units per second
-BRIEF = 4  # times as fast
 
 
 class TrafficPlan(msgspec.Struct, frozen=True):

@@ -34,6 +34,12 @@ from heatsink.timelines.store import HomeEntry, HomeStore
 from .lanes import LaneMeter
 from .traffic import READS_A_WRITE, TrafficPlan
 
+FILL = 0.8  # the share of a partition's limit that Heatsink plans with
+COOL_DOWN_S = 5.0  # five minutes in production, too long for a demo
+WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
+GRACE_S = 1.0
+MakeStores = Callable[[str], Stores]
+
 
 class Tap:
     """The meters by key; home timelines are counted by author."""
@@ -116,13 +122,6 @@ class MeteredHomes:
 def metered(stores: Stores, tap: Tap) -> Stores:
     log, counters = MeteredLog(stores.log, tap), MeteredCounters(stores.counters, tap)
     return replace(stores, log=log, counters=counters)
-
-
-FILL = 0.8  # the share of a partition's limit that Heatsink plans with
-COOL_DOWN_S = 5.0  # five minutes in production, too long for a demo
-WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
-GRACE_S = 1.0
-MakeStores = Callable[[str], Stores]
 
 
 @dataclass(frozen=True)

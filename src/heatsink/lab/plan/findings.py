@@ -12,6 +12,10 @@ CALM_SHARE = 0.001  # retries handle less than one throttle in a thousand reques
 CURED = 0.99
 SAME = 0.005
 COARSE = 10_000  # units of one replayed request: a partition's limit for ten seconds
+POINTS_MAX = 288
+THROTTLES = ["remedy", "throttled", "of all", "worst minute", "served from near"]
+SIZES = ["remedy", "widest key", "buckets added", "for hours", "partitions"]
+COSTS = ["remedy", "on demand, $", "provisioned, $", "of a request served"]
 
 
 def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
@@ -109,12 +113,6 @@ def _overload(found: Replay) -> list[str]:
         return []
     too_small = f"The table is too small as a whole: {'; '.join(asked)}."
     return [f"{too_small} No remedy for keys helps: add capacity, or warm the table up before."]
-
-
-POINTS_MAX = 288
-THROTTLES = ["remedy", "throttled", "of all", "worst minute", "served from near"]
-SIZES = ["remedy", "widest key", "buckets added", "for hours", "partitions"]
-COSTS = ["remedy", "on demand, $", "provisioned, $", "of a request served"]
 
 
 def report_of(found: Replay) -> LabReport:

@@ -32,6 +32,12 @@ from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 from .settings import MINUTE_S, Minute, PlanSettings
 from .traces import TraceRequest
 
+Choose = Callable[[str, list[int]], int]
+SERVER = "all"
+QUIET_S = 3_600.0  # after this time without a request nothing more changes
+WINDOW_S_MAX = 60.0
+WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills a bucket
+
 
 class Absorbing:
     """The remedy for hot reads: each app server keeps what it read near for a moment.
@@ -106,9 +112,6 @@ class Absorbing:
             cache.forget(key)
 
 
-Choose = Callable[[str, list[int]], int]
-
-
 def by_chance(rng: Random) -> Choose:
     """Choose a bucket at random, as the hash of an id does."""
     chance = rng.random
@@ -180,9 +183,6 @@ class Spreading:
         return known if len(known) == buckets else known[:buckets]
 
 
-SERVER = "all"
-
-
 class Watch:
     """The fleet's heat as a coordinator sees it, on the time of the trace.
 
@@ -221,11 +221,6 @@ class Watch:
             self._settings.keys_max, self._settings.floor(servers=1)
         )
         return Report(SERVER, ended, elapsed_s, True, unreported, keys)
-
-
-QUIET_S = 3_600.0  # after this time without a request nothing more changes
-WINDOW_S_MAX = 60.0
-WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills a bucket
 
 
 class Remedy(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ from .traces import Trace, TraceRequest
 PROGRESS_REQUESTS = 10_000
 KEYS_COUNTED = 1_000_000  # a hottest key would be among the first million
 Progress = Callable[[float], object]
+TOKENS_KEPT = 1_000_000
+SURVEY_SHARE = 0.1  # of the time: for the progress bar
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -87,10 +89,6 @@ def survey(trace: Trace, settings: PlanSettings, progress: Progress = lambda _: 
         hottest=hottest,
         hottest_share=count / counts.requests,
     )
-
-
-TOKENS_KEPT = 1_000_000
-SURVEY_SHARE = 0.1  # of the time: for the progress bar
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True):

@@ -17,6 +17,10 @@ from heatsink.spread.policy import BucketRules
 
 PARTITIONS_MIN = 4  # of a table on demand when it is new: 4,000 writes and 12,000 reads a second
 HEADROOM = 2.0  # a table on demand takes twice its earlier peak at once (Developer Guide)
+MINUTE_S = 60
+HOUR_S = 3_600
+MONTH_S = 30 * 86_400
+HOUR_MINUTES = 60
 
 
 class Prices(msgspec.Struct, frozen=True):
@@ -89,12 +93,6 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "or set --partitions"
             )
         return max(ceil(needed), least)
-
-
-MINUTE_S = 60
-HOUR_S = 3_600
-MONTH_S = 30 * 86_400
-HOUR_MINUTES = 60
 
 
 class Minute(msgspec.Struct):

@@ -28,6 +28,26 @@ from heatsink.primitives.checks import check_number, check_whole, shown
 from heatsink.primitives.keys import check_key
 from heatsink.testing.traffic import Zipf
 
+COLUMNS = ("time", "key", "operation", "bytes")
+READS = ("read", "get", "gets", "query", "scan")
+WRITES = ("write", "put", "set", "add", "update", "delete", "incr", "cas")
+OPERATIONS = {**dict.fromkeys(READS, False), **dict.fromkeys(WRITES, True)}
+BYTES_MAX = 1 << 20  # the maximum of a page of a query; an item is smaller
+MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
+TIME_MAX = 1e14
+LATE_S_MAX = 60.0
+WEIGHT_MAX = 10**6
+ACCEPTED = {
+    "time": "seconds or milliseconds since 1970, or ISO 8601",
+    "operation": f"one of {', '.join(OPERATIONS)}",
+    "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
+}
+GZIP_MAGIC = b"\x1f\x8b"
+DAY_S = 86_400.0
+MIDNIGHT_S = 20_833 * DAY_S  # of a day in 2027: windows and epochs need a time above zero
+GOLDEN, SILVER = (sqrt(5) - 1) / 2, sqrt(2) - 1
+WEEK_S = 7 * 86_400
+
 
 class TraceRequest(NamedTuple):
     time_s: float
@@ -49,23 +69,6 @@ class Trace(Protocol):
 
     def done(self) -> float:
         """The share of the trace that has been read, for a progress bar."""
-
-
-COLUMNS = ("time", "key", "operation", "bytes")
-READS = ("read", "get", "gets", "query", "scan")
-WRITES = ("write", "put", "set", "add", "update", "delete", "incr", "cas")
-OPERATIONS = {**dict.fromkeys(READS, False), **dict.fromkeys(WRITES, True)}
-BYTES_MAX = 1 << 20  # the maximum of a page of a query; an item is smaller
-MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
-TIME_MAX = 1e14
-LATE_S_MAX = 60.0
-WEIGHT_MAX = 10**6
-ACCEPTED = {
-    "time": "seconds or milliseconds since 1970, or ISO 8601",
-    "operation": f"one of {', '.join(OPERATIONS)}",
-    "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
-}
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 class CsvTrace:
@@ -189,11 +192,6 @@ def _refusal(name: str, text: str) -> InvalidSetting:
     return InvalidSetting(f"{name} must be {ACCEPTED[name]}, not {shown(text)}", field=name)
 
 
-DAY_S = 86_400.0
-MIDNIGHT_S = 20_833 * DAY_S  # of a day in 2027: windows and epochs need a time above zero
-GOLDEN, SILVER = (sqrt(5) - 1) / 2, sqrt(2) - 1
-
-
 class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Keys by Zipf's law, at a rate that rises and falls with the day.
 
@@ -272,9 +270,6 @@ class SyntheticTrace:
         while True:
             place, chance = (place + GOLDEN) % 1, (chance + SILVER) % 1
             yield 1.0, place, chance
-
-
-WEEK_S = 7 * 86_400
 
 
 class Cluster(msgspec.Struct, frozen=True):

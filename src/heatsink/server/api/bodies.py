@@ -18,6 +18,9 @@ from .problems import Refusal
 MIB = 1_024 * 1_024
 DIGITS_MAX = 18
 CLOSE = ((b"connection", b"close"),)
+Value = TypeVar("Value")
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
 
 
 class RequestLimits(ConnectionLimits, frozen=True):
@@ -94,11 +97,6 @@ async def stream_body(receive: Receive, limits: RequestLimits) -> AsyncIterator[
 def check_size(size: int, limit: int) -> None:
     if size > limit:
         raise Refusal(413, f"the body is larger than {limit:,} bytes", "body", CLOSE)
-
-
-Value = TypeVar("Value")
-_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
 
 
 def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:

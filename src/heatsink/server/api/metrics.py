@@ -44,6 +44,23 @@ COUNTERS = {
     "expired": "Items whose lease expired",
 }
 ITEMS = ("claimed", "done", "failed", "retried", "given_back")
+PROMETHEUS = "text/plain; version=0.0.4"
+METRICS = {
+    "leads": "1 while this coordinator leads",
+    "term": "The leader's term",
+    "version": "Version of the registry that this process has applied",
+    "horizon_s": "Seconds by which the view's horizon is ahead of now",
+    "servers": "Servers that report heat",
+    "spread_keys": "Keys with more than one bucket now",
+    "extra_buckets": "Buckets beyond the first of every key",
+    "pinned_keys": "Keys pinned by an operator",
+    "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
+}
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BINS = len(BOUNDS_S) + 1
+DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
+REFUSED = (429, 503)
+Kind = Literal["writes", "reads"]
 
 
 class QueueCollector(Collector):
@@ -112,27 +129,6 @@ class WorkCollector(Collector):
             value=self._consumer.lost_items,
         )
         yield CounterMetricFamily("heatsink_worker_fenced", "Leases lost", value=meter.fenced)
-
-
-PROMETHEUS = "text/plain; version=0.0.4"
-METRICS = {
-    "leads": "1 while this coordinator leads",
-    "term": "The leader's term",
-    "version": "Version of the registry that this process has applied",
-    "horizon_s": "Seconds by which the view's horizon is ahead of now",
-    "servers": "Servers that report heat",
-    "spread_keys": "Keys with more than one bucket now",
-    "extra_buckets": "Buckets beyond the first of every key",
-    "pinned_keys": "Keys pinned by an operator",
-    "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
-}
-BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-BINS = len(BOUNDS_S) + 1
-DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
-REFUSED = (429, 503)
-Kind = Literal["writes", "reads"]
 
 
 class Metrics:

@@ -26,6 +26,8 @@ from heatsink.server.api.bodies import read_json
 from .configuration import config_option, json_option
 from .queue_options import queue_options, settings_from
 
+LOOK_S = 0.2
+
 
 def read_items(file: Path) -> Iterator[Any]:
     """Read items one by one, so that a file may be larger than memory."""
@@ -65,9 +67,6 @@ def count_lines(file: Path) -> int:
     """A quick estimate for the progress bar."""
     with file.open("rb") as lines:
         return sum(1 for _ in lines)
-
-
-LOOK_S = 0.2
 
 
 @click.group()

@@ -42,6 +42,30 @@ BROKEN = (OSError, aiohttp.ClientError, asyncio.CancelledError)
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
+THROTTLING = {
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TransactionInProgressException",
+    "TransactionConflictException",
+}
+CREDENTIALS = {
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "MissingAuthenticationTokenException",
+    "MissingAuthenticationToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "AccessDeniedException",
+    "NotAuthorized",
+    "OptInRequired",
+}
+WRONG_REQUESTS = {"ValidationException", "SerializationException"}
+ASK_EVERY_S = 60.0
+LOCAL = Credentials("local", "local")
 
 
 class Result(NamedTuple):
@@ -209,30 +233,6 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-THROTTLING = {
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TransactionInProgressException",
-    "TransactionConflictException",
-}
-CREDENTIALS = {
-    "UnrecognizedClientException",
-    "InvalidSignatureException",
-    "IncompleteSignature",
-    "IncompleteSignatureException",
-    "InvalidClientTokenId",
-    "MissingAuthenticationTokenException",
-    "MissingAuthenticationToken",
-    "ExpiredTokenException",
-    "RequestExpired",
-    "AccessDeniedException",
-    "NotAuthorized",
-    "OptInRequired",
-}
-WRONG_REQUESTS = {"ValidationException", "SerializationException"}
-
-
 class TableThrottled(Throttled):
     """The table or the account is over its limit: more buckets would not help."""
 
@@ -345,10 +345,6 @@ def _kind(code: str) -> type[InvalidSetting]:
     if code in WRONG_REQUESTS:
         return InvalidSetting
     return TableExists if code == "ResourceInUseException" else Misconfigured
-
-
-ASK_EVERY_S = 60.0
-LOCAL = Credentials("local", "local")
 
 
 class CredentialSource(Protocol):

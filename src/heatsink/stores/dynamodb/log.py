@@ -21,6 +21,10 @@ CONDITIONS = {
     "ReturnConsumedCapacity": "TOTAL",
 }
 encode = msgspec.json.encode
+LAST = b"\xff"
+ERASE_AT_ONCE = 25
+NEXT = b"\x00"
+RESERVED = ("%meta", "%log", "%keys", "%pins")
 
 
 class ConsumedUnits(msgspec.Struct, frozen=True):
@@ -106,10 +110,6 @@ class RowPuts:
             b'},"e":{"N":"%d"},"n":{"N":"%d"}}}' % (row.epoch_ms, row.buckets),
         )
         return b"".join(parts)
-
-
-LAST = b"\xff"
-ERASE_AT_ONCE = 25
 
 
 class DynamoLog:
@@ -204,10 +204,6 @@ class DynamoLog:
                     yield item["p"]["S"], row_of(item)
             if start is None:
                 return
-
-
-NEXT = b"\x00"
-RESERVED = ("%meta", "%log", "%keys", "%pins")
 
 
 def _before(sort: bytes) -> bytes:

@@ -50,6 +50,10 @@ ATTRIBUTES = [
 ]
 TTL_ATTRIBUTE = "ttl"
 _DECISION = msgspec.json.Decoder(Decision)
+DELETE_AT_ONCE = 25
+INSIST_S = 1.0  # shorter than a lease, so that no leader loses its lease while it retries
+INSIST_PAUSE_S = 0.02
+REGISTRY_CONNECTIONS_MAX = 16
 
 
 def binary(value: bytes) -> Item:
@@ -143,12 +147,6 @@ def decision_value(decision: Decision) -> Item:
 @ours("decision", "Delete the item, then run heatsink fsck --rebuild")
 def decision_of(item: Item) -> Decision:
     return _DECISION.decode(item["decision"]["S"])
-
-
-DELETE_AT_ONCE = 25
-INSIST_S = 1.0  # shorter than a lease, so that no leader loses its lease while it retries
-INSIST_PAUSE_S = 0.02
-REGISTRY_CONNECTIONS_MAX = 16
 
 
 class DynamoTable:

@@ -21,6 +21,19 @@ from heatsink.errors import InvalidSetting
 
 PREFIX = "heatsink"
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+GROUP = "coordinators"
+Kind = Literal["standalone", "sentinel", "cluster"]
+KINDS: dict[str, Kind] = {"": "standalone", "sentinel": "sentinel", "cluster": "cluster"}
+PORTS: dict[Kind, int] = {"standalone": 6379, "sentinel": 26379, "cluster": 6379}
+EXAMPLES = (
+    "redis://host:6379, rediss://user:password@host, redis+sentinel://host1,host2/service "
+    "or redis+cluster://host1,host2"
+)
+TIMEOUT_S = 0.25
+UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
+OTHER_NAME = "mismatch"
+CURE_TRUST = "name its authority's file with ?ca= in its URL"
+CURE_NAME = "use the host that the certificate names in its URL"
 
 
 class RedisKeys(msgspec.Struct, frozen=True):
@@ -71,19 +84,6 @@ class RedisKeys(msgspec.Struct, frozen=True):
     def forgotten(self) -> str:
         """Channel: the keys that one process has forgotten, for all others."""
         return f"{{{self.prefix}}}:forgotten"
-
-
-GROUP = "coordinators"
-
-
-Kind = Literal["standalone", "sentinel", "cluster"]
-KINDS: dict[str, Kind] = {"": "standalone", "sentinel": "sentinel", "cluster": "cluster"}
-PORTS: dict[Kind, int] = {"standalone": 6379, "sentinel": 26379, "cluster": 6379}
-EXAMPLES = (
-    "redis://host:6379, rediss://user:password@host, redis+sentinel://host1,host2/service "
-    "or redis+cluster://host1,host2"
-)
-TIMEOUT_S = 0.25
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,12 +190,6 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
         raise InvalidSetting(f"{name} takes {takes} after the ?: {error}", field=name) from None
-
-
-UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
-OTHER_NAME = "mismatch"
-CURE_TRUST = "name its authority's file with ?ca= in its URL"
-CURE_NAME = "use the host that the certificate names in its URL"
 
 
 def check_authority(address: RedisAddress) -> None:

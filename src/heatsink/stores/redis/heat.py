@@ -23,6 +23,7 @@ RECLAIM_S = 5.0
 IDLE_CONSUMER_MS = 3_600_000
 _REPORT = msgspec.msgpack.Decoder(Report)
 Entry = tuple[bytes, list[bytes] | None]
+_HEAT = msgspec.msgpack.Decoder(FleetHeat)
 
 
 class RedisBus:
@@ -157,9 +158,6 @@ def _entries_of(answer: Any) -> list[Entry]:
 
 def _pairs(flat: list[Any]) -> dict[bytes, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-_HEAT = msgspec.msgpack.Decoder(FleetHeat)
 
 
 class RedisBoard:

@@ -23,6 +23,13 @@ from .connection import Connection, Refused, open_driver
 
 ENTRIES_MAX = 1_000
 FORGET_S = 86_400
+DECISIONS_MAX = 10_000
+READ_MAX = 1_000
+_SOFT = msgspec.msgpack.Decoder(SoftDecision)
+PING_S = 1.0
+SILENCE_S = 3.0
+NOTHING = b""
+TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
 class RedisNews:
@@ -61,11 +68,6 @@ class RedisNews:
         span = (f"{after + 1}-0", f"{upto}-0")
         found = await self._run("XRANGE", self._keys.log(log), *span, "COUNT", ENTRIES_MAX)
         return [fields[1] for _, fields in found]
-
-
-DECISIONS_MAX = 10_000
-READ_MAX = 1_000
-_SOFT = msgspec.msgpack.Decoder(SoftDecision)
 
 
 class RedisSoft:
@@ -113,12 +115,6 @@ def _decoded(fields: list[bytes]) -> SoftDecision | None:
         return _SOFT.decode(fields[1])
     except (msgspec.MsgspecError, IndexError):
         return None
-
-
-PING_S = 1.0
-SILENCE_S = 3.0
-NOTHING = b""
-TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):

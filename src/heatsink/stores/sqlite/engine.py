@@ -27,6 +27,7 @@ OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
 Result = TypeVar("Result")
 Operation = Callable[[sqlite3.Connection], Result]
+SCHEMA = files(__package__).joinpath("schema.sql").read_text()
 
 
 class WriteJob(Generic[Result]):
@@ -257,9 +258,6 @@ def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
 
 def _not_opened(file: Path, error: Exception) -> Unavailable:
     return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}")
-
-
-SCHEMA = files(__package__).joinpath("schema.sql").read_text()
 
 
 class SqliteDatabase:

@@ -25,6 +25,8 @@ _META = msgspec.msgpack.Decoder(Meta)
 _ENTRY = msgspec.msgpack.Decoder(LogEntry)
 _DECISION = msgspec.msgpack.Decoder(Decision)
 _EPOCHS = msgspec.msgpack.Decoder(list[tuple[int, int]])
+REPORTS_MAX = 1_000
+_REPORT = msgspec.msgpack.Decoder(Report)
 
 
 def read_layout(connection: sqlite3.Connection, key: str) -> Layout:
@@ -184,10 +186,6 @@ def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
     pinned = connection.execute("SELECT key, decision FROM pins")
     pins = {key: _DECISION.decode(pin) for key, pin in pinned}
     return Snapshot(_read_meta(connection).version, layouts, pins, reasons)
-
-
-REPORTS_MAX = 1_000
-_REPORT = msgspec.msgpack.Decoder(Report)
 
 
 class SqliteBus:

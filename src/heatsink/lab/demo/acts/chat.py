@@ -39,6 +39,28 @@ from heatsink.primitives.clock import Clock
 from heatsink.spread.store import LogStore, Row
 
 PAGE_ROWS = 1_000
+NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
+THROTTLED_SHARE_MAX = 0.01
+RECOVERY_S_MAX = 3.0
+WORDS = """\
+A database keeps its rows in partitions, and all rows of one key, such as one conversation, live
+in the same partition.
+
+A partition takes only so much, here {limit:,} writes a second: when one conversation gets more,
+the rest is refused (throttled), however idle all other partitions are. That is a hot partition.
+
+Below, the very same messages go to a plain store and to Heatsink, which sees the heat coming
+and spreads the conversation over more partitions.
+
+Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply
+before the dashed limit is reached, and go again when it is calm. At the end a third picture
+plays a rush on a young table whose store adapts by itself: why it takes both.
+
+Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
+times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
+calm seconds before it takes partitions back; outside a demo it waits five minutes. The
+command “heatsink lab partitions” plays the young table at more length."""
+REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 
 class Chat(Contender, Protocol):
@@ -156,9 +178,6 @@ def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count} partitions"
 
 
-NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
-
-
 class YoungTable(msgspec.Struct, frozen=True):
     """One case: the throttled writes of each second, and the table at the end."""
 
@@ -195,10 +214,6 @@ def why_both(tables: list[YoungTable]) -> ActFinding:
         f"is never split. Buckets alone leave {salted.throttled_s:,.0f}: some share a partition. "
         f"With both the store parts them: {both.throttled_s:,.0f}.",
     )
-
-
-THROTTLED_SHARE_MAX = 0.01
-RECOVERY_S_MAX = 3.0
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -325,27 +340,6 @@ def _gone(plain: ReadBack) -> ActFinding:
         f"The plain store dropped {totals.dropped:,} of the same messages ({share:.0%}), after "
         "three tries each.",
     )
-
-
-WORDS = """\
-A database keeps its rows in partitions, and all rows of one key, such as one conversation, live
-in the same partition.
-
-A partition takes only so much, here {limit:,} writes a second: when one conversation gets more,
-the rest is refused (throttled), however idle all other partitions are. That is a hot partition.
-
-Below, the very same messages go to a plain store and to Heatsink, which sees the heat coming
-and spreads the conversation over more partitions.
-
-Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply
-before the dashed limit is reached, and go again when it is calm. At the end a third picture
-plays a rush on a young table whose store adapts by itself: why it takes both.
-
-Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
-times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
-calm seconds before it takes partitions back; outside a demo it waits five minutes. The
-command “heatsink lab partitions” plays the young table at more length."""
-REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 
 class ChatNow(ActSnapshot, frozen=True, tag="snapshot"):

@@ -41,6 +41,9 @@ from heatsink.spread.pages import Entry
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import Post
 
+STEP = 100
+PAGE_BYTES = 4 * 1_024 * 1_024
+
 
 def to_bytes(body: str | Base64) -> bytes:
     if isinstance(body, Base64):
@@ -83,10 +86,6 @@ def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
 
 def from_ms(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
-STEP = 100
-PAGE_BYTES = 4 * 1_024 * 1_024
 
 
 async def append(call: Call[NoQuery, NewMessage]) -> Reply:

@@ -46,6 +46,9 @@ from heatsink.server.api.shapes import (
 from .data import from_ms
 
 PARTITION_DIGITS_MAX = 6
+EVERY_S = 2.0
+SAMPLES = 150
+KEYS = 50
 
 
 async def heat(call: Call[LimitQuery, None]) -> Reply:
@@ -200,11 +203,6 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
         raise NotFound(f"there is no partition {text[:40]!r}: partitions are numbered from 0")
     await call.service.hs.pin_workers(int(text), wish.workers, reason=wish.reason)
     return Reply(await _done(call.service.hs, Kind.WORKERS, str(int(text)), wish.workers))
-
-
-EVERY_S = 2.0
-SAMPLES = 150
-KEYS = 50
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -59,6 +59,7 @@ TROUBLE = (exceptions.RedisError, OSError, TimeoutError)
 CURE = "set appendonly yes (before version 7.2 also appendfsync always), or durability='relaxed'"
 ABOUT = ("INFO", "server", "persistence", "replication")
 REWRITE = ("aof_rewrites", "aof_rewrite_in_progress", "aof_base_size")  # change with the log file
+PINGS = 3  # the fastest counts: the others may have waited in this process
 
 
 class RedisBarrier:
@@ -329,9 +330,6 @@ def _unsure(node: RedisAddress, error: Exception) -> HeatsinkError:
         )
     reason = type(error).__name__
     return Unavailable(f"Redis at {node} did not confirm its fsync ({reason}): retry later")
-
-
-PINGS = 3  # the fastest counts: the others may have waited in this process
 
 
 class Doctor:

@@ -29,6 +29,12 @@ INDEX_KEEP_S = 30 * 24 * 3600
 PAGE = 100
 _BATCH = msgspec.msgpack.Decoder(Batch)
 _packed = msgspec.msgpack.Encoder().encode
+_OPERATIONS = ("declare", "reserve", "refused", "rate")
+_PLAN = msgspec.msgpack.Decoder(QueuePlan)
+_ANY_VERSION = "-inf"
+LISTEN_S = 5.0
+AGAIN_S = 1.0
+TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeError)
 
 
 class RedisBatches:
@@ -110,9 +116,6 @@ def record_of(word: bytes | None) -> Batch | None:
     return _BATCH.decode(word) if word else None
 
 
-_OPERATIONS = ("declare", "reserve", "refused", "rate")
-
-
 class RedisLimits:
     """Rate limits, each with a time of its own. The Lua does the same as `bulk/rates.py`."""
 
@@ -146,10 +149,6 @@ class RedisLimits:
     async def rate_of(self, lane: str) -> float | None:
         found = await self._run("rate", lane)
         return None if found is None else float(found)
-
-
-_PLAN = msgspec.msgpack.Decoder(QueuePlan)
-_ANY_VERSION = "-inf"
 
 
 class RedisFleet:
@@ -219,11 +218,6 @@ class RedisFleet:
         key = self._keys.fleet("plan")
         words = (version, plan.version, _packed(plan))
         return _PLAN.decode(await self._plan.run(self._connection, key, *words))
-
-
-LISTEN_S = 5.0
-AGAIN_S = 1.0
-TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeError)
 
 
 class RedisBell:

@@ -31,6 +31,8 @@ from heatsink.stores.redis.connection import Connection
 STAGE = "default"
 HOMES = 256
 _STAGE = re.compile(r"[A-Za-z0-9_.:-]{1,48}")
+TIMEOUT_S = 2.0
+PARTITIONS_MAX = 65_536
 
 
 def handle(kind: str, text: str) -> str:
@@ -90,10 +92,6 @@ class QueueKeys(msgspec.Struct, frozen=True):
     def soft(self) -> str:
         """The prefix of soft decisions."""
         return f"{self.stage}:queue"
-
-
-TIMEOUT_S = 2.0
-PARTITIONS_MAX = 65_536
 
 
 class QueuePlaces:

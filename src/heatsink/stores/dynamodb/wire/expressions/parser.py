@@ -39,6 +39,10 @@ _TOKEN = re.compile(
     r"|(?P<index>\d+)|(?P<sign><>|<=|>=|[=<>()\[\],.+\-]))"
 )
 _REST = re.compile(r"\s*(\S)")
+NEAR = 1
+KEPT = 4_096
+COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
+T = TypeVar("T")
 
 
 class Token(NamedTuple):
@@ -75,9 +79,6 @@ def tokens_of(text: str, field: str) -> list[Token]:
 def reserved_words() -> frozenset[str]:
     """Names that need an alias, as DynamoDB's documentation lists them."""
     return frozenset(pathlib.Path(__file__).with_name("reserved_words.txt").read_text().split())
-
-
-NEAR = 1
 
 
 class Reader:
@@ -171,11 +172,6 @@ class Reader:
 
     def calls_function(self) -> bool:
         return self.next.kind == "name" and self.after_next.text == "("
-
-
-KEPT = 4_096
-COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
-T = TypeVar("T")
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):

@@ -19,6 +19,8 @@ from .operands import TYPE_NAMES, Operand, Path, Placeholder, Scope, step_into
 
 Parts = tuple[str | int, ...]
 Tree = dict[str | int, Any]
+BAD_PATH = "The document path provided in the update expression is invalid for update"
+BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
 
 def check_paths(paths: list[Parts]) -> None:
@@ -74,10 +76,6 @@ def _within(value: Value, branch: Tree) -> Value | None:
     parts = [_within(elements[position], branch[position]) for position in positions]
     kept = [part for part in parts if part is not None]
     return {"L": kept} if kept else None
-
-
-BAD_PATH = "The document path provided in the update expression is invalid for update"
-BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
 
 class Update(msgspec.Struct, frozen=True):
