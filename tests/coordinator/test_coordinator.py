@@ -8,24 +8,12 @@ import pytest
 from heatsink.coordinator.lease import Lease
 from heatsink.coordinator.loops import TURNS_MAX, ControlLoop, Coordinator
 from heatsink.errors import HeatsinkError, Throttled, Unavailable
-from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.primitives.subjects import subject_of
-from heatsink.registry.decisions import BUCKETS, Decision, Meta, for_key
+from heatsink.registry.decisions import BUCKETS, Decision, for_key
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.testing import ManualClock
-
-FOUNDING = Meta(
-    closed_ms=0,
-    version=0,
-    term=0,
-    beat=0,
-    leader="",
-    incarnation="i",
-    seed=b"s",
-    id_scheme="uuid7",
-    secret=bytes(SECRET_BYTES),
-)
+from tests.registry.test_registry import FOUNDING
 
 
 class Threes:

@@ -4,22 +4,10 @@ import pytest
 
 from heatsink.coordinator.lease import Lease
 from heatsink.errors import Deposed, InvalidSetting, Unavailable
-from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.registry.decisions import Meta
 from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.testing import ManualClock
-
-FOUNDING = Meta(
-    closed_ms=0,
-    version=0,
-    term=0,
-    beat=0,
-    leader="",
-    incarnation="i",
-    seed=b"s",
-    id_scheme="uuid7",
-    secret=bytes(SECRET_BYTES),
-)
+from tests.registry.test_registry import FOUNDING
 
 
 class Moody(MemoryRegistry):
