@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.errors import Closed, HeatsinkError, InvalidKey, InvalidSetting, Unavailable
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.reads import Reads, ReadSettings
 from heatsink.testing import ManualClock, SkewedClock, run_on_virtual_time
 
@@ -381,23 +382,38 @@ async def test_the_decorator_keeps_by_its_arguments(reads: Reads) -> None:
     assert inspect.iscoroutinefunction(product), "frameworks look at this"
 
 
+class Noted:
+    """Counts the reads that it hears of."""
+
+    def __init__(self, key: str) -> None:
+        self.reads = 0
+        self._key = key
+
+    def note(self, key: str, reads: int) -> None:
+        assert key == self._key
+        self.reads += reads
+
+    def near_s(self, _key: str) -> float:
+        return 0.0
+
+
 async def test_hits_are_reported_in_batches_and_all_else_one_by_one(clock: ManualClock) -> None:
-    class Noted:
-        def __init__(self) -> None:
-            self.reads = 0
-
-        def note(self, key: str, reads: int) -> None:
-            assert key == "k"
-            self.reads += reads
-
-        def near_s(self, _key: str) -> float:
-            return 0.0
-
-    heat, source = Noted(), Source()
+    heat, source = Noted("k"), Source()
     reads = Reads(clock=clock, heat=heat)
     for _ in range(1 + 640):
         await reads.get("k", source.load)
     assert heat.reads == 641
+
+
+async def test_values_of_heatsinks_own_are_kept_and_counted_alike(clock: ManualClock) -> None:
+    posts = Subject(Kind.POSTS, "ada")
+    heat, source = Noted(posts.text), Source()
+    reads = Reads(clock=clock, heat=heat)
+    for _ in range(1 + 640):
+        assert await reads.get_own(posts, source.load, fresh_for=60.0, stale_for=60.0) == 1
+    assert (source.loads, heat.reads) == (1, 641)
+    reads.forget(posts)
+    assert await reads.get_own(posts, source.load, fresh_for=60.0, stale_for=60.0) == 2
 
 
 async def test_a_read_hot_key_is_refreshed_no_more_often_than_decided(clock: ManualClock) -> None:

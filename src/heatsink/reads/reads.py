@@ -122,7 +122,9 @@ class Reads:
         key = check_key(subject)
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
-            entry.hits += 1
+            entry.hits = hits = entry.hits + 1
+            if not hits & LAST_OF_BATCH:
+                self._note(key, BATCH)
             return entry.value
         return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
 
