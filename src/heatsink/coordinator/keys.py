@@ -21,7 +21,7 @@ from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat, write_units
 from heatsink.heat.report import HeatBus
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import key_of
-from heatsink.primitives.subjects import Kind, Subject, subject_of
+from heatsink.primitives.subjects import OWN, Kind, Subject, subject_of
 from heatsink.registry.decisions import BUCKETS, Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -65,10 +65,8 @@ class StorePartitions:
 
 def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ...]]:
     """The heat of keys, and that of partitions, the hottest first."""
-    subjects = ((key, subject_of(key)) for key in window.keys)
-    numbers = {
-        key: int(subject.name) for key, subject in subjects if subject.kind is Kind.PARTITION
-    }
+    own = ((key, subject_of(key)) for key in window.keys if key.startswith(OWN))
+    numbers = {key: int(subject.name) for key, subject in own if subject.kind is Kind.PARTITION}
     partitions = [
         PartitionHeat(number, window.keys[key].write_units_s) for key, number in numbers.items()
     ]
