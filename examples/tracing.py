@@ -24,7 +24,7 @@ async def tag(_item: Any, context: Context) -> None:
 async def main() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()  # yours sends them somewhere
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    async with heatsink.connect("memory://", instruments=Tracing(provider)) as hs:
+    async with heatsink.connect("memory://", hooks=[Tracing(provider)]) as hs:
         worker = hs.worker(actions)
         running = asyncio.create_task(worker.run())
         batch = await hs.bulk.submit("tag", ["a", "b"])

@@ -82,17 +82,16 @@ async def report(steps: Steps) -> None:
     """From the writes of a hot key to a router that spreads the next one."""
     async with _alone() as hs:
         await asyncio.gather(*(hs.log.append(KEY, b"x") for _ in range(WRITES)))
-        coordination = hs._coordination
-        assert coordination is not None
-        coordinator, reporter = coordination.coordinator, hs._make_reporter()
-        del coordinator.loops[1:]  # the walk is about keys alone
+        coordination = hs.parts.coordination
+        coordinator, reporter = coordination.coordinator, hs.parts.make_reporter()
+        coordinator._loops = coordinator._loops[:1]  # the walk is about keys alone
         router = hs.log._router
         await coordinator.run_once()
         with steps.taken():
-            while hs._registry.view.layout(KEY).buckets == 1:
+            while hs.parts.registry.view.layout(KEY).buckets == 1:
                 await reporter.run_once()
                 await coordinator.run_once()
-                await hs._registry.keep_up(True)
+                await hs.parts.registry.keep_up(True)
                 await asyncio.sleep(0.05)
             router.fresh(KEY)
 
@@ -135,7 +134,7 @@ class _alone:  # noqa: N801
         url = f"sqlite:///{self._folder.name}/walk.db"
         self._client = heatsink.connect(url, rules=RULES, queue="memory://", coordinate=False)
         hs = await self._client.__aenter__()
-        for task in hs._running:
+        for task in hs.parts.tasks:
             task.cancel()
         return hs
 

@@ -295,9 +295,9 @@ def test_another_process_with_an_old_view_sees_what_was_acknowledged(shop: Shop)
 def test_a_process_whose_view_stands_still_misses_nothing_and_misplaces_nothing(shop: Shop) -> None:
     """It must renew before it writes, and ask for the layout itself when it reads."""
     with shop.over(coordinate=False) as frozen:
-        client = frozen._background.client._client
-        following = client._running[0]
-        frozen._background.client._wait(following.cancel)
+        client = frozen._background._inner
+        following = client.parts.tasks[0]
+        frozen._background._loop.run(following.cancel)
         shop.spread(4)
         for n in range(10):
             shop.write(shop.table.put_item, millis_key(now_ms(), n), "acknowledged")

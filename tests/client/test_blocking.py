@@ -1,12 +1,31 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tools import blocking_client
 
 import heatsink
+from heatsink import Heatsink
+from heatsink.bulk.bulk import Bulk
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.blocking import BlockingConsumer, BlockingHeatsink
+from heatsink.client.blocking_calls import (
+    BlockingBufferedCounters,
+    BlockingBulk,
+    BlockingCounters,
+    BlockingLog,
+    BlockingTimelines,
+)
 from heatsink.errors import Closed, InvalidKey
+from heatsink.reads.blocking import BlockingReads
+from heatsink.reads.reads import Reads
+from heatsink.spread.counters import BufferedCounters, Counters
+from heatsink.spread.log import Log
+from heatsink.timelines.timelines import Timelines
 from tests.spread.test_log import losing_the_first_answer
 
 
@@ -16,7 +35,9 @@ def test_the_whole_surface_without_asyncio(url: str) -> None:
         hs.log.append("conv", b"hey", id=receipt.id)
         page = hs.log.page("conv", limit=50)
         assert [entry.body for entry in page.entries] == [b"hey"]
-        assert hs.log.get("conv", receipt.id).body == b"hey"
+        entry = hs.log.get("conv", receipt.id)
+        assert entry is not None
+        assert entry.body == b"hey"
         hs.counters.add("views", 3)
         assert hs.counters.value("views") == 3
         hs.pin("conv", buckets=4, reason="launch")
@@ -75,9 +96,46 @@ def test_what_fails_to_open_leaves_nothing_running(tmp_path: Path) -> None:
         heatsink.connect_sync(f"sqlite:///{tmp_path}/x.db").__enter__()
 
 
-def test_it_offers_what_the_asynchronous_client_offers() -> None:
-    offered = set(dir(heatsink.connect_sync("memory://")))
-    assert {name for name in dir(heatsink.Heatsink) if not name.startswith("_")} <= offered
+PAIRS = {
+    Heatsink: BlockingHeatsink,
+    Log: BlockingLog,
+    Counters: BlockingCounters,
+    BufferedCounters: BlockingBufferedCounters,
+    Reads: BlockingReads,
+    Timelines: BlockingTimelines,
+    Bulk: BlockingBulk,
+    Consumer: BlockingConsumer,
+}
+INTERNAL = {
+    Heatsink: {"parts", "queue_watch"},
+    Reads: {"close", "get_own"},
+    Bulk: {"close", "is_closed", "change", "tell_done", "trace_of"},
+}
+
+
+@pytest.mark.parametrize("asynchronous", PAIRS, ids=lambda kind: kind.__name__)
+def test_both_clients_have_the_same_calls_with_the_same_arguments(asynchronous: type) -> None:
+    blocking = PAIRS[asynchronous]
+    for name in calls_of(asynchronous) - INTERNAL.get(asynchronous, set()):
+        ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
+        assert isinstance(ours, property) == isinstance(theirs, property), name
+        if not isinstance(ours, property):
+            assert arguments_of(ours) == arguments_of(theirs), name
+            assert (ours.__doc__ is None) == (theirs.__doc__ is None), name
+    assert calls_of(blocking) <= calls_of(asynchronous)
+
+
+def calls_of(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def arguments_of(function: Any) -> dict[str, tuple[object, object]]:
+    parameters = signature(function).parameters.values()
+    return {each.name: (each.kind, each.default) for each in parameters}
+
+
+def test_the_generated_calls_are_up_to_date() -> None:
+    assert blocking_client.TARGET.read_text() == blocking_client.source(), "run ./dev generate"
 
 
 def test_threads_that_wait_when_another_closes_are_told() -> None:

@@ -123,7 +123,7 @@ def test_a_url_for_news_without_its_slashes_is_refused(url: str) -> None:
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
     with pytest.raises(InvalidSetting, match=r"'colour'.*rules"):
-        heatsink.connect("memory://", colour="blue")
+        heatsink.connect("memory://", colour="blue")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ async def test_calls_that_wait_while_it_closes_are_told(tmp_path: Path) -> None:
     """Not cancelled: nobody cancelled them."""
     client = heatsink.connect(f"sqlite:///{tmp_path}/x.db", coordinate=False)
     await client.__aenter__()
-    client._registry.view.horizon_ms = 0
-    client._registry._renewed_s = float("-inf")
-    with patch.object(client._registry, "keep_ahead", lambda **_: asyncio.sleep(60)):
+    client.parts.registry.view.horizon_ms = 0
+    client.parts.registry._renewed_s = float("-inf")
+    with patch.object(client.parts.registry, "keep_ahead", lambda **_: asyncio.sleep(60)):
         append = asyncio.ensure_future(client.log.append("k", b""))
         await asyncio.sleep(0.05)
         await client.close()
@@ -321,17 +321,17 @@ async def test_explain_tells_what_was_decided_and_why(hs: Heatsink) -> None:
 
 async def test_many_pins_at_once_all_hold(hs: Heatsink) -> None:
     await asyncio.gather(*(hs.pin(f"k{n}", buckets=2, reason="now") for n in range(30)))
-    assert len(hs._registry.view.pins) == 30
+    assert len(hs.parts.registry.view.pins) == 30
 
 
 def test_a_client_made_before_a_fork_mints_its_own_ids() -> None:
     client = heatsink.connect("memory://")
     parent, child = os.pipe()
     if not (forked := os.fork()):
-        os.write(child, client._rng.randbytes(16))
+        os.write(child, client._plan.rng.randbytes(16))
         os._exit(0)
     os.waitpid(forked, 0)
-    assert os.read(parent, 16) != client._rng.randbytes(16)
+    assert os.read(parent, 16) != client._plan.rng.randbytes(16)
     os.close(parent)
     os.close(child)
 

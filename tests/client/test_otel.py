@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -24,7 +25,9 @@ from heatsink.errors import Conflict, InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.process import ServeSettings, running_app
 from heatsink.server.traced_app import TracedApp
-from heatsink.server.tracing import instruments_of
+from heatsink.server.tracing import tracing_hooks
+from heatsink.spread.counters import Counters
+from heatsink.spread.log import Log
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -66,7 +69,7 @@ def spans() -> Spans:
 
 @pytest.fixture
 async def hs(spans: Spans) -> AsyncIterator[Heatsink]:
-    async with connect("memory://", instruments=Tracing(spans.provider)) as client:
+    async with connect("memory://", hooks=[Tracing(spans.provider)]) as client:
         yield client
 
 
@@ -115,7 +118,7 @@ async def test_of_reads_only_the_loads_are_spans(hs: Heatsink, spans: Spans) -> 
 def test_blocking_calls_and_loads_are_spans_below_the_callers(spans: Spans) -> None:
     tracer = spans.provider.get_tracer("app")
     tracing = Tracing(spans.provider)
-    with connect_sync("memory://", instruments=tracing) as hs, tracer.start_as_current_span("app"):
+    with connect_sync("memory://", hooks=[tracing]) as hs, tracer.start_as_current_span("app"):
         hs.log.append("chat", b"hey")
         assert hs.reads.get("product:1", lambda: 1) == 1
     for name in ("heatsink.log.append", "heatsink.reads.load"):
@@ -180,14 +183,15 @@ async def test_who_submits_without_tracing_leaves_no_link(hs: Heatsink, spans: S
     @actions.action("tag")
     async def tag(*_: Any) -> None: ...
 
-    hs.bulk.trace_now = str
+    with patch.object(Tracing, "trace", lambda _: ""):
+        batch = await hs.bulk.submit("tag", [1])
     async with working(hs, actions):
-        await hs.bulk.wait((await hs.bulk.submit("tag", [1])).id)
+        await hs.bulk.wait(batch.id)
     assert list(spans.one("heatsink.bulk.run").links) == []
 
 
 async def test_a_queue_alone_is_traced_too(spans: Spans) -> None:
-    async with connect_queue("memory://", instruments=Tracing(spans.provider)) as queue:
+    async with connect_queue("memory://", hooks=[Tracing(spans.provider)]) as queue:
         await queue.bulk.submit("tag", [1, 2, 3])
     assert about(spans.one("heatsink.bulk.submit"))["heatsink.items"] == 3
 
@@ -215,13 +219,13 @@ async def test_a_request_is_a_span_below_its_callers(
     assert "http.route" not in about(spans.one("GET"))
 
 
-async def test_without_instruments_nothing_is_wrapped() -> None:
+async def test_without_hooks_nothing_is_wrapped() -> None:
     async with connect("memory://") as hs:
-        assert not vars(hs.log).keys() & {"append", "page"}
-        assert hs.bulk.trace_now() == ""
+        assert (type(hs.log), type(hs.counters)) == (Log, Counters)
+        assert await hs.bulk.trace_of((await hs.bulk.submit("tag", [1])).id) == ""
 
 
 def test_the_flag_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(InvalidSetting, match=r"heatsink\[otel\]"):
-        instruments_of(True)
+        tracing_hooks(True)

@@ -57,7 +57,7 @@ async def test_a_page_is_kept_on_request_but_never_beyond_an_own_write(hs: Heats
     first.entries.clear()
     again = await hs.log.page("conv", fresh_for=600)
     assert bodies(again) == [b"1"], "each caller has a list of its own"
-    assert hs._reading()._page_reads.stats().loads == 1
+    assert hs.parts.reading._page_reads.stats().loads == 1
     await hs.log.append("conv", b"2")
     assert bodies(await hs.log.page("conv", fresh_for=600)) == [b"2", b"1"]
     assert bodies(await hs.log.page("conv", limit=1, fresh_for=600)) == [b"2"]
@@ -90,7 +90,7 @@ async def test_what_is_remembered_of_pages_is_bounded_as_their_cache_is(url: str
     async with connect(url, reads=ReadSettings(capacity=10)) as hs:
         for number in range(30):
             await hs.log.page(f"conv-{number}", fresh_for=600)
-        assert hs.page_stats().entries == len(hs._reading().pages._asked) == 10
+        assert hs.page_stats().entries == len(hs.parts.reading.pages._asked) == 10
         await hs.log.append("conv-0", b"1")
         assert bodies(await hs.log.page("conv-0", fresh_for=600)) == [b"1"]
         assert hs.page_stats().loads == 31
@@ -157,7 +157,7 @@ async def test_processes_forget_together_and_hear_what_the_leader_decides(
         one.reads.forget("product:42")
         await until(lambda: two.reads._find("product:42") is not entry)
         assert await two.reads.get("product:42", source.load, **LONG) == 2
-        near_s = two._reading().near_s
+        near_s = two.parts.reading.near_s
         async with asyncio.timeout(20):
             while not near_s("product:42"):
                 for _ in range(200):

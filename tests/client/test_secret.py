@@ -30,7 +30,7 @@ def check_hidden(shown: str) -> None:
 
 async def secret_at(url: str, **options: object) -> bytes:
     async with connect(url, coordinate=False, **options) as hs:  # type: ignore[arg-type]
-        return hs._registry.meta.secret
+        return hs.parts.registry.meta.secret
 
 
 async def test_no_random_source_that_can_be_guessed_makes_a_secret(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def founded(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/x.db"
     stores = open_stores(url, CLOCK)
     async with Heatsink(stores, Settings(), CLOCK, Random(1), make_secret=lambda: SECRET) as hs:
-        assert hs._registry.meta.secret == SECRET
+        assert hs.parts.registry.meta.secret == SECRET
         await hs.log.append("conv", b"hey")
         await hs.pin("conv", buckets=2, reason="a test")
     return url
@@ -61,7 +61,7 @@ async def founded(tmp_path: Path) -> str:
 async def test_no_call_and_no_log_shows_it(founded: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with connect(founded) as hs:
-        shown = [hs, hs.status(), hs._registry.meta, await hs._stores.registry.meta()]
+        shown = [hs, hs.status(), hs.parts.registry.meta, await hs.parts.stores.registry.meta()]
         shown += [await hs.explain("conv"), await hs.hottest(), await hs.decisions()]
         check_hidden(repr(shown) + str(shown))
     check_hidden(caplog.text)

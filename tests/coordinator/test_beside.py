@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heatsink.coordinator.loops import Beside
+from heatsink.coordinator.loops import BackgroundLoop
 from heatsink.errors import Unavailable
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
@@ -32,7 +32,7 @@ class Slow:
 
 async def test_nobody_waits_for_a_turn_that_takes_long() -> None:
     slow = Slow()
-    beside = Beside(slow)
+    beside = BackgroundLoop(slow)
     for _ in range(3):
         assert await asyncio.wait_for(beside.run_once(), 1.0) == []
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_a_turn_that_failed_is_told_and_made_again() -> None:
     slow = Slow()
     slow.release.set()
     slow.error = Unavailable("the queue is away")
-    beside = Beside(slow)
+    beside = BackgroundLoop(slow)
     await beside.run_once()
     await asyncio.sleep(0)
     with pytest.raises(Unavailable, match="away"):
@@ -65,7 +65,7 @@ async def test_a_turn_that_failed_and_that_nobody_asks_for_is_no_complaint() -> 
     slow = Slow()
     slow.release.set()
     slow.error = Unavailable("the queue is away")
-    beside = Beside(slow)
+    beside = BackgroundLoop(slow)
     await beside.run_once()
     await asyncio.sleep(0)
     del beside
@@ -75,7 +75,7 @@ async def test_a_turn_that_failed_and_that_nobody_asks_for_is_no_complaint() -> 
 
 async def test_an_end_in_the_middle_of_a_turn() -> None:
     slow = Slow()
-    beside = Beside(slow)
+    beside = BackgroundLoop(slow)
     await beside.run_once()
     await asyncio.sleep(0)
     await beside.close()

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from heatsink.coordinator.lease import Lease
-from heatsink.coordinator.loops import TURNS_MAX, ControlLoop, Coordinator
+from heatsink.coordinator.loops import TURNS_MAX, ControlLoop, Coordinator, Leader, Turn
 from heatsink.errors import HeatsinkError, Throttled, Unavailable
 from heatsink.primitives.subjects import subject_of
 from heatsink.registry.decisions import BUCKETS, Decision, for_key
@@ -23,16 +23,26 @@ class Threes:
         return [for_key(observation, BUCKETS, 3, "three is enough")] if observation else []
 
 
-async def coordinator(store: MemoryRegistry, name: str, clock: ManualClock) -> Coordinator:
+class Process(Coordinator):
+    """A coordinator that decides three buckets for one key, and what it is made from."""
+
+    def __init__(self, registry: Registry, lease: Lease, clock: ManualClock) -> None:
+        self.leader = Leader(registry, lease)
+
+        async def observe() -> str:
+            return "k"
+
+        self.outcomes: list[HeatsinkError | None] = []
+        loops: list[Turn] = [ControlLoop(observe, Threes(), self.leader.publish)]
+        super().__init__(
+            registry, lease, clock, loops, lambda error, _: self.outcomes.append(error)
+        )
+
+
+async def coordinator(store: MemoryRegistry, name: str, clock: ManualClock) -> Process:
     registry = Registry(store, clock)
     await registry.open(FOUNDING)
-    made = Coordinator(registry, Lease(store, name, clock), clock)
-
-    async def observe() -> str:
-        return "k"
-
-    made.loops.append(ControlLoop(observe, Threes(), made.publish))
-    return made
+    return Process(registry, Lease(store, name, clock), clock)
 
 
 async def test_the_leader_publishes_and_the_standby_does_not(clock: ManualClock) -> None:
@@ -40,7 +50,7 @@ async def test_the_leader_publishes_and_the_standby_does_not(clock: ManualClock)
     leader, standby = await coordinator(store, "a", clock), await coordinator(store, "b", clock)
     await leader.run_once()
     await standby.run_once()
-    assert (leader.leads, standby.leads) == (True, False)
+    assert (leader.leader.leads, standby.leader.leads) == (True, False)
     assert (await store.layout("k")).buckets == 3
 
 
@@ -115,16 +125,14 @@ async def test_losing_the_term_while_publishing_ends_the_reign(clock: ManualCloc
     leader = await coordinator(store, "a", clock)
     await leader._lease.hold()
     await store.lead((await store.meta()).meta, "usurper", 0)
-    assert await leader.publish([for_key("k", BUCKETS, 9, "late")]) == []
-    assert not leader.leads
+    assert await leader.leader.publish([for_key("k", BUCKETS, 9, "late")]) == []
+    assert not leader.leader.leads
     assert (await store.layout("k")).buckets == 1
 
 
 async def test_an_error_is_told_and_the_next_turn_comes(clock: ManualClock) -> None:
     store = MemoryRegistry(clock)
     made = await coordinator(store, "a", clock)
-    outcomes: list[HeatsinkError | None] = []
-    made._on_turn = lambda error, _: outcomes.append(error)
     turns = 0
 
     class Failing:
@@ -133,12 +141,12 @@ async def test_an_error_is_told_and_the_next_turn_comes(clock: ManualClock) -> N
             turns += 1
             raise Unavailable("not now")
 
-    made.loops[:] = [Failing()]
+    made._loops = [Failing()]
     running = asyncio.ensure_future(made.run())
     await clock.advance(1.0)
     running.cancel()
     assert turns >= 3
-    assert [str(error) for error in outcomes] == ["not now"] * turns
+    assert [str(error) for error in made.outcomes] == ["not now"] * turns
 
 
 @pytest.mark.parametrize("name", ["a"])

@@ -21,7 +21,7 @@ async def test_what_the_store_refuses_to_write_is_wanted(monkeypatch: pytest.Mon
 
     async with connect("memory://", window_s=0.2) as hs:
         with monkeypatch.context() as patched:
-            patched.setattr(hs._stores.registry, "append", refuse)
+            patched.setattr(hs.parts.stores.registry, "append", refuse)
             while (explained := await hs.explain("hot")).wanted is None:
                 hs.record("hot", writes=100)
                 await asyncio.sleep(0.02)

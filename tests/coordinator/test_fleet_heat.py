@@ -14,8 +14,8 @@ import pytest
 
 import heatsink
 from heatsink import Heatsink, Retries, Settings
+from heatsink.coordinator.coordination import Hottest
 from heatsink.coordinator.explainer import Explanation
-from heatsink.coordinator.keys import Hottest
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import KeyHeat, PartitionHeat, WindowHeat
 from heatsink.primitives.clock import SystemClock

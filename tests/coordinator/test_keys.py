@@ -2,14 +2,19 @@ from __future__ import annotations
 
 from random import Random
 
-from heatsink.coordinator.keys import Coordination, KeyWatch, coordinate_keys
-from heatsink.coordinator.lease import Lease
+from heatsink.coordinator.coordination import Coordination, CoordinationSettings
+from heatsink.coordinator.keys import KeyWatch
+from heatsink.coordinator.reads import NearPlace
 from heatsink.heat.count import Tracker
 from heatsink.heat.heat import Heat, Report
+from heatsink.reads.near_cache import NearKeys
+from heatsink.reads.policy import NearRules
+from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff, Retries
 from heatsink.spread.policy import BucketRules
 from heatsink.stores.memory import memory_stores
+from heatsink.stores.memory.messages import MemorySoft
 from heatsink.testing import ManualClock
 from tests.registry.test_registry import FOUNDING
 
@@ -18,7 +23,7 @@ async def test_a_bus_on_which_nothing_arrives_is_broken_not_calm(clock: ManualCl
     stores = memory_stores(clock)
     registry = Registry(stores.registry, clock)
     await registry.open(FOUNDING)
-    watch = KeyWatch(stores.bus, registry, Lease(stores.lease, "me", clock), window_s=1.0)
+    watch = KeyWatch(stores.bus, registry, "me", window_s=1.0)
     assert (await watch.observe()).windows == []
     window = int(clock.now_s())
     await stores.bus.send(Report("a", window, 1.0, True, 0, {"k": Heat(5, 5)}))
@@ -36,8 +41,20 @@ async def a_coordination(clock: ManualClock) -> Coordination:
     registry = Registry(stores.registry, clock)
     await registry.open(FOUNDING)
     backoff = Backoff(Retries(), clock, Random(1), Tracker(), registry.view)
-    lease = Lease(stores.lease, "me", clock, fleet_now_s=registry.fleet_now_s)
-    return coordinate_keys(stores, registry, lease, clock, backoff, BucketRules(), window_s=1.0)
+    return Coordination(
+        stores,
+        registry,
+        CoordinationSettings("me", BucketRules(), NearRules(), window_s=1.0, lease_s=3.0),
+        NearPlace(NearKeys(clock), MemorySoft([])),
+        lambda _: Idle(),
+        clock,
+        backoff,
+    )
+
+
+class Idle:
+    async def run_once(self) -> list[Decision]:
+        return []
 
 
 async def test_the_hottest_keys_are_ranked_and_the_others_bounded(clock: ManualClock) -> None:

@@ -101,9 +101,8 @@ async def test_a_process_notices_that_the_leader_is_gone(clock: ManualClock) -> 
             await clock.advance(0.2)
         assert hs.status().leader.startswith("only:")
         assert (await hs.leadership()).vacancy is None
-        assert hs._coordination is not None
-        hs._running[-1].cancel()  # it coordinates no more, as if another one had been killed
-        hs._coordination.coordinator._lease.term = None
+        hs.parts.tasks[-1].cancel()  # it coordinates no more, as if another one had been killed
+        hs.parts.coordination.leader._lease.lose()
         for _ in range(1_000):
             await clock.advance(0.1)
         status = hs.status()

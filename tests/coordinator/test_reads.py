@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from heatsink.coordinator.reads import REPEATS_MAX, NearWatch
+from heatsink.coordinator.reads import REPEATS_MAX, NearPlace, NearWatch
 from heatsink.errors import Unavailable
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.reads.near_cache import REPEAT_S, NearKeys
@@ -25,7 +25,9 @@ class Stage:
         self.soft: Any = MemorySoft(self.said)
         seen: Any = self.seen
         leader: Any = self.leader
-        self.watch = NearWatch(seen, NearPolicy(NearRules()), leader, self.soft, self.keys, clock)
+        self.watch = NearWatch(
+            seen, NearPolicy(NearRules()), leader, NearPlace(self.keys, self.soft), clock
+        )
 
     async def show(self, *keys: str) -> int:
         """The number of decisions that were said after a second in which these keys were hot."""

@@ -15,9 +15,8 @@ def heat(units_s: float, throttles_s: float = 0.0) -> KeyHeat:
 
 
 def test_partitions_are_reported_as_keys_are_and_taken_apart_from_them() -> None:
-    tracker, meter = Tracker(), ConsumptionNotes()
-    places = StorePartitions(tracker, meter)
-    tracker.gather = places.count
+    meter = ConsumptionNotes()
+    tracker = Tracker(gather=StorePartitions(meter).count)
     meter.notes.append(("room", 2_500, 3.0, 7))
     meter.notes.append(("room", 2_000, 2.0, 7))
     counted, _ = tracker.roll().hottest(10, 1)
@@ -35,8 +34,8 @@ def test_a_window_without_partitions_stays_as_it_is() -> None:
 
 
 def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
-    tracker, meter = Tracker(), ConsumptionNotes()
-    tracker.gather = StorePartitions(tracker, meter).count
+    meter = ConsumptionNotes()
+    tracker = Tracker(gather=StorePartitions(meter).count)
     meter.notes.append(("room%231#4", 1_020, 2.0, None))
     meter.notes.append(("room%231#4", 2_000, 2.0, None))
     counted, _ = tracker.roll().hottest(10, 1)
@@ -44,8 +43,8 @@ def test_what_a_write_cost_beyond_its_body_is_heat_of_its_key() -> None:
 
 
 def test_a_key_is_known_by_the_partition_that_took_its_latest_row() -> None:
-    tracker, meter = Tracker(), ConsumptionNotes()
-    tracker.gather = StorePartitions(tracker, meter).count
+    meter = ConsumptionNotes()
+    tracker = Tracker(gather=StorePartitions(meter).count)
     for key in ("room#1", "elsewhere"):
         tracker.record(key)
     meter.notes.append(("room%231", 10, 1.0, 7))

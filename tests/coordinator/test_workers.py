@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
-from heatsink.coordinator.loops import Coordinator
+from heatsink.coordinator.loops import Leader
 from heatsink.coordinator.workers import QueueWatch, worker_pin
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Decision
@@ -39,7 +39,7 @@ async def test_a_pin_outdoes_the_policy_until_it_is_taken_back(clock: ManualCloc
         server.stores(),
         Bulk(server.stores(), BulkSettings(partitions=4), clock, Random(1)),
         cast("WorkerPolicy", policy),
-        cast("Coordinator", Leading()),
+        cast("Leader", Leading()),
         clock,
         lambda: pins,
     )

@@ -233,7 +233,7 @@ class Samples:
         self.blocks.append((seconds, blocks))
 
     def _kept(self) -> list[int]:
-        view = self._hs._registry.view
+        view = self._hs.parts.registry.view
         epochs = sum(len(layout.epochs) for layout in view.layouts.values())
         near = self._hs.reads.stats().entries, self._hs.page_stats().entries
         cells = len(self._load._counts._cells)

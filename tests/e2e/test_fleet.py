@@ -204,6 +204,6 @@ async def verify(hs: Heatsink, fleet: Fleet) -> None:
     stored = {entry.body: entry.id for entry in entries}
     assert len(stored) == len(entries)
     assert fleet.acknowledged.items() <= stored.items()
-    assert hs._registry.view.layout("conv").max_buckets > 1
-    stores = hs._stores
+    assert hs.parts.registry.view.layout("conv").max_buckets > 1
+    stores = hs.parts.stores
     assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean

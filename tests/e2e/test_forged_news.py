@@ -147,7 +147,7 @@ async def change(
 ) -> None:
     """Give the key so many buckets, while rows are written before, meanwhile and after."""
     await leader.pin("conv", buckets=buckets, reason="a test")
-    await until(lambda: leader._registry.view.layout("conv").buckets == buckets)
+    await until(lambda: leader.parts.registry.view.layout("conv").buckets == buckets)
     enough = len(acknowledged) + 100
     await until(lambda: len(acknowledged) > enough or any(writer.done() for writer in writers))
 
@@ -190,8 +190,8 @@ async def test_forged_news_misplaces_no_row(
 
 
 def heard(hs: Heatsink) -> bool:
-    assert hs._registry._listener is not None
-    return hs._registry._listener._closed_ms > 0
+    assert hs.parts.registry._listener is not None
+    return hs.parts.registry._listener._closed_ms > 0
 
 
 async def verify(hs: Heatsink, acknowledged: dict[bytes, UUID]) -> None:
@@ -201,5 +201,5 @@ async def verify(hs: Heatsink, acknowledged: dict[bytes, UUID]) -> None:
     paged = [entry.body for entry in await everything(hs, "conv", limit=1_000)]
     assert len(paged) == len(set(paged))
     assert acknowledged.keys() <= set(paged)
-    stores = hs._stores
+    stores = hs.parts.stores
     assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean

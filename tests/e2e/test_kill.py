@@ -75,9 +75,11 @@ async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> 
         stored = {entry.body: entry.id for entry in entries}
         assert len(stored) == len(entries)
         assert acknowledged.items() <= stored.items()
-        assert len(hs._registry.view.layout("conv").epochs) > 1
+        assert len(hs.parts.registry.view.layout("conv").epochs) > 1
         assert (
-            await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
+            await check(
+                hs.parts.stores.log, hs.parts.stores.counters, hs.parts.stores.registry, Uuid7()
+            )
         ).clean
         counted = await hs.counters.value("count")
         assert len(acknowledged) - 8 * 12 <= counted <= len(stored)

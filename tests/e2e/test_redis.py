@@ -87,7 +87,7 @@ async def test_a_failing_redis_loses_and_refuses_nothing(
             writers = Writers([one, other])
             async with writers.running():
                 await until(lambda: widened(one))
-                epochs = len(one._registry.view.layout("conv").epochs)
+                epochs = len(one.parts.registry.view.layout("conv").epochs)
                 for _ in range(2):
                     before = len(writers.acknowledged)
                     await fail(server)
@@ -99,7 +99,7 @@ async def test_a_failing_redis_loses_and_refuses_nothing(
 
 
 async def has_buckets(hs: Heatsink, buckets: int) -> bool:
-    return hs._registry.view.layout("conv").buckets == buckets
+    return hs.parts.registry.view.layout("conv").buckets == buckets
 
 
 async def verify(hs: Heatsink, writers: Writers) -> None:
@@ -108,7 +108,7 @@ async def verify(hs: Heatsink, writers: Writers) -> None:
     assert len(writers.acknowledged) > 500
     assert len(stored) == len(entries)
     assert writers.acknowledged.items() <= stored.items()
-    stores = hs._stores
+    stores = hs.parts.stores
     assert (await check(stores.log, stores.counters, stores.registry, Uuid7())).clean
     assert writers.slowest_s < 3.0
 
@@ -124,7 +124,7 @@ async def test_news_reaches_processes_that_do_not_coordinate(
             heatsink.connect(url, news=server.url, coordinate=False) as follower,
         ):
             await until(lambda: hears(follower))
-            monkeypatch.setattr(follower._registry, "renew", no_store)
+            monkeypatch.setattr(follower.parts.registry, "renew", no_store)
             await leader.pin("k", buckets=4, reason="launch")
             await until(lambda: arrived(follower))
 
@@ -134,12 +134,12 @@ async def no_store() -> Reading:
 
 
 async def hears(hs: Heatsink) -> bool:
-    assert hs._registry._listener is not None
-    return hs._registry._listener._closed_ms > 0
+    assert hs.parts.registry._listener is not None
+    return hs.parts.registry._listener._closed_ms > 0
 
 
 async def arrived(hs: Heatsink) -> bool:
-    return hs._registry.view.layout("k").buckets == 4
+    return hs.parts.registry.view.layout("k").buckets == 4
 
 
 async def test_without_redis_at_the_start_everything_works_but_spreading(tmp_path: Path) -> None:

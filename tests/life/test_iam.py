@@ -118,7 +118,7 @@ async def test_a_coordinator_leads_and_spreads(url: str) -> None:
         async with connect(url) as hs:
             while (await hs.explain("conv")).buckets != 3:
                 await CLOCK.sleep(0.02)
-            await hs._stores.registry.trim(below=2)
+            await hs.parts.stores.registry.trim(below=2)
     expect_nothing_spare("Coordinator", used)
 
 

@@ -55,14 +55,14 @@ async def expect_refused(hs: Heatsink) -> None:
         with pytest.raises(WrongIncarnation, match="reconnect"):
             await hs.counters.add("views")
         with pytest.raises(WrongIncarnation, match="reconnect"):
-            await hs._registry.renew()
+            await hs.parts.registry.renew()
         await asyncio.sleep(0.2)
 
 
 async def expect_as_before(url: str, kept: list[bytes]) -> None:
     async with connect(url) as again:
         assert await bodies(again) == kept
-        assert again._registry.view.layout("conv").buckets == 3
+        assert again.parts.registry.view.layout("conv").buckets == 3
         await again.log.append("conv", b"after")
         assert await bodies(again) == [*kept, b"after"]
     assert (await run_fsck(url, False, CLOCK)).findings.clean

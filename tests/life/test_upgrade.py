@@ -129,13 +129,13 @@ async def expect_readable(url: str) -> None:
     async with connect(url, coordinate=False) as hs:
         explained = await hs.explain("conv")
         assert (explained.buckets, explained.reason) == (4, REASON)
-        (entry,) = await hs._stores.registry.log(0, 1)
+        (entry,) = await hs.parts.stores.registry.log(0, 1)
         assert entry.bucket_decisions[0].value == 4
         receipt = await hs.log.append("conv", b"hello")
         found = await hs.log.get("conv", receipt.id)
         assert found is not None
         await hs.pin("conv", buckets=6, reason="the old and the new write one log")
-        assert hs._registry.view.version == 2
+        assert hs.parts.registry.view.version == 2
 
 
 async def test_what_0_1_wrote_is_readable(write: Write) -> None:
@@ -179,9 +179,9 @@ async def test_a_view_follows_a_newer_writers_log(write: Write) -> None:
     """Not only at the start: entries that come while it runs are applied one by one."""
     url = await write(NEW_META, NEW_ENTRY)
     async with connect(url, coordinate=False) as hs:
-        hs._registry.view.load(Snapshot(0, {}, {}, {}))
-        await hs._registry.renew()
-        assert hs._registry.view.layout("conv").buckets == 4
+        hs.parts.registry.view.load(Snapshot(0, {}, {}, {}))
+        await hs.parts.registry.renew()
+        assert hs.parts.registry.view.layout("conv").buckets == 4
 
 
 async def test_a_registry_without_a_secret_names_the_cure_and_the_cure_helps(write: Write) -> None:

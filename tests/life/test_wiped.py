@@ -120,7 +120,7 @@ async def expect_refused(hs: Heatsink, receipt: Receipt, why: str) -> None:
 
 async def until_refused(hs: Heatsink) -> None:
     async with asyncio.timeout(BOUND_S):
-        while not hs._registry.refusal:
+        while not hs.parts.registry.refusal:
             await asyncio.sleep(0.01)
 
 
@@ -144,15 +144,15 @@ async def test_a_store_that_is_set_back_is_refused_for_good(place: Place) -> Non
     async with client(place) as (hs, receipt):
         backup, past = (await registry.meta()).meta, await registry.snapshot()
         await hs.pin("conv", buckets=8, reason="a test")
-        await hs._registry.renew()
+        await hs.parts.registry.renew()
         await registry.restore(backup, past)
         await until_refused(hs)
         await expect_refused(hs, receipt, "set back.*reconnect")
-        known = hs._registry.view
+        known = hs.parts.registry.view
         soon = structs.replace(backup, version=known.version, closed_ms=known.horizon_ms + 60_000)
         await registry.restore(soon, structs.replace(past, version=known.version))
         with pytest.raises(WrongIncarnation, match="set back"):
-            await hs._registry.renew()
+            await hs.parts.registry.renew()
         await expect_refused(hs, receipt, "set back.*reconnect")
 
 
@@ -170,19 +170,19 @@ async def test_a_closed_time_that_is_set_back_is_refused(place: Place) -> None:
 async def test_who_slept_does_not_believe_a_wiped_store(place: Place, name: str) -> None:
     """Nothing in the background has noticed yet: what finds nothing asks before it says so."""
     async with client(place) as (hs, receipt):
-        for task in hs._running:
+        for task in hs.parts.tasks:
             task.cancel()
         await place.wipe()
-        hs._registry._renewed_s = float("-inf")
+        hs.parts.registry._renewed_s = float("-inf")
         with pytest.raises(WrongIncarnation, match="wiped"):
             await reads(hs, receipt)[name]()
 
 
 async def test_what_finds_nothing_asks_nothing_while_the_view_is_fresh(place: Place) -> None:
     async with client(place) as (hs, _):
-        for task in hs._running:
+        for task in hs.parts.tasks:
             task.cancel()
-        await hs._registry.renew()
+        await hs.parts.registry.renew()
 
         async def meta() -> Any:
             raise AssertionError("one request too many")

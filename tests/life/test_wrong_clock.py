@@ -40,7 +40,7 @@ class AheadClock(SystemClock):
 
 
 def ahead_s(hs: Heatsink) -> float:
-    return hs._registry.meta.closed_ms / 1000 - SystemClock.now_s()
+    return hs.parts.registry.meta.closed_ms / 1000 - SystemClock.now_s()
 
 
 async def test_half_a_second_two_days_ahead_leaves_the_closed_time_alone(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ async def test_a_clock_that_stays_ahead_beside_a_right_one_is_never_believed(
 
 async def contradicted(hs: Heatsink, seconds: float) -> None:
     """Until others have renewed the evidence for so long."""
-    first = last = (await hs._stores.registry.meta()).meta.evidence
+    first = last = (await hs.parts.stores.registry.meta()).meta.evidence
     assert first is not None
     assert last is not None
     while last.boot_ms < first.boot_ms + 1000 * seconds:
-        reading = await hs._stores.registry.meta()
+        reading = await hs.parts.stores.registry.meta()
         assert reading.verdict is not None
         assert "ahead of the store's time" in reading.verdict.doubt
         assert reading.meta.evidence is not None
@@ -125,7 +125,7 @@ async def moved_ahead(url: str) -> dict[str, Any]:
         assert await wrong.counters.value("likes") == 5  # this seals it, a day from now
     with patch.object(timekeeper, "BELIEVE_S", 0.3):
         async with connect(url) as hs:
-            while hs._registry.now_ms() / 1000 > SystemClock.now_s() + 5:
+            while hs.parts.registry.now_ms() / 1000 > SystemClock.now_s() + 5:
                 await asyncio.sleep(0.02)
             await hs.log.append("calm", b"by a right clock")
     return {"rows": rows, "token": token}
@@ -203,7 +203,7 @@ async def test_on_dynamodb_the_doctor_says_what_is_left_to_do() -> None:
         await make_table(parse("messages", {"endpoint": endpoint}), clock)
         url = f"dynamodb://messages?endpoint={endpoint}"
         async with connect(url) as hs:
-            await hs._stores.registry.advance(now_ms(AheadClock()))
+            await hs.parts.stores.registry.advance(now_ms(AheadClock()))
         flags = ("--store", url, "--queue", "memory://", "--json")
         told = json.loads((await asyncio.to_thread(run, "doctor", *flags)).output)
     [ill] = [finding for finding in told if finding["what"] == "closed time"]
@@ -225,11 +225,11 @@ async def test_a_process_that_slept_through_the_cure_is_refused(tmp_path: Path) 
     await moved_ahead(url)
     asleep = connect(url)
     await asleep.__aenter__()
-    for task in asleep._running:
+    for task in asleep.parts.tasks:
         task.cancel()
-    await asleep._stores.close()  # as if its files had been closed for it
+    await asleep.parts.stores.close()  # as if its files had been closed for it
     assert run("fsck", url, "--reset-closed-time").exit_code == 0
-    asleep._registry._store = sqlite_stores(tmp_path / "chat.db", SystemClock()).registry
+    asleep.parts.registry._store = sqlite_stores(tmp_path / "chat.db", SystemClock()).registry
     with pytest.raises(WrongIncarnation, match="reconnect"):
-        await asleep._registry.renew()
-    await asleep._registry._store._database.close()  # type: ignore[attr-defined]
+        await asleep.parts.registry.renew()
+    await asleep.parts.registry._store._database.close()  # type: ignore[attr-defined]

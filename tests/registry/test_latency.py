@@ -49,7 +49,7 @@ async def pin_in_force_s(hs: Heatsink, key: str, clock: SkewedClock) -> float:
     started_s = clock.monotonic_s()
     await hs.pin(key, buckets=3, reason="test")
     while True:
-        epoch = hs._registry.view.layout(key).epochs[-1]
+        epoch = hs.parts.registry.view.layout(key).epochs[-1]
         if epoch.buckets == 3 and epoch.start_ms <= clock.now_s() * 1000:
             return clock.monotonic_s() - started_s
         await clock.sleep(0.01)

@@ -220,7 +220,7 @@ async def test_it_gives_the_lead_back_when_it_ends(
     with pytest.raises(heatsink.errors.Closed):
         client.status()
     async with heatsink.connect(url, coordinate=False) as other:
-        assert (await other._stores.registry.meta()).meta.leader == ""
+        assert (await other.parts.stores.registry.meta()).meta.leader == ""
 
 
 async def until_healthy(port: int) -> None:
@@ -246,12 +246,12 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
         command += ["--port", str(port)]
         process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
         await until_healthy(port)
-        while not (await hs._stores.registry.meta()).meta.leader:
+        while not (await hs.parts.stores.registry.meta()).meta.leader:
             await asyncio.sleep(0.05)
         process.send_signal(number)
         _, said = await process.communicate()
         assert process.returncode == 0
-        assert (await hs._stores.registry.meta()).meta.leader == ""
+        assert (await hs.parts.stores.registry.meta()).meta.leader == ""
     assert re.search(r"stands by; /healthz, .* are at http://127\.0\.0\.1:\d\d+", said.decode())
     assert "stopped; if this coordinator led, another one can lead now" in said.decode()
 

@@ -53,7 +53,7 @@ async def test_where_there_is_nothing_to_reset_it_says_when_the_closed_time_is(
 async def lose_an_epoch(file: Path) -> None:
     async with heatsink.connect(f"sqlite:///{file}") as hs:
         raw = Uuid7().from_parts(1_000_000, 0, 0)
-        await hs._stores.log.put("conv#0", Row(raw, b"old", 999_999, 1_000))
+        await hs.parts.stores.log.put("conv#0", Row(raw, b"old", 999_999, 1_000))
 
 
 async def test_a_lost_epoch_is_named_and_mended(file: Path) -> None:

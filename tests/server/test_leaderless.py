@@ -184,8 +184,8 @@ async def test_a_coordinator_that_leads_before_it_has_started_gives_the_lease_ba
                 await asyncio.sleep(0.1)
             process.send_signal(signal.SIGTERM)
             _, said = await process.communicate()
-            await hs._registry.renew()
-            assert hs._registry.meta.leader == "", "it was given back"
+            await hs.parts.registry.renew()
+            assert hs.parts.registry.meta.leader == "", "it was given back"
     assert process.returncode == 0, said
     assert b"Traceback" not in said
 

@@ -86,6 +86,6 @@ class Node:
         for task in list(self._tasks):
             task.cancel()
         if client is not None:
-            renewal = client._registry._renewal
-            for task in [*client._running, *([renewal] if renewal else [])]:
+            renewal = client.parts.registry._renewal
+            for task in [*client.parts.tasks, *([renewal] if renewal else [])]:
                 task.cancel()

@@ -104,7 +104,9 @@ class UnreliableRedis:
             )
         )
         for _ in range(self._rng.randrange(1, 30)):
-            ours = next((node.client._registry._meta for node in self._nodes if node.client), None)
+            ours = next(
+                (node.client.parts.registry._meta for node in self._nodes if node.client), None
+            )
             told = self._told()
             if ours is not None and told is not None:
                 forge(ours, *told)

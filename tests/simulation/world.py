@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from heatsink.client import heatsink
 from heatsink.emulator import table as adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.primitives.clock import now_ms
+from heatsink.primitives.hooks import Hooks
 from heatsink.primitives.ids import Minter, Uuid7
 from heatsink.registry import news as relay
 from heatsink.registry import registry
@@ -430,13 +429,13 @@ def play(
             raise Violation(surprises[0])
         return history
 
-    def note(message: str, *details: object) -> None:
-        surprises.append(f"{message % details}: {sys.exception()!r}")
+    def note(_: Hooks, what: str, error: BaseException) -> None:
+        surprises.append(f"{what} failed: {error!r}")
 
     with (
         patch.object(adaptation, "MOVED_AT_ONCE", 5),  # so that requests meet rows on the move
         patch.object(registry, "LOG_KEEP", 3),  # so that views fall behind what is trimmed
         patch.object(relay, "ASKS_S", 2.0 if seed % 4 == 1 else 200.0),  # as in a large fleet
-        patch.object(heatsink.logger, "exception", note),
+        patch.object(Hooks, "failed", note),
     ):
         return run_on_virtual_time(run())

@@ -28,16 +28,20 @@ async def fill(hs: Heatsink) -> int:
 
 async def test_a_healthy_store_is_clean(hs: Heatsink) -> None:
     rows = await fill(hs)
-    findings = await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
+    findings = await check(
+        hs.parts.stores.log, hs.parts.stores.counters, hs.parts.stores.registry, Uuid7()
+    )
     assert (findings.rows, findings.keys, findings.clean) == (rows, 2, True)
 
 
 async def test_a_row_in_the_wrong_place_is_named(hs: Heatsink) -> None:
     await fill(hs)
-    epoch = hs._registry.view.layout("conv").epochs[-1]
+    epoch = hs.parts.registry.view.layout("conv").epochs[-1]
     raw = Uuid7().from_parts(epoch.start_ms + 5, 0, 0)
-    await hs._stores.log.put("conv#7", Row(raw, b"lost", *epoch))
-    findings = await check(hs._stores.log, hs._stores.counters, hs._stores.registry, Uuid7())
+    await hs.parts.stores.log.put("conv#7", Row(raw, b"lost", *epoch))
+    findings = await check(
+        hs.parts.stores.log, hs.parts.stores.counters, hs.parts.stores.registry, Uuid7()
+    )
     assert findings.misplaced == 1
     assert "conv#7" in findings.problems[0]
     assert "belongs in conv#" in findings.problems[0]
@@ -47,23 +51,30 @@ async def test_lost_epochs_are_found_and_rebuilt_from_the_rows(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/x.db"
     async with connect(url) as hs:
         rows = await fill(hs)
-        store, layout = hs._stores.registry, hs._registry.view.layout("conv")
+        store, layout = hs.parts.stores.registry, hs.parts.registry.view.layout("conv")
         entries = await everything(hs, "conv")
         meta = (await store.meta()).meta
         await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
-        findings = await check(hs._stores.log, hs._stores.counters, store, Uuid7())
+        findings = await check(hs.parts.stores.log, hs.parts.stores.counters, store, Uuid7())
         assert findings.unknown_epochs == 40
-        parts = (hs._stores.log, hs._stores.counters, store)
+        parts = (hs.parts.stores.log, hs.parts.stores.counters, store)
         assert await rebuild(*parts, Uuid7(), "mended", SECRET) == 1
         assert (await store.meta()).meta.secret == SECRET
         assert await store.layout("conv") == layout
-        assert (await check(hs._stores.log, hs._stores.counters, store, Uuid7())).rows == rows
+        assert (
+            await check(hs.parts.stores.log, hs.parts.stores.counters, store, Uuid7())
+        ).rows == rows
         with pytest.raises(WrongIncarnation):
-            await hs._registry.renew()
+            await hs.parts.registry.renew()
     async with connect(url) as again:
         assert await everything(again, "conv") == entries
         assert (
-            await check(again._stores.log, again._stores.counters, again._stores.registry, Uuid7())
+            await check(
+                again.parts.stores.log,
+                again.parts.stores.counters,
+                again.parts.stores.registry,
+                Uuid7(),
+            )
         ).clean
 
 
@@ -73,7 +84,7 @@ async def test_a_counter_whose_layout_was_lost_is_read_again(tmp_path: Path) -> 
         await spread(hs, "views", 4)
         for _ in range(40):
             await hs.counters.add("views")
-        store, parts = hs._stores.registry, (hs._stores.log, hs._stores.counters)
+        store, parts = hs.parts.stores.registry, (hs.parts.stores.log, hs.parts.stores.counters)
         meta = (await store.meta()).meta
         await store.restore(meta, Snapshot(meta.version, {}, {}, {}))
         assert await hs.counters.value("views") == 0

@@ -240,7 +240,7 @@ def test_an_append_ends_at_its_deadline(answers_in_s: float, own_id: bool) -> No
         stores = replace(memory_stores(clock), answers_in_s=answers_in_s)
         settings = Settings(retries=Retries(deadline_s=2.0))
         async with Heatsink(stores, settings, clock, Random(1)) as hs:
-            fresh = hs._log._router.fresh("conv")[0] if own_id and hs._log else None
+            fresh = hs.log._router.fresh("conv")[0] if own_id else None
             started_s = asyncio.get_running_loop().time()
             with pytest.raises(Overloaded):
                 await hs.log.append("conv", b"hey", id=fresh and Uuid7().value(fresh))
@@ -294,8 +294,7 @@ def losing_the_first_answer(
 
 
 def log_store(hs: Heatsink) -> type:
-    assert hs._log is not None
-    return type(hs._log._store)
+    return type(hs.log._store)
 
 
 async def test_an_append_without_an_id_is_new_also_when_its_retry_meets_its_first_attempt(

@@ -92,8 +92,7 @@ def test_a_pulled_post_does_not_need_the_homes() -> None:
             async def away(*_: object) -> None:
                 raise Unavailable("away")
 
-            assert hs._queue is not None
-            hs._queue.homes.looked_at_s = away  # type: ignore[method-assign, assignment]
+            hs.parts.queue.queue.homes.looked_at_s = away  # type: ignore[method-assign, assignment]
             await clock.sleep(20.0)
             assert (await hs.timelines.post("cyd", b"!")).mode == PULLED
 
@@ -103,8 +102,7 @@ def test_a_pulled_post_does_not_need_the_homes() -> None:
 def test_homes_that_are_away_for_a_moment_are_tried_again() -> None:
     async def work() -> None:
         async with a_commentator() as (hs, _):
-            assert hs._queue is not None
-            homes, calls = hs._queue.homes, 0
+            homes, calls = hs.parts.queue.queue.homes, 0
             page = homes.page
 
             async def twice_away(user: str, below: HomeEntry | None, limit: int) -> object:

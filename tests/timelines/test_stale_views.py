@@ -109,16 +109,14 @@ def test_a_mode_that_begins_at_the_very_horizon_of_a_stale_view_is_asked_for(
                 await one.timelines.pin("ada", mode, reason="a test")
                 await world.clock.sleep(3.0)
             await one.timelines.home("zoe")
-            assert one._registry is not None
-            assert other._registry is not None
-            await other._registry.renew()
+            await other.parts.registry.renew()
             world.other_clock.stall(STALL_S)
-            await begin_at_once(one._registry, "ada", after)
-            start_ms = one._registry.view.layout(mode_of("ada").text).epochs[-1].start_ms
-            assert start_ms == other._registry.view.horizon_ms
+            await begin_at_once(one.parts.registry, "ada", after)
+            start_ms = one.parts.registry.view.layout(mode_of("ada").text).epochs[-1].start_ms
+            assert start_ms == other.parts.registry.view.horizon_ms
             id = Uuid7().value(Uuid7().from_parts(start_ms, 1, 1))
             assert (await one.timelines.post("ada", b"hello", id=id)).mode == after
-            assert other._registry.view.horizon_ms == start_ms  # nobody told it meanwhile
+            assert other.parts.registry.view.horizon_ms == start_ms  # nobody told it meanwhile
             await act(other.timelines, world)
             page = await other.timelines.home("zoe")
             assert [post.body for post in page.posts] == [b"hello", b"early"]

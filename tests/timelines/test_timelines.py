@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,6 @@ import pytest
 import heatsink
 from heatsink import Heatsink
 from heatsink.bulk import Actions
-from heatsink.client.timelines import make_timelines
 from heatsink.errors import InvalidCursor, InvalidSetting
 from heatsink.reads.reads import Reads
 from heatsink.testing import SkewedClock, run_on_virtual_time
@@ -328,7 +328,7 @@ def test_homes_that_were_lost_are_made_anew() -> None:
             await timelines.post("ada", b"one")
             await clock.sleep(1.0)
             assert await bodies(timelines, "zoe") == [b"one"]
-            hs._queue.homes.lose_everything()  # type: ignore[union-attr]
+            hs.parts.queue.queue.homes.lose_everything()  # type: ignore[attr-defined]
             await timelines.post("ada", b"two")
             await clock.sleep(1.0)
             assert await bodies(timelines, "zoe") == [b"two", b"one"]
@@ -343,7 +343,7 @@ def test_a_home_is_made_anew_with_whom_another_process_has_just_begun_to_follow(
             await hs.bulk.wait(post.batch)
             assert await bodies(hs.timelines, "zoe") == []
             await another_process(hs, clock).follow("zoe", "ada")
-            hs._queue.homes.lose_everything()  # type: ignore[union-attr]
+            hs.parts.queue.queue.homes.lose_everything()  # type: ignore[attr-defined]
             await bodies(hs.timelines, "zoe")
             await clock.sleep(6.0)
             assert await bodies(hs.timelines, "zoe") == [b"hello"]
@@ -353,19 +353,7 @@ def test_a_home_is_made_anew_with_whom_another_process_has_just_begun_to_follow(
 
 def another_process(hs: Heatsink, clock: SkewedClock) -> Timelines:
     """The same stores, but what it keeps near is its own."""
-    assert hs._queue is not None
-    assert hs._registry is not None
-    reads, settings = Reads(clock=clock), TimelineSettings()
-    return make_timelines(
-        hs.log,
-        hs.counters,
-        hs._registry,
-        hs._queue,
-        reads,
-        settings,
-        Random(2),
-        hs._backoff,
-    )
+    return replace(hs.parts.queue, cache=Reads(clock=clock), rng=Random(2)).timelines
 
 
 @on_virtual_time

@@ -8,12 +8,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from heatsink.client.blocking import BlockingHeatsink
+from heatsink.client.blocking_calls import BlockingCalls
+from heatsink.client.connect import connect
+from heatsink.client.loop_thread import LoopThread
 from heatsink.errors import Closed, Retryable, Throttled
+from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.keys import partition_of
 from heatsink.registry.layouts import Layout
 
 Result = TypeVar("Result")
+CLOSED = "this table is closed: make another heatsink.boto.Table"
 THROTTLES = {
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -73,22 +77,38 @@ class Background:
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        self.client = BlockingHeatsink(url, **options)
-        self.client.__enter__()
-        inner = self.client._client
-        self.registry = inner._registry
-        self.view = inner._registry.view
-        self.tracker = inner._tracker
-        self._backoff = inner._backoff
-        self.is_closed = False
+        clock = options.setdefault("clock", SystemClock())
+        inner = connect(url, **options)
+        self._loop = LoopThread(CLOSED, clock)
+        self._loop.begin()
+        try:
+            self._loop.call(inner.__aenter__)
+        except BaseException:
+            self._loop.end()
+            raise
+        self._inner = inner
+        self.client = BlockingCalls(self._loop, inner)
+        self.registry = inner.parts.registry
+        self.view = self.registry.view
+        self.tracker = inner.parts.tracker
+        self._backoff = inner.parts.backoff
+        self._is_closing = False
 
     def check_open(self) -> None:
-        self.client._client._owner.check_process()
-        if self.is_closed:
-            raise Closed("this table is closed: make another heatsink.boto.Table")
+        self._loop.check()
+        if self._is_closing:
+            raise Closed(CLOSED)
+
+    def refuse_calls(self) -> None:
+        """Refuse new calls with `Closed`; those that are running go on until `close`."""
+        self._is_closing = True
 
     def close(self) -> None:
-        self.client.close()
+        if self._loop.is_running:
+            try:
+                self._loop.call(self._inner.close)
+            finally:
+                self._loop.end()
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
         """Try in the caller's thread; only retries run in the background."""
@@ -98,8 +118,7 @@ class Background:
         except Retryable as refusal:
             again = partial(asyncio.to_thread, attempt)
             deadline_s = self._backoff.deadline_s()
-            result: Result = self.client._wait(self._backoff.after, refusal, again, key, deadline_s)
-            return result
+            return self._loop.call(self._backoff.after, refusal, again, key, deadline_s)
 
     def note_throttle(self, key: str, bucket: int | None) -> None:
         """Count throttling as `Backoff` does: not where more buckets would not help."""
@@ -110,20 +129,20 @@ class Background:
         """Wait until items of this time may be placed."""
         deadline_s = self._backoff.deadline_s()
         reach = partial(self.registry.reach, time_ms, deadline_s)
-        self.client._wait(self._backoff.call, reach, "", deadline_s)
+        self._loop.call(self._backoff.call, reach, "", deadline_s)
 
     def believe_nothing(self, key: str) -> None:
         """Make sure that a key is empty, and the registry was not wiped; see `Parts`."""
         if not self.registry.is_fresh():
             renew, deadline_s = self.registry.renew_shared, self._backoff.deadline_s()
-            self.client._wait(self._backoff.call, renew, key, deadline_s)
+            self._loop.call(self._backoff.call, renew, key, deadline_s)
         self.registry.check()
 
     def renew(self) -> None:
         deadline_s = self._backoff.deadline_s()
-        self.client._wait(self._backoff.call, self.registry.renew, "", deadline_s)
+        self._loop.call(self._backoff.call, self.registry.renew, "", deadline_s)
 
     def start_layout(self, key: str) -> Future[Layout]:
         """Start reading a layout from the registry's store, while buckets are queried."""
         layout, deadline_s = partial(self.registry.layout, key), self._backoff.deadline_s()
-        return self.client._submit(self._backoff.call(layout, key, deadline_s))
+        return self._loop.start(self._backoff.call, layout, key, deadline_s)

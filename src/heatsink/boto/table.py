@@ -145,8 +145,7 @@ class Table:
 
     def explain(self, key: str) -> Explanation:
         """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
-        explanation: Explanation = self._background.client.explain(self._subject(key))
-        return explanation
+        return self._background.client.explain(self._subject(key))
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat."""
@@ -162,7 +161,7 @@ class Table:
 
     def close(self) -> None:
         """Close Heatsink's client; your own boto3 table stays usable."""
-        self._background.is_closed = True
+        self._background.refuse_calls()
         self._pool.shutdown()
         self._background.close()
 

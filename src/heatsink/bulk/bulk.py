@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
 from heatsink.primitives.checks import check_kind, check_number, check_text, check_whole, shown
 from heatsink.primitives.clock import Clock, now_ms
+from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
 from . import changes
 from .actions import BUILT_IN, check_action, check_allowed, check_prefixes
@@ -92,7 +93,12 @@ class Bulk:
     """
 
     def __init__(
-        self, stores: QueueStores, settings: BulkSettings, clock: Clock, rng: Random
+        self,
+        stores: QueueStores,
+        settings: BulkSettings,
+        clock: Clock,
+        rng: Random,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._stores = stores
         self._settings = settings
@@ -103,7 +109,7 @@ class Bulk:
         self.reconciler = Reconciler(stores, self._patience, clock, self.tell_done)
         self._ended: deque[tuple[str, int]] = deque(maxlen=ENDED_MAX)  # known to be durable
         self.owner = self._patience.owner
-        self.trace_now: Callable[[], str] = str  # the current trace, stored with a new batch
+        self.hooks = hooks
 
     async def open(self) -> None:
         """Connect now, so that errors show early; otherwise the first call connects."""
@@ -147,12 +153,26 @@ class Bulk:
             weight=self._settings.weights.get(tenant, 1.0),
             rate=parse_rate(rate) if rate is not None else None,
             on_done=self._checked_on_done(on_done),
-            trace=self.trace_now(),
         )
+        call = Call("bulk.submit", attributes={"action": action})
+        with self.hooks.around(call):
+            wanted = replace(wanted, trace=self.hooks.trace())
+            is_named = id is not None and not action.startswith(BUILT_IN)
+            fingerprint = Fingerprint() if is_named else None
+            batch = await self._submit(wanted, items, spread, fingerprint)
+            call.attributes.update(batch=batch.id, tenant=batch.tenant, items=batch.items)
+            return batch
+
+    async def _submit(
+        self,
+        wanted: Batch,
+        items: Iterable[Any] | AsyncIterable[Any],
+        spread: bool,
+        fingerprint: Fingerprint | None,
+    ) -> Batch:
         try:
             await self._check_known(wanted)
-            is_named = id is not None and not action.startswith(BUILT_IN)
-            return await self._accept(wanted, items, spread, Fingerprint() if is_named else None)
+            return await self._accept(wanted, items, spread, fingerprint)
         except Retryable as error:
             known = getattr(error, "__notes__", [f"batch {wanted.id!r} may be accepted"])
             advice = f"{known[-1]}: submit again with id={wanted.id!r}"

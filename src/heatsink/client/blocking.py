@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
-from functools import wraps
-from threading import Thread
-from typing import Any
+from collections.abc import Sequence
+from random import Random
+from typing import Unpack
 
+from heatsink.bulk.actions import Actions
 from heatsink.errors import Closed
-from heatsink.primitives.owner import FORKED
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import Hook
 from heatsink.reads.blocking import BlockingReads
+from heatsink.stores.throttled import PartitionLimit
 
+from . import blocking_calls
+from .blocking_calls import BlockingBulk, BlockingCounters, BlockingLog, BlockingTimelines
 from .connect import connect
 from .heatsink import Heatsink
+from .loop_thread import LoopThread
+from .settings import Options, WorkerOptions
 
 CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`"
 
 
-class BlockingHeatsink:
+class BlockingConsumer(blocking_calls.BlockingConsumer):
+    """Runs items of the queue, as `Consumer` does.
+
+    `run` blocks until another thread, or a signal handler, calls `stop`::
+
+        worker = hs.worker(actions, workers=16)
+        worker.run()
+    """
+
+    def run(self) -> None:
+        """Run items until `stop` is called, then hand the partitions over and return.
+
+        Handlers that are plain functions run in threads and may use this client. On Ctrl-C it
+        finishes or gives back the running items before it raises `KeyboardInterrupt`.
+        """
+        running = self._loop.start(self._part.run)
+        try:
+            self._loop.result(running)
+        except KeyboardInterrupt:
+            self.stop()
+            self._loop.result(running)
+            raise
+
+
+class BlockingHeatsink(blocking_calls.BlockingCalls):
     """The calls of `Heatsink` for any thread, without `await`.
 
     Made by `connect_sync`; outside `with` every call raises `Closed`::
@@ -29,129 +56,85 @@ class BlockingHeatsink:
             hs.log.append("conv_1", b"hello")
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self._client = connect(url, **options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
+    def __init__(self, client: Heatsink, clock: Clock) -> None:
+        super().__init__(LoopThread(CLOSED, clock), client)
+        self._is_entered = False
         self._reads: BlockingReads | None = None
 
     def __enter__(self) -> BlockingHeatsink:
-        if self._thread is not None:
+        if self._is_entered:
             raise Closed("a client can be opened once only: call heatsink.connect_sync() again")
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        self._thread = Thread(target=loop.run_forever, name="heatsink-loop", daemon=True)
-        self._thread.start()
+        self._is_entered = True
+        self._loop.begin()
         try:
-            self._wait(self._client.__aenter__)
+            self._loop.call(self._part.__aenter__)
         except BaseException:
-            self._stop()
+            self._loop.end()
             raise
-        self._reads = self._wait(self._client._reading().blocking, loop.call_soon_threadsafe)
+        self._reads = self._loop.run(self._part.parts.reading.blocking, self._loop.soon)
         return self
-
-    @property
-    def reads(self) -> BlockingReads:
-        """A coalescing cache in front of your loads, which are plain functions here."""
-        self._client._owner.check_process()
-        if self._loop is None or self._reads is None:
-            raise Closed(CLOSED)
-        return self._reads
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the client; calls that other threads are waiting for end with `Closed`."""
-        if self._loop is not None and not self._client._owner.is_forked:
+        if self._is_entered and self._loop.is_running:
             try:
-                self._wait(self._client.close)
+                self._loop.call(self._part.close)
             finally:
-                self._stop()
+                self._loop.end()
 
-    def _stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None or self._thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
+    @property
+    def log(self) -> BlockingLog:
+        """Logs: conversations, feeds, audit trails."""
+        self._loop.check()
+        return BlockingLog(self._loop, self._part.log)
 
-    def _wait(self, function: Any, *arguments: Any, **named: Any) -> Any:
-        """Call a function on the loop, await its result if it is awaitable, and return it."""
-        future = self._submit(_called(function, arguments, named))
-        try:
-            return future.result()
-        except CancelledError:
-            raise Closed.meanwhile("the client") from None
+    @property
+    def counters(self) -> BlockingCounters:
+        """Counters for many concurrent writers."""
+        self._loop.check()
+        return BlockingCounters(self._loop, self._part.counters)
 
-    def _submit(self, work: Any) -> Future[Any]:
-        loop = self._loop
-        if self._client._owner.is_forked:
-            work.close()
-            raise Closed(FORKED)
-        if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                return asyncio.run_coroutine_threadsafe(work, loop)
-        work.close()
-        raise Closed(CLOSED)
+    @property
+    def reads(self) -> BlockingReads:
+        """A coalescing cache in front of your loads, which are plain functions here."""
+        self._loop.check()
+        if self._reads is None:
+            raise Closed(CLOSED)
+        return self._reads
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_Blocking(self, self._client), name)
+    @property
+    def bulk(self) -> BlockingBulk:
+        """Bulk actions; the first call opens the queue."""
+        return BlockingBulk(self._loop, self._loop.run(lambda: self._part.bulk))
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(Heatsink)})
+    @property
+    def timelines(self) -> BlockingTimelines:
+        """Follows, posts and home timelines."""
+        return BlockingTimelines(self._loop, self._loop.run(lambda: self._part.timelines))
 
+    def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> BlockingConsumer:
+        """A consumer that runs bulk actions here; `settings` are those of `ConsumerSettings`.
 
-async def _called(function: Any, arguments: Any, named: Any) -> Any:
-    result = function(*arguments, **named)
-    return await result if inspect.isawaitable(result) else result
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+        `hs.worker(actions, workers=16).run()`
+        """
+        consumer = self._loop.run(lambda: self._part.worker(actions, **settings))
+        return BlockingConsumer(self._loop, consumer)
 
 
-class _Blocking:
-    """Wraps a part of the client: its calls block, and `async with` becomes `with`."""
-
-    def __init__(self, owner: BlockingHeatsink, part: Any) -> None:
-        self._owner = owner
-        self._part = part
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            found = getattr(self._part, name)
-        except Closed:
-            self._owner._client._owner.check_process()
-            raise Closed(CLOSED) from None  # the part's own message is for `async with`
-        return self._waiting(found) if callable(found) else _Blocking(self._owner, found)
-
-    def _waiting(self, function: Any) -> Any:
-        @wraps(function)
-        def wait(*arguments: Any, **named: Any) -> Any:
-            result = self._owner._wait(function, *arguments, **named)
-            return _Blocking(self._owner, result) if hasattr(result, "__aenter__") else result
-
-        return wait
-
-    def __enter__(self) -> _Blocking:
-        self._owner._wait(self._part.__aenter__)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._owner._client._owner.is_forked:
-            return  # it is the parent's, which closes it
-        self._owner._wait(self._part.__aexit__, *details)
-
-
-def connect_sync(url: str, **options: Any) -> BlockingHeatsink:
+def connect_sync(
+    url: str,
+    *,
+    news: str | None = None,
+    queue: str | None = None,
+    limit: PartitionLimit | None = None,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+    hooks: Sequence[Hook] = (),
+    **settings: Unpack[Options],
+) -> BlockingHeatsink:
     """A client without asyncio, for any number of threads.
 
     Arguments and errors are those of `connect`::
@@ -159,4 +142,8 @@ def connect_sync(url: str, **options: Any) -> BlockingHeatsink:
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")
     """
-    return BlockingHeatsink(url, **options)
+    clock = clock or SystemClock()
+    client = connect(
+        url, news=news, queue=queue, limit=limit, clock=clock, rng=rng, hooks=hooks, **settings
+    )
+    return BlockingHeatsink(client, clock)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from socket import gethostname
-from typing import Any
+from typing import Any, Unpack
 
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.chance import fresh_random
 from heatsink.primitives.checks import check_kind
 from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import Hook, Hooks
 from heatsink.stores.stores import Stores
 from heatsink.stores.throttled import PartitionLimit, throttled
 
 from .heatsink import Heatsink
-from .instruments import NONE, Instruments
 from .queue import Queue, connect_queue, default_queue
-from .settings import Settings
+from .settings import Options, Settings
 from .urls import open_stores
 
 
@@ -28,17 +29,17 @@ def connect(
     limit: PartitionLimit | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
-    instruments: Instruments = NONE,
-    **settings: Any,
+    hooks: Sequence[Hook] = (),
+    **settings: Unpack[Options],
 ) -> Heatsink:
     """A client of the store at `url`, to be used with `async with`.
 
     `settings` are the fields of `Settings`. `news` is the URL of a Redis (`redis://…`) that carries
     heat and news between processes; it never holds data. `queue` is the URL of the Redis that holds
     bulk actions; by default that is a private server beside the store. `limit` gives every
-    partition key a limit as DynamoDB's, to try things out on a laptop. `instruments` observe the
-    client, such as `heatsink.client.otel.Tracing()`. Raises `InvalidSetting` for a bad argument;
-    opening the client raises `Unavailable` or `Misconfigured` if the store cannot be used::
+    partition key a limit as DynamoDB's, to try things out on a laptop. `hooks` observe the client,
+    such as `heatsink.client.otel.Tracing()`. Raises `InvalidSetting` for a bad argument; opening
+    the client raises `Unavailable` or `Misconfigured` if the store cannot be used::
 
         async with heatsink.connect("sqlite:///chat.db") as hs:
             await hs.log.append("conv_1", b"hello")
@@ -47,7 +48,7 @@ def connect(
     check_kind("rng", rng, Random)
     if limit is not None:
         check_kind("limit", limit, PartitionLimit)
-    chosen = _settings(settings)
+    chosen, observers = _settings({**settings}), Hooks(hooks)
     stores = open_stores(url, clock)
     if news is not None:
         name = f"{chosen.name or gethostname()}:{rng.getrandbits(32):08x}"
@@ -56,9 +57,9 @@ def connect(
         stores = throttled(stores, limit, clock)
 
     def make_queue() -> Queue:
-        return connect_queue(queue or default_queue(url), chosen.bulk, clock, rng, instruments)
+        return connect_queue(queue or default_queue(url), chosen.bulk, clock, rng, hooks)
 
-    return Heatsink(stores, chosen, clock, rng, make_queue, instruments)
+    return Heatsink(stores, chosen, clock, rng, make_queue, observers)
 
 
 def _with_news(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:

@@ -9,17 +9,19 @@ from os import getpid
 from pathlib import Path
 from random import Random
 from socket import gethostname
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from heatsink.bulk.actions import Action, Actions, Context, Once, no_store
 from heatsink.bulk.bulk import Bulk, BulkSettings
 from heatsink.bulk.store import QueueStores
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
+from heatsink.bulk.work.observed import observed
 from heatsink.errors import Conflict, InvalidSetting, Misconfigured
 from heatsink.primitives.chance import fresh_random
 from heatsink.primitives.checks import check_kind, shown
 from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import NO_HOOKS, Hook, Hooks
 from heatsink.primitives.ids import COUNTER_BITS, TAIL_BITS, IdScheme
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.log import Log
@@ -29,7 +31,7 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.timelines.store import HomeEntry, HomeStore
 from heatsink.timelines.timelines import FAN_OUT, push_handler
 
-from .instruments import NONE, Instruments
+from .settings import WorkerOptions
 from .urls import check_memory, check_slashes
 
 EXAMPLES = "redis://host:6379, embedded:///folder or memory://"
@@ -52,11 +54,10 @@ class Queue:
         settings: BulkSettings,
         clock: Clock,
         rng: Random,
-        instruments: Instruments = NONE,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
-        self.bulk = Bulk(stores, settings, clock, rng)
-        instruments.bulk(self.bulk)
-        self._instruments = instruments
+        self.bulk = Bulk(stores, settings, clock, rng, hooks)
+        self._hooks = hooks
         self.stores = stores
         self.homes = homes
         self._settings = settings
@@ -64,14 +65,20 @@ class Queue:
         self._rng = rng
 
     def worker(
-        self, actions: Actions, *, name: str = "", once: Once = no_store, **settings: Any
+        self,
+        actions: Actions,
+        *,
+        name: str = "",
+        once: Once = no_store,
+        **settings: Unpack[WorkerOptions],
     ) -> Consumer:
         """A consumer that runs these actions; `settings` are those of `ConsumerSettings`."""
         check_kind("actions", actions, Actions)
         who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
         table = actions.and_also(Action(FAN_OUT, push_handler(self.homes), max_attempts=100))
-        table = self._instruments.actions(table, self.bulk)
+        if self._hooks.observes_calls:
+            table = observed(table, self._hooks, self.bulk)
         return Consumer(self.stores, self.bulk, table, chosen, who, self._clock, self._rng, once)
 
     async def __aenter__(self) -> Queue:
@@ -96,7 +103,7 @@ def connect_queue(
     settings: BulkSettings | None = None,
     clock: Clock | None = None,
     rng: Random | None = None,
-    instruments: Instruments = NONE,
+    hooks: Sequence[Hook] = (),
 ) -> Queue:
     """A queue of bulk actions at `url`, without a data store, to be used with `async with`.
 
@@ -109,7 +116,7 @@ def connect_queue(
     settings, clock = settings or BulkSettings(), clock or SystemClock()
     rng = rng or fresh_random()
     stores, homes = _open_stores(url, settings, clock, rng)
-    return Queue(stores, homes, settings, clock, rng, instruments)
+    return Queue(stores, homes, settings, clock, rng, Hooks(hooks))
 
 
 def default_queue(store_url: str) -> str:

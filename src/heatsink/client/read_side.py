@@ -6,21 +6,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from heatsink.coordinator.keys import Coordination
-from heatsink.coordinator.reads import NearWatch
 from heatsink.errors import HeatsinkError
 from heatsink.heat.count import Tracker
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.owner import Owner
 from heatsink.reads.blocking import BlockingReads
 from heatsink.reads.invalidation import Invalidation
 from heatsink.reads.near_cache import NearKeys, ReadStats
-from heatsink.reads.policy import NearPolicy
 from heatsink.reads.reads import NearPages, Reads
 from heatsink.stores.memory.messages import MemorySoft
 from heatsink.stores.stores import Stores
 
-from .instruments import NONE, Instruments
 from .settings import Settings
 
 FOLLOW_S = 1.0
@@ -39,15 +36,16 @@ class ReadSide:
         tracker: Tracker,
         clock: Clock,
         rng: Random,
-        instruments: Instruments = NONE,
+        hooks: Hooks = NO_HOOKS,
         owner: Owner | None = None,
     ) -> None:
         self.near_keys = NearKeys(clock)
         self.soft = stores.soft or MemorySoft([])
         self.note = tracker.record_read
         self.near_s = self.near_keys.near_s
-        self.reads = Reads(settings.reads, clock=clock, rng=rng, heat=self, owner=owner)
-        instruments.reads(self.reads)
+        self.reads = Reads(
+            settings.reads, clock=clock, rng=rng, heat=self, owner=owner, hooks=hooks
+        )
         self._page_reads = Reads(settings.reads, clock=clock, rng=rng, owner=owner)
         self.pages = NearPages(self._page_reads, self, settings.reads.capacity)
         self.invalidation = Invalidation(stores.wire, clock, rng) if stores.wire else None
@@ -56,7 +54,7 @@ class ReadSide:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._instruments = instruments
+        self._hooks = hooks
         self._owner = owner
 
     def page_stats(self) -> ReadStats:
@@ -71,18 +69,12 @@ class ReadSide:
             rng=self._rng,
             heat=self,
             owner=self._owner,
+            hooks=self._hooks,
         )
-        self._instruments.reads(reads)
         if self.invalidation is not None:
             post = self.invalidation.post
             self.invalidation.tie(reads, on_forget=lambda key: soon(post, key))
         return reads
-
-    def coordinate(self, coordination: Coordination) -> NearWatch:
-        """The coordinator's loop that decides which keys are kept near."""
-        policy = NearPolicy(self._settings.near)
-        coordinator, watch = coordination.coordinator, coordination.watch
-        return NearWatch(watch, policy, coordinator, self.soft, self.near_keys, self._clock)
 
     async def follow(self) -> None:
         """Follow the leader's decisions, for ever."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import msgspec
 
 from heatsink.bulk.bulk import BulkSettings
@@ -18,6 +20,36 @@ from heatsink.spread.policy import BucketRules
 from heatsink.timelines.policy import TimelineSettings
 
 NAME_MAX = 128
+
+
+class Options(TypedDict, total=False):
+    """The settings as arguments of `connect`, for type checkers; `Settings` explains each."""
+
+    ids: IdScheme
+    rules: BucketRules
+    retries: Retries
+    window_s: float
+    token_ttl_s: float
+    coordinate: bool
+    lease_s: float
+    name: str
+    bulk: BulkSettings
+    scaling: str
+    timelines: TimelineSettings
+    workers: WorkerRules
+    reads: ReadSettings
+    near: NearRules
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The settings of `hs.worker`, for type checkers; `ConsumerSettings` explains each."""
+
+    workers: int
+    workers_max: int
+    lease_s: float
+    member_s: float
+    grace_s: float
+    partitioned: bool
 
 
 class Settings(msgspec.Struct, frozen=True):

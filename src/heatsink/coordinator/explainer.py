@@ -19,7 +19,7 @@ from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.policy import BucketRules, Culprit, suffers_from
 
-from .keys import Coordination
+from .coordination import Coordination
 from .lease import CURE
 
 
@@ -188,7 +188,7 @@ class Explainer:
             heat=heat,
             unreported_s=fleet.window.unreported_s if fleet else None,
             wanted=self.coordination.wanted(key),
-            leads=self.coordination.coordinator.leads,
+            leads=self.coordination.leader.leads,
             leader=found.leader,
             nobody_leads=found.vacancy,
             store=self._store_can(layout, heat, fleet) if heat and fleet else None,

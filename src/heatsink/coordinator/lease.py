@@ -18,6 +18,7 @@ import msgspec
 from heatsink.errors import Deposed, HeatsinkError, Outdated, Retryable
 from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.registry.decisions import LeaseStore, Meta
 
 LEASE_S = 3.0
@@ -26,8 +27,6 @@ CURE = (
     "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
     "new pins wait"
 )
-logger = logging.getLogger("heatsink")
-reigns = logging.getLogger("heatsink.lead")
 EVERY_S = 10.0
 
 
@@ -39,12 +38,16 @@ class Lease:
         clock: Clock,
         lease_s: float = LEASE_S,
         fleet_now_s: Callable[[], float] | None = None,
+        count_servers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`fleet_now_s` is the time by the store's clock, for the end of the lease in META."""
+        """`fleet_now_s` is the time by the store's clock, for the end of the lease in META.
+
+        `count_servers` returns how many servers report heat, which the leader writes to META.
+        """
         check_number("lease_s", lease_s, 0.1, 3600)
-        self.term: int | None = None
-        self.servers = 1
         self.holder = holder
+        self._term: int | None = None
+        self._count_servers = count_servers
         self._store = store
         self._clock = clock
         self._lease_s = lease_s
@@ -54,28 +57,38 @@ class Lease:
         self._seen: Meta | None = None
         self._seen_s = 0.0
 
+    @property
+    def term(self) -> int | None:
+        """The term in which this coordinator leads; None while it does not."""
+        return self._term
+
+    def lose(self) -> None:
+        """Stop leading: the store has refused a write under this term."""
+        self._term = None
+
     def _until_ms(self, lasts_s: float) -> int:
         return int((self._fleet_now_s() + lasts_s) * 1000)
 
     async def hold(self) -> bool:
         """Renew the lease or try to get it. True while this coordinator leads."""
-        if self.term is None:
+        term = self._term
+        if term is None:
             await self._watch()
         elif self._clock.monotonic_s() - self._beaten_s >= self._lease_s / BEATS_PER_LEASE:
-            await self._renew()
-        return self.term is not None
+            await self._renew(term)
+        return self._term is not None
 
-    async def _renew(self) -> None:
-        assert self.term is not None
+    async def _renew(self, term: int) -> None:
         asked_s = self._clock.monotonic_s()
         try:
-            await self._store.beat(self.term, self.servers, self._until_ms(self._lease_s))
+            until_ms = self._until_ms(self._lease_s)
+            await self._store.beat(term, self._count_servers(), until_ms)
             self._beaten_s = asked_s
         except Deposed:
-            self.term = None
+            self._term = None
         except Retryable:
             if asked_s - self._beaten_s > self._lease_s:
-                self.term = None
+                self._term = None
 
     async def _watch(self) -> None:
         asked_s = self._clock.monotonic_s()
@@ -96,7 +109,7 @@ class Lease:
             self._seen, self._is_asking = None, False
 
     def _start(self, meta: Meta) -> None:
-        self.term, self._beaten_s, self._seen = meta.term, self._clock.monotonic_s(), None
+        self._term, self._beaten_s, self._seen = meta.term, self._clock.monotonic_s(), None
         self._is_asking = False
 
     async def resign(self) -> None:
@@ -104,9 +117,9 @@ class Lease:
 
         Whoever was cancelled while it asked for the lead may have got it.
         """
-        if self.term is None and not self._is_asking:
+        if self._term is None and not self._is_asking:
             return
-        self.term = None
+        self._term = None
         try:
             meta = (await self._store.meta()).meta
             if meta.leader == self.holder:
@@ -154,36 +167,39 @@ def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
 
 
 class TurnLog:
-    """The first failure at once, then every ten seconds how many more, and that it is over.
+    """Tells the hooks when this coordinator gains or loses leadership, and when its turns fail.
 
-    What comes and goes is told no more often than what stays. Whether it leads is told each time
-    that it changes.
+    Of failures it tells the first at once, then every ten seconds how many more there were, then
+    that they are over. Intermittent failures are told no more often than persistent ones.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, hooks: Hooks = NO_HOOKS) -> None:
         self._clock = clock
+        self._event = hooks.event
         self._told_s = float("-inf")
         self._untold = 0
         self._is_told = False
         self._term: int | None = None
 
     def note(self, error: HeatsinkError | None, term: int | None) -> None:
-        """The outcome of a turn: how it failed, or None; and the term in which this one leads."""
+        """Note the error of a turn, or None, and the term in which this coordinator leads."""
         if term != self._term:
             self._note_reign(term)
         if error is not None:
             self._note_failure(error)
         elif self._is_told:
-            logger.warning("turns of the coordinator succeed again; %d more failed", self._untold)
+            message = f"turns of the coordinator succeed again; {self._untold} more failed"
+            self._event("coordinator.recovered", message, logging.WARNING)
             self._untold, self._is_told = 0, False
 
     def _note_reign(self, term: int | None) -> None:
         if term is None:
-            message = f"another coordinator may lead now: term {self._term} is over"
-            reigns.info(message, extra={"event": "led", "fields": {"term": self._term}})
+            lost = self._term or 0
+            message = f"another coordinator may lead now: term {lost} is over"
+            self._event("leadership.lost", message, fields={"term": lost})
         else:
             message = f"this coordinator leads now, in term {term}"
-            reigns.info(message, extra={"event": "leads", "fields": {"term": term}})
+            self._event("leadership.gained", message, fields={"term": term})
         self._term = term
 
     def _note_failure(self, error: HeatsinkError) -> None:
@@ -191,8 +207,7 @@ class TurnLog:
         if now_s - self._told_s < EVERY_S:
             self._untold += 1
             return
-        if self._untold:
-            logger.warning("%d more turns of the coordinator failed: %s", self._untold + 1, error)
-        else:
-            logger.warning("a turn of the coordinator failed: %s", error)
+        many = f"{self._untold + 1} more turns" if self._untold else "a turn"
+        message = f"{many} of the coordinator failed: {error}"
+        self._event("coordinator.failed", message, logging.WARNING, fields={"error": str(error)})
         self._told_s, self._untold, self._is_told = now_s, 0, True

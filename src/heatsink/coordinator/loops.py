@@ -7,11 +7,13 @@ events, so a missed turn costs time and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from heatsink.errors import Deposed, HeatsinkError
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Attribute, Hooks
 from heatsink.primitives.subjects import Subject
 from heatsink.registry.decisions import Decision
 from heatsink.registry.registry import Registry
@@ -30,6 +32,48 @@ class Turn(Protocol):
     async def run_once(self) -> list[Decision]: ...
 
 
+class Leader:
+    """Publishes decisions under the term in which this process leads."""
+
+    def __init__(self, registry: Registry, lease: Lease, hooks: Hooks = NO_HOOKS) -> None:
+        self._registry = registry
+        self._lease = lease
+        self._hooks = hooks
+
+    @property
+    def leads(self) -> bool:
+        return self._lease.term is not None
+
+    @property
+    def term(self) -> int | None:
+        """The term in which this process leads; None while another one does."""
+        return self._lease.term
+
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        """Publish decisions; if another process leads by now, publish none and stop leading."""
+        try:
+            published = await self._registry.publish(decisions, self._lease.term)
+        except Deposed:
+            self._lease.lose()
+            return []
+        for decision in published:
+            self._tell(decision)
+        await self._registry.tell()
+        return published
+
+    def _tell(self, decision: Decision) -> None:
+        message = f"{decision.subject}: {decision.setting} {decision.value}, {decision.reason}"
+        fields: dict[str, Attribute] = {
+            "kind": decision.subject.kind.value,
+            "name": decision.subject.name,
+            "setting": decision.setting,
+            "reason": decision.reason,
+        }
+        if decision.value is not None:
+            fields["value"] = decision.value
+        self._hooks.event("decision", message, logging.DEBUG, fields=fields)
+
+
 class Coordinator:
     """Keeps the closed time ahead of now and turns its control loops while it leads."""
 
@@ -38,32 +82,14 @@ class Coordinator:
         registry: Registry,
         lease: Lease,
         clock: Clock,
+        loops: Sequence[Turn],
         on_turn: Callable[[HeatsinkError | None, int | None], None] = lambda _error, _term: None,
     ) -> None:
-        self.loops: list[Turn] = []
         self._registry = registry
         self._lease = lease
         self._clock = clock
+        self._loops = loops
         self._on_turn = on_turn
-
-    @property
-    def leads(self) -> bool:
-        return self._lease.term is not None
-
-    @property
-    def term(self) -> int | None:
-        """Under which decisions are published; None while another leads."""
-        return self._lease.term
-
-    async def publish(self, decisions: list[Decision]) -> list[Decision]:
-        """Publish under the present term; losing it ends the reign."""
-        try:
-            published = await self._registry.publish(decisions, self._lease.term)
-        except Deposed:
-            self._lease.term = None
-            return []
-        await self._registry.tell()
-        return published
 
     async def run_once(self) -> None:
         leads = await self._lease.hold()
@@ -72,13 +98,16 @@ class Coordinator:
         if not leads:
             return
         await self._registry.tell()
-        for loop in self.loops:
+        for loop in self._loops:
             await loop.run_once()
 
     async def run(self) -> None:
         while True:
-            self._on_turn(await self._failure_of(self.run_once), self.term)
-            await self._clock.sleep(TURN_S if self.leads else self._registry.standby_s(TURN_S))
+            failure = await self._failure_of(self.run_once)
+            term = self._lease.term
+            self._on_turn(failure, term)
+            leads = term is not None
+            await self._clock.sleep(TURN_S if leads else self._registry.standby_s(TURN_S))
 
     async def _failure_of(self, turn: Callable[[], Awaitable[None]]) -> HeatsinkError | None:
         try:
@@ -138,8 +167,11 @@ class ControlLoop(Generic[Observation]):
         return published
 
 
-class Beside:
-    """A queue that is away is waited for; hot keys and the lease must not wait along with it."""
+class BackgroundLoop:
+    """Turns a loop in a task of its own, so that the other loops and the lease never wait for it.
+
+    The queue's loop waits while its Redis does not answer.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -161,6 +193,6 @@ class Beside:
 
 
 def _take_error(turn: asyncio.Task[list[Decision]]) -> None:
-    """Who loses the lease never asks what came of its last turn: asyncio would complain."""
+    """Take the error of a turn that nobody asks for, or asyncio would complain."""
     if not turn.cancelled():
         turn.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 
 from heatsink.errors import Retryable
@@ -12,9 +13,17 @@ from heatsink.reads.policy import NearPolicy, ReadObservation
 from heatsink.registry.decisions import Decision, SoftDecision, SoftStore
 
 from .keys import KeyWatch
-from .loops import Coordinator
+from .loops import Leader
 
 REPEATS_MAX = 50
+
+
+@dataclass(frozen=True)
+class NearPlace:
+    """The keys that this process keeps near, and what carries the leader's decisions on them."""
+
+    keys: NearKeys
+    soft: SoftStore
 
 
 class NearWatch:
@@ -24,16 +33,15 @@ class NearWatch:
         self,
         watch: KeyWatch,
         policy: NearPolicy,
-        coordinator: Coordinator,
-        soft: SoftStore,
-        near_keys: NearKeys,
+        leader: Leader,
+        near: NearPlace,
         clock: Clock,
     ) -> None:
         self._watch = watch
         self._policy = policy
-        self._coordinator = coordinator
-        self._soft = soft
-        self._near_keys = near_keys
+        self._leader = leader
+        self._soft = near.soft
+        self._near_keys = near.keys
         self._clock = clock
         self._seen = -1
         self._said_s: dict[str, float] = {}
@@ -60,7 +68,7 @@ class NearWatch:
         return [in_force[key] for key in islice(due, REPEATS_MAX)]
 
     async def _say(self, decisions: list[Decision]) -> None:
-        term = self._coordinator.term
+        term = self._leader.term
         if decisions and term is not None:
             await self._soft.publish(decisions, term)
             self._near_keys.apply(SoftDecision(term, decision) for decision in decisions)

@@ -17,17 +17,17 @@ from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
 from heatsink.bulk.store import PartitionLoad, QueueStores, ServerHealth
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import PIN, Decision
 
-from .loops import ControlLoop, Coordinator
+from .loops import ControlLoop, Leader
 
 CPU_MAX = 0.6  # of one core
 MEMORY_MAX = 0.75  # of maxmemory
 LATENCY_MS_MAX = 10.0
 READINGS = 5  # in a row
 OWN_REDIS = "own_redis"
-logger = logging.getLogger("heatsink")
 TURN_S = 1.0
 HEALTH_S = 10.0
 REPEAT_S = 30.0
@@ -113,14 +113,16 @@ class QueueWatch:
         stores: QueueStores,
         bulk: Bulk,
         policy: WorkerPolicy,
-        coordinator: Coordinator,
+        leader: Leader,
         clock: Clock,
         pins: Callable[[], Mapping[str, Decision]] = dict,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._stores = stores
         self._bulk = bulk
-        self._coordinator = coordinator
+        self._leader = leader
         self._all_pins = pins
+        self._hooks = hooks
         self._clock = clock
         self._loop = ControlLoop(self.observe, policy, self._wish)
         self._advisor = Advisor()
@@ -166,7 +168,8 @@ class QueueWatch:
         partitions = (await self._bulk.plan()).high_water
         advice = self._advisor.advise(now_s, await self._stores.health(partitions))
         for decision in advice:
-            logger.warning("%s: %s", decision.subject, decision.reason)
+            message = f"{decision.subject}: {decision.reason}"
+            self._hooks.event("advice", message, logging.WARNING)
         return advice
 
     async def _wish(self, decisions: list[Decision]) -> list[Decision]:
@@ -198,6 +201,6 @@ class QueueWatch:
         return decisions
 
     async def _say(self, decisions: list[Decision]) -> None:
-        term = self._coordinator.term
+        term = self._leader.term
         if decisions and term is not None:
             await self._stores.soft.publish(decisions, term)

@@ -11,7 +11,7 @@ capacity, and every key that cost more than the floor is in the table.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 
 from .heat import NOWHERE, UNIT_BYTES, Heat
@@ -70,16 +70,19 @@ def heat_of(entry: Entry) -> Heat:
     return Heat(*entry[:ALARM])
 
 
-def _nothing() -> None:
-    pass
-
-
 class Tracker:
     """The hot path calls `record`, from any thread; the reporter takes a window's counts away."""
 
-    def __init__(self, capacity: int = CAPACITY, alarm_units: int = ALARM_UNITS) -> None:
+    def __init__(
+        self,
+        capacity: int = CAPACITY,
+        alarm_units: int = ALARM_UNITS,
+        gather: Callable[[Tracker], None] | None = None,
+    ) -> None:
+        """`gather` is called before counts are taken, to record what others have noted since."""
         self._capacity = capacity
         self._alarm_units = alarm_units
+        self._gather = gather
         self._lock = Lock()
         self._top = TopKeys(capacity, alarm_units)
         self._entries = self._top.entries
@@ -92,8 +95,6 @@ class Tracker:
         It counts nothing itself: that is done when a window or its alarms are looked at, ten times
         a second. Should nobody look, the oldest notes are forgotten.
         """
-        self.gather = _nothing
-        """Called before counts are taken away: for what others noted and record only now."""
 
     def record(
         self, key: str, writes: int = 1, written_bytes: int = 0, bucket: str | None = None
@@ -169,7 +170,8 @@ class Tracker:
 
     def alarms(self) -> dict[str, Heat]:
         """The keys that raced past a limit since this was last asked, with their counts so far."""
-        self.gather()
+        if self._gather is not None:
+            self._gather(self)
         with self._lock:
             self._count_notes()
             alarmed, self._alarmed = self._alarmed, set()
@@ -177,7 +179,8 @@ class Tracker:
 
     def roll(self) -> TopKeys:
         """End the window: its counts, which nobody changes any more."""
-        self.gather()
+        if self._gather is not None:
+            self._gather(self)
         with self._lock:
             self._count_notes()
             ended, self._top = self._top, TopKeys(self._capacity, self._alarm_units)

@@ -17,7 +17,7 @@ from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.bulk.store import PartitionLoad
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
-from heatsink.coordinator.loops import Coordinator
+from heatsink.coordinator.loops import Leader
 from heatsink.coordinator.workers import QueueWatch
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
@@ -71,7 +71,7 @@ class LabWorld:
 
     def watch(self) -> QueueWatch:
         policy = POLICIES[self.fleet.policy](self.fleet.rules)
-        leading = cast("Coordinator", AlwaysLeading())
+        leading = cast("Leader", AlwaysLeading())
         return QueueWatch(self.server.stores(), self.bulk, policy, leading, self.clock)
 
     async def load(self, partition: int = 0) -> PartitionLoad:

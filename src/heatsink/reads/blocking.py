@@ -17,6 +17,7 @@ from msgspec import structs
 
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.owner import Owner
 
@@ -75,6 +76,7 @@ class BlockingReads:
         rng: Random | None = None,
         heat: ReadHeat | None = None,
         owner: Owner | None = None,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._now = (clock or SystemClock()).monotonic_s
         self._shelf = Shelf(settings, self._now, rng, heat)
@@ -87,7 +89,7 @@ class BlockingReads:
             owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
-        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
+        self._hooks = hooks
 
     def get(
         self,
@@ -161,7 +163,8 @@ class BlockingReads:
 
     def _load(self, key: str, flight: _Flight, load: Load, times: Times, is_refresh: bool) -> None:
         try:
-            flight.value = self.around_load(key, load)()
+            with self._hooks.around(Call("reads.load", key)):
+                flight.value = load()
         except Exception as error:
             flight.fail(key, error)
         except BaseException as error:

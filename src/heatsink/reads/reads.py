@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from heatsink.errors import Closed, InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.owner import Owner
 from heatsink.primitives.subjects import AnyKey, Subject
@@ -71,6 +72,7 @@ class Reads:
         rng: Random | None = None,
         heat: ReadHeat | None = None,
         owner: Owner | None = None,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         clock = clock or SystemClock()
         self._now = clock.monotonic_s
@@ -84,7 +86,7 @@ class Reads:
             owner.on_fork.append(self._shelf.cache.entries.clear)
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
-        self.around_load: Callable[[str, Load], Load] = lambda _key, load: load
+        self._hooks = hooks
 
     async def get(
         self,
@@ -162,8 +164,13 @@ class Reads:
         def keep(flight: Flight) -> None:
             self._shelf.keep(key, flight, times, is_refresh)
 
-        around = self.around_load(key, load)
-        return self._loading.start(key, around, keep, is_wanted=is_refresh)
+        if self._hooks.observes_calls:
+            load = partial(self._observed, key, load)
+        return self._loading.start(key, load, keep, is_wanted=is_refresh)
+
+    async def _observed(self, key: str, load: Load) -> Any:
+        with self._hooks.around(Call("reads.load", key)):
+            return await load()
 
     def forget(self, key: AnyKey) -> None:
         """Call it after a write: from now on no `get` here returns a value loaded before.

@@ -32,7 +32,7 @@ from .api.guard import Guard, Token
 from .api.metrics import Metrics, WorkCollector
 from .api.routing import CacheRules, Service
 from .shell import Ending, Server, configured, tell, until_signal
-from .tracing import instruments_of, traced
+from .tracing import traced, tracing_hooks
 
 DATABASE, QUEUE = "heatsink.db", "queue"
 
@@ -81,7 +81,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
     store, queue = settings.store, settings.queue
-    instruments = instruments_of(settings.tracing)
+    hooks = tracing_hooks(settings.tracing)
     if store is None:
         try:
             settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def make_client(settings: ServeSettings, clock: Clock, rng: Random) -> Heatsink:
         ids=settings.ids,
         rules=settings.rules,
         bulk=settings.bulk,
-        instruments=instruments,
+        hooks=hooks,
     )
 
 

@@ -7,8 +7,8 @@ import logging
 import click
 from starlette.types import ASGIApp
 
-from heatsink.client.instruments import NONE, Instruments
 from heatsink.errors import Misconfigured
+from heatsink.primitives.hooks import Hook
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
@@ -16,9 +16,9 @@ tracing_option = click.option(
 )
 
 
-def instruments_of(tracing: bool) -> Instruments:
+def tracing_hooks(tracing: bool) -> list[Hook]:
     if not tracing:
-        return NONE
+        return []
     try:
         from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 
@@ -27,11 +27,11 @@ def instruments_of(tracing: bool) -> Instruments:
         raise Misconfigured("--tracing needs an extra: pip install 'heatsink[otel]'") from None
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
         logger.warning("--tracing: no exporter is set up: start it with `opentelemetry-instrument`")
-    return Tracing()
+    return [Tracing()]
 
 
 def traced(app: ASGIApp, tracing: bool) -> ASGIApp:
-    """The application with a span per request; call `instruments_of` first."""
+    """The application with a span per request; call `tracing_hooks` first."""
     if not tracing:
         return app
     from .traced_app import TracedApp

@@ -7,6 +7,7 @@ unknown, as after any timeout.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,6 +21,7 @@ from heatsink.heat.count import Tracker
 from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.cut import Cut
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.keys import key_of
 from heatsink.registry.decisions import View
 
@@ -57,7 +59,13 @@ class Backoff:
     """Retries an attempt with the same arguments, and counts throttled attempts as heat."""
 
     def __init__(
-        self, retries: Retries, clock: Clock, rng: Random, tracker: Tracker, view: View
+        self,
+        retries: Retries,
+        clock: Clock,
+        rng: Random,
+        tracker: Tracker,
+        view: View,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.patience_s = retries.deadline_s
         self._retries = retries
@@ -65,6 +73,7 @@ class Backoff:
         self._rng = rng
         self._tracker = tracker
         self._view = view
+        self._hooks = hooks
         self._cut = Cut(clock, UNANSWERED)
         self.table_refusal: str | None = None  # last throttling that more buckets would not cure
 
@@ -132,12 +141,18 @@ class Backoff:
         while True:
             if isinstance(refusal, Throttled):
                 self._note(key, refusal)
+            self._tell(key, refusal)
             await self._pause(tried, deadline_s, refusal)
             try:
                 return await attempt()
             except Retryable as again:
                 refusal = again
                 tried += 1
+
+    def _tell(self, key: str, refusal: Retryable) -> None:
+        name = "call.throttled" if isinstance(refusal, Throttled) else "call.retried"
+        message = f"retrying after: {refusal}"
+        self._hooks.event(name, message, logging.DEBUG, fields={"key": key})
 
     def _note(self, key: str, refusal: Throttled) -> None:
         if not refusal.is_cured_by_buckets:

@@ -204,7 +204,7 @@ async def test_workers_of_a_partition_can_be_pinned(api: AsyncClient, hs: Heatsi
         seen = await line()
         assert (seen["workers"], seen["target"], seen["reason"]) == (2, 2, "pinned: calm")
         assert seen["pin"] == {"value": 2, "reason": "calm"}
-        assert "\0workers:3" not in hs._registry.view.layouts, "a partition is no key"
+        assert "\0workers:3" not in hs.parts.registry.view.layouts, "a partition is no key"
         await api.put(path, json={"workers": None, "reason": "busy again"})
         for _ in range(200):
             if (await line())["workers"] == 8:
@@ -221,10 +221,9 @@ async def test_an_unknown_partition_is_not_found(api: AsyncClient, number: str) 
 
 
 async def test_a_process_that_does_not_lead_says_so(api: AsyncClient, hs: Heatsink) -> None:
-    for task in hs._running:
+    for task in hs.parts.tasks:
         task.cancel()  # else it leads again before it is asked
-    assert hs._coordination is not None
-    hs._coordination.coordinator._lease.term = None
+    hs.parts.coordination.leader._lease.lose()
     heat = (await api.get("/v1/heat")).json()
     assert (heat["leads"], heat["keys"], heat["window"]) == (False, [], None)
     assert heat["unreported_s"] is None, "no bound: nothing is known"
@@ -238,7 +237,7 @@ async def test_partitions_of_a_store_that_tells_of_them_are_listed(
 ) -> None:
     heat: dict[str, Any] = {"partitions": []}
     while not heat["partitions"]:
-        hs._tracker.record("\0partition:3", 40)
+        hs.parts.tracker.record("\0partition:3", 40)
         await asyncio.sleep(0.03)
         heat = (await api.get("/v1/heat")).json()
     (partition,) = heat["partitions"]

@@ -105,7 +105,7 @@ def test_a_request_under_way_is_finished_before_the_end(tmp_path: Path) -> None:
     async def look_again() -> tuple[str, int, int]:
         queue = f"embedded:///{tmp_path}/data/queue"
         async with connect(f"sqlite:///{tmp_path}/data/heatsink.db", queue=queue) as hs:
-            leader = (await hs._stores.registry.meta()).meta.leader
+            leader = (await hs.parts.stores.registry.meta()).meta.leader
             progress = await hs.bulk.status(id)
             return leader, progress.running, progress.waiting
 

@@ -78,7 +78,7 @@ async def _pull(data: Path) -> None:
     async with connect(f"sqlite:///{data}/heatsink.db", coordinate=False) as hs:
         reason = "pinned: twelve million followers"
         decision = Decision(mode_of(PULLED), PIN, 2, reason)
-        await hs._registry.publish([decision], term=None)
+        await hs.parts.registry.publish([decision], term=None)
 
 
 def until_spread(url: str) -> None:

@@ -41,27 +41,27 @@ async def client(units: int | None = None, **limits: float) -> AsyncIterator[Hea
 
 async def test_what_weighs_beside_the_body_is_counted() -> None:
     async with client() as hs:
-        with patch.object(hs._tracker, "record_units") as surplus:
+        with patch.object(hs.parts.tracker, "record_units") as surplus:
             await hs.log.append("small", b"x" * 100)
             await hs.log.append("just under a kilobyte", b"x" * 1_020)
-            hs._tracker.alarms()
+            hs.parts.tracker.alarms()
     assert surplus.call_args_list == [call("just under a kilobyte", 1)]
 
 
 async def test_an_add_is_counted_as_the_transaction_that_it_is() -> None:
     """Four units: else a counter's buckets would be filled to four times what a partition takes."""
     async with client() as hs:
-        with patch.object(hs._tracker, "record_units") as surplus:
+        with patch.object(hs.parts.tracker, "record_units") as surplus:
             await hs.counters.add("likes", 1)
-            hs._tracker.alarms()
+            hs.parts.tracker.alarms()
     assert surplus.call_args_list == [call("likes", 3)]
 
 
 async def test_an_add_is_heat_of_the_partition_that_it_was_in() -> None:
     async with client() as hs:
-        with patch.object(hs._tracker, "record") as heat:
+        with patch.object(hs.parts.tracker, "record") as heat:
             await hs.counters.add("likes", 1)
-            hs._tracker.alarms()
+            hs.parts.tracker.alarms()
     placed = [args for args, _ in heat.call_args_list if args[0].startswith("\0partition:")]
     assert [units for _, units in placed] == [4]
 
@@ -163,11 +163,11 @@ def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to(ca
 
 async def test_a_share_of_many_processes_is_counted_by_its_size() -> None:
     async with client() as hs:
-        with patch.object(hs._tracker, "record_units") as surplus:
+        with patch.object(hs.parts.tracker, "record_units") as surplus:
             for number in range(30):
                 writer = number.to_bytes(16, "big")
-                await hs._stores.counters.raise_to("likes", writer, 1, Running(1, 0))
-            hs._tracker.alarms()
+                await hs.parts.stores.counters.raise_to("likes", writer, 1, Running(1, 0))
+            hs.parts.tracker.alarms()
     assert set(map(str, surplus.call_args_list)) == {str(call("likes", 1))}
     assert surplus.call_count < 30
 
@@ -175,7 +175,7 @@ async def test_a_share_of_many_processes_is_counted_by_its_size() -> None:
 async def test_a_throttled_partition_is_heat() -> None:
     throttled: list[str] = []
     async with client(write_limit=5.0, burst_s=1.0) as hs:
-        with patch.object(hs._tracker, "record_throttle", throttled.append):
+        with patch.object(hs.parts.tracker, "record_throttle", throttled.append):
             for n in range(12):
                 await hs.log.append("hot", b"%d" % n)
         assert set(throttled) == {"hot"}
@@ -230,7 +230,7 @@ async def until_explained(hs: Heatsink, keys: list[str], words: str) -> None:
 async def test_a_throttled_table_is_not_and_explain_says_so() -> None:
     throttled: list[str] = []
     async with client(units=10, write_limit=1e6, burst_s=1.0) as hs:
-        with patch.object(hs._tracker, "record_throttle", throttled.append):
+        with patch.object(hs.parts.tracker, "record_throttle", throttled.append):
             for n in range(30):
                 await hs.log.append(f"key {n}", b"")
         explained = await hs.explain("key 1")

@@ -87,7 +87,7 @@ async def test_the_registry_does_not_stand_in_line_behind_rows(
     """Rows wait for the closed time, and a pin for nobody."""
     monkeypatch.setattr("heatsink.stores.dynamodb.client.CONNECTIONS_MAX", 1)
     async with on_an_engine() as (hs, _):
-        turns = hs._stores.log._table.client.turns  # type: ignore[attr-defined]
+        turns = hs.parts.stores.log._table.client.turns  # type: ignore[attr-defined]
         async with turns:  # as if by rows whose answers do not come
             await hs.pin("general", buckets=2, reason="launch")
             assert hs.status().pinned_keys == 1

@@ -41,7 +41,7 @@ async def lose(address: DynamoAddress, half: str) -> None:
 
 
 async def layouts_of(hs: Heatsink) -> tuple[object, object]:
-    return hs._registry.view.layout("conv"), await hs._stores.registry.layout("conv")
+    return hs.parts.registry.view.layout("conv"), await hs.parts.stores.registry.layout("conv")
 
 
 @pytest.mark.parametrize("half", HALVES)

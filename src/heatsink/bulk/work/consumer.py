@@ -110,6 +110,7 @@ class Consumer:
         self._clock = clock
         self._rng = rng
         self._once = once
+        self._hooks = bulk.hooks
         self._housekeeping = Housekeeping(stores, bulk, clock)
         self._targets = Targets()
         self._pumps: dict[int, Pump] = {}
@@ -169,8 +170,8 @@ class Consumer:
             except HeatsinkError as error:
                 logger.info("%s: %s", self.name, error)
                 await self._clock.sleep(TIDY_S)
-            except Exception:
-                logger.exception("%s: a background task failed and is retried", self.name)
+            except Exception as error:
+                self._hooks.failed(f"a background task of {self.name}", error)
                 await self._clock.sleep(TARGETS_S)
             await self._clock.sleep(pause_s)
         if not self._stopped.is_set():
@@ -224,7 +225,7 @@ class Consumer:
             partition,
             self._stores,
             self._actions,
-            Terms(self.name, self._settings.lease_s, self._once),
+            Terms(self.name, self._settings.lease_s, self._once, self._hooks),
             self.meter,
             self._clock,
             self._rng,
@@ -245,7 +246,7 @@ class Consumer:
                 del self._tasks[pump]
                 pump.pool.resize(0)
                 if not task.cancelled() and (error := task.exception()):
-                    logger.error("the pump of a partition failed", exc_info=error)
+                    self._hooks.failed("the pump of a partition", error)
                     self._pumps = {
                         p: other for p, other in self._pumps.items() if other is not pump
                     }

@@ -26,6 +26,7 @@ from heatsink.bulk.store import (
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 
 from .lanes import LATE_S, READY_S, Lanes
 from .ledger import Held, Ledger
@@ -54,6 +55,7 @@ class Terms:
     owner: str
     lease_s: float
     once: Once
+    hooks: Hooks = NO_HOOKS
 
 
 class Pump:
@@ -73,6 +75,7 @@ class Pump:
         self._stores = stores
         self._owner = terms.owner
         self._lease_s = terms.lease_s
+        self._hooks = terms.hooks
         self._clock = clock
         self._rng = rng
         self._ledger = Ledger()
@@ -130,8 +133,8 @@ class Pump:
         while True:
             try:
                 await work()
-            except Exception:
-                logger.exception("partition %s: a pump task failed, restarting", self.partition)
+            except Exception as error:
+                self._hooks.failed(f"a pump task of partition {self.partition}", error)
                 await self._clock.sleep(PAUSE_S)
                 self._news()
 
@@ -264,8 +267,8 @@ class Pump:
             logger.info("partition %s: sending outcomes failed: %s", self.partition, error)
             self._ledger.put_back(news)
             return False
-        except Exception:
-            logger.exception("partition %s: sending outcomes failed", self.partition)
+        except Exception as error:
+            self._hooks.failed(f"sending outcomes of partition {self.partition}", error)
             for held, _ in news:
                 held.mend()
             self._ledger.put_back(news)

@@ -22,11 +22,11 @@ from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
 from heatsink.client import connect
-from heatsink.client.instruments import Instruments
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import ConnectionLimits, names_of
+from heatsink.primitives.hooks import Hook
 from heatsink.server.api.guard import Guard
 from heatsink.server.api.metrics import PROMETHEUS, WorkCollector
 from heatsink.server.shell import (
@@ -39,7 +39,7 @@ from heatsink.server.shell import (
     plain_app,
     set_up,
 )
-from heatsink.server.tracing import instruments_of, tracing_option
+from heatsink.server.tracing import tracing_hooks, tracing_option
 
 from .configuration import PORTS, WORD, Number, allow_host_option, config_option, log_json_option
 from .queue_options import queue_options, settings_from
@@ -93,11 +93,11 @@ def worker(
     consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
-    settings, instruments = settings_from(**options), instruments_of(tracing)
+    settings, hooks = settings_from(**options), tracing_hooks(tracing)
     metrics = None
     if metrics_port is not None:
         metrics = partial(serve_metrics, port=metrics_port, allow_hosts=allow_host)
-    work = _run(table, queue, store, settings, consumer, metrics, instruments, log_json)
+    work = _run(table, queue, store, settings, consumer, metrics, hooks, log_json)
     asyncio.run(work)
 
 
@@ -131,12 +131,12 @@ async def _run(
     settings: BulkSettings,
     consumer: dict[str, Any],
     metrics: Callable[[Consumer], MetricsServer] | None,
-    instruments: Instruments,
+    hooks: list[Hook],
     log_json: bool,
 ) -> None:
     async with AsyncExitStack() as stack:
         if store is None:
-            client = connect_queue(queue, settings, instruments=instruments)
+            client = connect_queue(queue, settings, hooks=hooks)
             await _wait_for(client, SystemClock())
             await stack.enter_async_context(client)
             running = client.worker(table, **consumer)
@@ -145,7 +145,7 @@ async def _run(
             heatsink = connect(
                 store,
                 queue=queue,
-                instruments=instruments,
+                hooks=hooks,
                 bulk=settings,
                 name=name,
                 coordinate=False,

@@ -1,0 +1,214 @@
+"""The parts of an open client, put together.
+
+`assemble` opens the stores, joins the registry and makes every part. It runs when the client is
+opened and not when it is made, because a process may fork in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from os import getpid
+from random import Random
+from socket import gethostname
+from typing import Any
+
+from heatsink.coordinator.coordination import Coordination, CoordinationSettings
+from heatsink.coordinator.explainer import Explainer
+from heatsink.coordinator.keys import StorePartitions
+from heatsink.coordinator.reads import NearPlace
+from heatsink.errors import Overloaded
+from heatsink.heat.count import Tracker
+from heatsink.heat.report import Reporter, ReportSettings
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import Hooks
+from heatsink.primitives.keys import SEED_BYTES
+from heatsink.primitives.owner import Owner
+from heatsink.registry.decisions import Meta
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.counters import Counters
+from heatsink.spread.log import Log
+from heatsink.spread.observed import ObservedCounters, ObservedLog
+from heatsink.spread.routing import Parts, Router
+from heatsink.stores.stores import Stores
+
+from .queue import Queue
+from .queue_side import QueueSide
+from .read_side import ReadSide
+from .settings import Settings
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+RESTART_S = 1.0
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a client is made from."""
+
+    stores: Stores
+    settings: Settings
+    clock: Clock
+    rng: Random
+    make_queue: Callable[[], Queue] | None
+    hooks: Hooks
+    make_secret: Callable[[], bytes]
+
+
+async def assemble(plan: Blueprint, owner: Owner) -> Assembly:
+    """Open the stores and make the parts; the stores are closed again if that fails."""
+    stores, settings, clock = plan.stores, plan.settings, plan.clock
+    registry = Registry(stores.registry, clock, stores.news, plan.rng)
+    tracker = Tracker(alarm_units=settings.alarm_units, gather=StorePartitions(stores.meter).count)
+    backoff = Backoff(settings.retries, clock, plan.rng, tracker, registry.view, plan.hooks)
+    try:
+        await stores.open()
+        await backoff.begin(partial(registry.open, _founding_meta(plan)))
+    except BaseException:
+        await stores.close()
+        raise
+    return Assembly(plan, owner, registry, tracker, backoff)
+
+
+def _founding_meta(plan: Blueprint) -> Meta:
+    """META of a store that has none yet."""
+    return Meta(
+        closed_ms=0,
+        version=0,
+        term=0,
+        beat=0,
+        leader="",
+        incarnation=f"{plan.rng.getrandbits(128):032x}",
+        seed=plan.rng.randbytes(SEED_BYTES),
+        id_scheme=plan.settings.ids.name,
+        secret=plan.make_secret(),
+    )
+
+
+class Assembly:
+    """All parts of an open client and its background work."""
+
+    def __init__(
+        self,
+        plan: Blueprint,
+        owner: Owner,
+        registry: Registry,
+        tracker: Tracker,
+        backoff: Backoff,
+    ) -> None:
+        stores, settings, clock, rng = plan.stores, plan.settings, plan.clock, plan.rng
+        self.name = f"{settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
+        self.registry = registry
+        self.tracker = tracker
+        self.backoff = backoff
+        self.stores = stores
+        self._settings = settings
+        self._clock = clock
+        self._hooks = plan.hooks
+        self.tasks: list[asyncio.Task[None]] = []
+        self.reading = ReadSide(stores, settings, tracker, clock, rng, plan.hooks, owner)
+        router = Router(registry, settings.ids, backoff, clock, rng)
+        parts = Parts(
+            registry,
+            router,
+            tracker,
+            backoff,
+            clock,
+            self.reading.pages,
+            stores.answers_in_s,
+            owner,
+        )
+        self.log = self._make_log(parts)
+        self.counters = self._make_counters(parts)
+        self.queue = QueueSide(
+            plan.make_queue,
+            settings,
+            clock,
+            rng,
+            owner,
+            registry,
+            backoff,
+            self.log,
+            self.counters,
+            self.reading.reads,
+            plan.hooks,
+        )
+        self.coordination = Coordination(
+            stores,
+            registry,
+            CoordinationSettings(
+                self.name, settings.rules, settings.near, settings.window_s, settings.lease_s
+            ),
+            NearPlace(self.reading.near_keys, self.reading.soft),
+            self.queue.loop_of,
+            clock,
+            backoff,
+            plan.hooks,
+        )
+        self.explainer = Explainer(
+            registry,
+            backoff,
+            self.coordination,
+            tracker,
+            self.reading.near_keys,
+            settings.rules,
+        )
+
+    def _make_log(self, parts: Parts) -> Log:
+        if self._hooks.observes_calls:
+            return ObservedLog(self.stores.log, parts, self._hooks)
+        return Log(self.stores.log, parts)
+
+    def _make_counters(self, parts: Parts) -> Counters:
+        store, token_ttl_s = self.stores.counters, self._settings.token_ttl_s
+        if self._hooks.observes_calls:
+            return ObservedCounters(store, parts, token_ttl_s, self._hooks)
+        return Counters(store, parts, token_ttl_s)
+
+    def start(self) -> None:
+        """Start the background work."""
+        self._start("following the registry", self.registry.follow)
+        self._start("reporting heat", self.make_reporter().run)
+        self._start("following soft decisions", self.reading.follow)
+        if self.reading.invalidation is not None:
+            self._start("invalidating caches", self.reading.invalidation.run)
+        if self._settings.coordinate:
+            self._start("coordinating", self.coordination.coordinator.run)
+
+    def make_reporter(self) -> Reporter:
+        settings = ReportSettings(self._settings.window_s, self._settings.rules.bucket_units_s)
+        bus = self.stores.bus
+        return Reporter(self.name, self.tracker, bus, self.registry, self._clock, settings)
+
+    def _start(self, name: str, work: Work) -> None:
+        self.tasks.append(asyncio.ensure_future(self._keep_running(name, work)))
+
+    async def _keep_running(self, name: str, work: Work) -> None:
+        """Restart background work after an unexpected error, since calls depend on it."""
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                self._hooks.failed(name, error)
+            await self._clock.sleep(RESTART_S)
+
+    async def close(self, deadline_s: float) -> None:
+        """Stop the background work and give up the leader's lease, if the store answers."""
+        self.reading.close()
+        await self.stop()
+        await self.queue.stop()
+        with suppress(Overloaded):  # the next leader waits for the lease to expire
+            await self.backoff.call(self.coordination.coordinator.close, "", deadline_s)
+        await self.registry.close()
+        await self.queue.close()
+        await self.stores.close()
+
+    async def stop(self) -> None:
+        """Stop the background work."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()

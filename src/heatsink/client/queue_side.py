@@ -1,0 +1,150 @@
+"""The queue of a client, opened by the first call that needs it, and what builds on it.
+
+Timelines push posts through the queue. The leader scales the queue's workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.coordinator.loops import BackgroundLoop, Leader
+from heatsink.coordinator.workers import QueueWatch
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import Hooks
+from heatsink.primitives.ids import minter_of
+from heatsink.primitives.owner import Owner
+from heatsink.registry.decisions import Decision
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.counters import Counters
+from heatsink.spread.log import Log
+from heatsink.timelines.graph import Graph
+from heatsink.timelines.modes import Choice, CostMeter, Modes
+from heatsink.timelines.store import Cache, FanOut
+from heatsink.timelines.timelines import FAN_OUT, PRIORITY, Timelines
+
+from .queue import PatientHomes, Queue
+from .settings import Settings
+
+
+@dataclass
+class QueueSide:
+    """The queue and the timelines of one client; neither is made before it is used."""
+
+    make_queue: Callable[[], Queue] | None
+    settings: Settings
+    clock: Clock
+    rng: Random
+    owner: Owner
+    registry: Registry
+    backoff: Backoff
+    log: Log
+    counters: Counters
+    cache: Cache
+    hooks: Hooks
+    _loop: WorkersLoop | None = None
+
+    @cached_property
+    def queue(self) -> Queue:
+        if self.make_queue is None:
+            raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
+        queue = self.make_queue()
+        queue.bulk.owner.follow(self.owner)
+        return queue
+
+    @property
+    def opened(self) -> Queue | None:
+        """The queue, if a call has needed it."""
+        queue: Queue | None = self.__dict__.get("queue")
+        return queue
+
+    @cached_property
+    def timelines(self) -> Timelines:
+        registry, backoff = self.registry, self.backoff
+        minter = minter_of(self.log.scheme, self.rng)
+
+        def mint() -> bytes:
+            return minter.mint(registry.now_ms(), registry.view.horizon_ms)[0]
+
+        async def reach(time_ms: int) -> None:
+            deadline_s = backoff.deadline_s()
+            await backoff.call(partial(registry.reach, time_ms, deadline_s), "", deadline_s)
+
+        settings = self.settings.timelines
+        graph = Graph(self.log, self.counters, self.cache, mint, self.rng)
+        modes = Modes(registry, reach)
+        homes = PatientHomes(self.queue.homes, backoff)
+        meter = CostMeter(self.log, graph, homes, self.cache, registry.now_ms)
+        choice = Choice(graph, modes, meter, settings, registry.now_ms)
+        fan_out = _through(self.queue)
+        return Timelines(self.log, graph, homes, modes, choice, self.cache, fan_out, settings)
+
+    def loop_of(self, leader: Leader) -> WorkersLoop:
+        """The leader's control loop for the queue's workers."""
+        self._loop = WorkersLoop(self, leader)
+        return self._loop
+
+    @property
+    def watch(self) -> QueueWatch | None:
+        """What the leader knows of the queue; None before a call has needed the queue."""
+        return self._loop.watch if self._loop and self.opened else None
+
+    async def stop(self) -> None:
+        """End the leader's turn for the queue, if one is running."""
+        if self._loop is not None and self.opened:
+            await self._loop.close()
+
+    async def close(self) -> None:
+        if self.opened is not None:
+            await self.opened.close()
+
+
+class WorkersLoop:
+    """Scales the queue's workers while this process leads, from when the queue is opened."""
+
+    def __init__(self, side: QueueSide, leader: Leader) -> None:
+        self._side = side
+        self._leader = leader
+
+    @cached_property
+    def watch(self) -> QueueWatch:
+        side = self._side
+        policy = POLICIES[side.settings.scaling](side.settings.workers)
+        return QueueWatch(
+            side.queue.stores,
+            side.queue.bulk,
+            policy,
+            self._leader,
+            side.clock,
+            lambda: side.registry.view.pins,
+            side.hooks,
+        )
+
+    @cached_property
+    def _turns(self) -> BackgroundLoop:
+        return BackgroundLoop(self.watch)
+
+    async def run_once(self) -> list[Decision]:
+        return await self._turns.run_once() if self._side.opened else []
+
+    async def close(self) -> None:
+        await self._turns.close()
+
+
+def _through(queue: Queue) -> FanOut:
+    async def fan_out(author: str, post: str, items: AsyncIterable[Any]) -> str:
+        """Submit the push under the post's id, so that posting again does not push again."""
+        name = blake2b(author.encode(), digest_size=8).hexdigest()
+        batch = await queue.bulk.submit(
+            FAN_OUT, items, tenant=author, priority=PRIORITY, id=f"push:{post}:{name}"
+        )
+        return batch.id
+
+    return fan_out

@@ -1,0 +1,163 @@
+"""Coordination: which parts lead and decide in this process, and what it knows of the fleet.
+
+`coordinate` builds the lease and the control loops. Every process has a `Coordination`, also one
+that does not lead: it answers who leads, and which keys are hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from heatsink.errors import HeatsinkError
+from heatsink.heat.fleet import FleetHeat
+from heatsink.heat.heat import KeyHeat, PartitionHeat
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
+from heatsink.primitives.subjects import subject_of
+from heatsink.reads.policy import NearPolicy, NearRules
+from heatsink.registry.decisions import BUCKETS, Decision
+from heatsink.registry.registry import Registry
+from heatsink.spread.backoff import Backoff
+from heatsink.spread.policy import BucketPolicy, BucketRules
+from heatsink.stores.stores import Stores
+
+from .keys import HeatShow, KeyWatch
+from .lease import Leadership, Lease, TurnLog, leadership_of
+from .loops import ControlLoop, Coordinator, Leader, Turn
+from .reads import NearPlace, NearWatch
+
+
+class HotKey(msgspec.Struct, frozen=True):
+    """`buckets` are those of rows written now."""
+
+    key: str
+    buckets: int
+    heat: KeyHeat
+
+
+class Hottest(msgspec.Struct, frozen=True):
+    """The fleet's hottest keys in its last complete window.
+
+    The leader hears of them and shows them to others, where there is a Redis for news. `start_s`
+    is None where they are not known: it does not lead and is shown nothing, or hears of nobody.
+    No key that is not listed had more than `unreported_s` a second; None: there is no bound.
+    """
+
+    leads: bool
+    leader: str
+    window_s: float
+    start_s: float | None = None
+    unreported_s: float | None = None
+    keys: tuple[HotKey, ...] = ()
+    partitions: tuple[PartitionHeat, ...] = ()
+    """Of a store that says where its rows lie: the hottest first."""
+    nobody_leads: str | None = None
+    """Since when nobody leads, in words; None while somebody does."""
+
+
+@dataclass(frozen=True)
+class CoordinationSettings:
+    """The name of this process, and the rules by which it decides while it leads."""
+
+    name: str
+    buckets: BucketRules
+    near: NearRules
+    window_s: float
+    lease_s: float
+
+
+class Coordination:
+    """The coordinator of a process, and what the process knows of the fleet and of its leader."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        registry: Registry,
+        settings: CoordinationSettings,
+        near: NearPlace,
+        make_queue_loop: Callable[[Leader], Turn],
+        clock: Clock,
+        backoff: Backoff,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
+        """`make_queue_loop` makes the control loop for the workers of the queue."""
+        name = settings.name
+        self.watch = KeyWatch(stores.bus, registry, name, settings.window_s)
+        lease = Lease(
+            stores.lease,
+            name,
+            clock,
+            settings.lease_s,
+            registry.fleet_now_s,
+            count_servers=lambda: self.watch.servers,
+        )
+        self.leader = Leader(registry, lease, hooks)
+        self._keys = ControlLoop(
+            self.watch.observe, BucketPolicy(settings.buckets), self.leader.publish
+        )
+        reads = NearWatch(self.watch, NearPolicy(settings.near), self.leader, near, clock)
+        show = [] if stores.board is None else [HeatShow(self.watch, stores.board)]
+        loops: list[Turn] = [self._keys, *show, reads, make_queue_loop(self.leader)]
+        self.coordinator = Coordinator(registry, lease, clock, loops, TurnLog(clock, hooks).note)
+        self._registry = registry
+        self._board = stores.board
+        self._backoff = backoff
+
+    async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
+        """What this process hears while it leads, else what the leader shows. None: not known."""
+        known = self.watch.seen if self.leader.leads else await self._shown(deadline_s)
+        return known if known and known.is_recent(self._registry.fleet_now_s()) else None
+
+    async def _shown(self, deadline_s: float) -> FleetHeat | None:
+        if self._board is None:
+            return None
+        with suppress(HeatsinkError), self._backoff.cut(deadline_s):
+            return await self._board.look()
+        return None
+
+    async def hottest(self, limit: int) -> Hottest:
+        deadline_s = self._backoff.deadline_s()
+        leads, heat = self.leader.leads, await self.fleet_heat(deadline_s)
+        if heat is None:
+            found = await self.look_who_leads(deadline_s)
+            window_s = self.watch.window_s
+            return Hottest(leads, found.leader, window_s, nobody_leads=found.vacancy)
+        hottest = heat.hottest(limit)
+        window = hottest.window
+        return Hottest(
+            leads=leads,
+            leader=heat.leader,
+            nobody_leads=self.leadership().vacancy,
+            window_s=heat.window_s,
+            start_s=window.start_s,
+            unreported_s=window.unreported_s,
+            keys=tuple(HotKey(key, self._buckets(key), heat) for key, heat in window.keys.items()),
+            partitions=hottest.partitions,
+        )
+
+    def wanted(self, key: str) -> Decision | None:
+        """The buckets that this process, which leads, has decided and the store did not take."""
+        return self._keys.wanted(subject_of(key), BUCKETS) if self.leader.leads else None
+
+    async def look_who_leads(self, deadline_s: float) -> Leadership:
+        """As META has it now: with news, this process reads it seldom."""
+        if self._registry.has_news and not self.leader.leads:
+            with suppress(HeatsinkError), self._backoff.cut(deadline_s):
+                await self._registry.renew()
+        return self.leadership()
+
+    def leadership(self) -> Leadership:
+        """Who leads, as far as this process knows."""
+        registry = self._registry
+        now_ms = int(registry.fleet_now_s() * 1000)
+        if self.leader.leads:
+            return Leadership(self.watch.name, now_ms, now_ms)
+        return leadership_of(registry.meta, now_ms, registry.led_until_ms())
+
+    def _buckets(self, key: str) -> int:
+        layout = self._registry.view.layout(key)
+        return layout.epoch_at(self._registry.now_ms()).buckets

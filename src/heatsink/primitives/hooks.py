@@ -1,0 +1,198 @@
+"""Hooks: how tracing, metrics, error reporting and logging attach to a client.
+
+A hook is a subclass of `Hook` that overrides what it needs. This one prints slow calls::
+
+    class Slow(Hook):
+        @contextmanager
+        def around(self, call: Call) -> Iterator[None]:
+            began_s = time.monotonic()
+            yield
+            if time.monotonic() - began_s > 0.5:
+                print(f"{call.name} {call.key} was slow")
+
+    heatsink.connect("sqlite:///chat.db", hooks=[Slow()])
+
+A hook observes and never interferes: what it raises is logged, and it cannot suppress the error of
+a call. Without a hook that overrides `around`, calls are not wrapped and cost nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from heatsink.errors import InvalidSetting
+
+from .checks import check_kind, shown
+
+Attribute = str | int
+NOTHING: Mapping[str, Attribute] = {}
+logger = logging.getLogger("heatsink")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the application, or a run of its code by Heatsink.
+
+    The names are `log.append`, `log.page`, `log.get`, `log.delete`, `log.erase`, `counters.add`,
+    `counters.value`, `reads.load` (the application's load after a cache miss), `bulk.submit` and
+    `bulk.run` (the application's handler).
+    """
+
+    name: str
+    key: str = ""
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    """`batch`, `action`, `tenant`, `items`, `attempt`, `item`; complete when the call ends."""
+    links: tuple[str, ...] = ()
+    """What `Hook.trace` returned when the batches of this run were submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in the background, or to a call on its way.
+
+    The names are `leadership.gained`, `leadership.lost`, `decision`, `advice`,
+    `coordinator.failed`, `coordinator.recovered`, `background.failed`, `call.throttled` and
+    `call.retried`.
+    """
+
+    name: str
+    message: str
+    level: int = logging.INFO
+    """A level of the standard library's `logging`."""
+    error: BaseException | None = None
+    fields: Mapping[str, Attribute] = field(default_factory=dict)
+
+
+class Hook:
+    """Observes a client; override what you need."""
+
+    def around(self, call: Call) -> AbstractContextManager[object]:  # noqa: ARG002
+        """A context manager that is entered when the call begins and left when it ends.
+
+        The call's error, if any, is passed to its `__exit__`.
+        """
+        return nullcontext()
+
+    def on_event(self, event: Event) -> None:
+        """Called when something happened. It must not block: it may run in the event loop."""
+
+    def on_open(self, client: object) -> None:
+        """Called with the `Heatsink` that was opened."""
+
+    def on_close(self, client: object) -> None:
+        """Called before the client closes."""
+
+    def trace(self) -> str:
+        """The caller's trace as text. It is stored with a batch and comes back in `Call.links`."""
+        return ""
+
+
+class EventLog(Hook):
+    """Writes events to the standard library's `logging`; every client has it."""
+
+    def on_event(self, event: Event) -> None:
+        area = "heatsink.lead" if event.name.startswith("leadership.") else "heatsink"
+        extra = {"event": event.name, "fields": dict(event.fields)}
+        logging.getLogger(area).log(event.level, event.message, exc_info=event.error, extra=extra)
+
+
+class Hooks:
+    """All hooks of a client as one."""
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+        if not isinstance(hooks, list | tuple):
+            raise InvalidSetting(f"hooks must be a list, not {shown(hooks)}", field="hooks")
+        for number, hook in enumerate(hooks):
+            check_kind(f"hooks[{number}]", hook, Hook)
+        self._hooks: tuple[Hook, ...] = (EventLog(), *hooks)
+        self._around = tuple(hook for hook in hooks if type(hook).around is not Hook.around)
+        self.observes_calls = bool(self._around)
+
+    def around(self, call: Call) -> AbstractContextManager[None]:
+        """Enter every hook that observes calls; leave them in the opposite order."""
+        return _Around(self._around, call)
+
+    def event(
+        self,
+        name: str,
+        message: str,
+        level: int = logging.INFO,
+        error: BaseException | None = None,
+        fields: Mapping[str, Attribute] = NOTHING,
+    ) -> None:
+        event = Event(name, message, level, error, fields)
+        for hook in self._hooks:
+            try:
+                hook.on_event(event)
+            except Exception:
+                _report(hook)
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """A part of the client failed unexpectedly and is started again."""
+        message, fields = f"{what} failed, restarting", {"what": what}
+        self.event("background.failed", message, logging.ERROR, error, fields)
+
+    def opened(self, client: object) -> None:
+        for hook in self._hooks:
+            try:
+                hook.on_open(client)
+            except Exception:
+                _report(hook)
+
+    def closing(self, client: object) -> None:
+        for hook in self._hooks:
+            try:
+                hook.on_close(client)
+            except Exception:
+                _report(hook)
+
+    def trace(self) -> str:
+        """The first trace that a hook knows."""
+        for hook in self._hooks:
+            try:
+                if text := hook.trace():
+                    return text
+            except Exception:
+                _report(hook)
+        return ""
+
+
+class _Around(AbstractContextManager[None]):
+    def __init__(self, hooks: Sequence[Hook], call: Call) -> None:
+        self._hooks = hooks
+        self._call = call
+        self._entered: list[tuple[Hook, AbstractContextManager[object]]] = []
+
+    def __enter__(self) -> None:
+        for hook in self._hooks:
+            try:
+                manager = hook.around(self._call)
+                manager.__enter__()
+            except Exception:
+                _report(hook)
+            else:
+                self._entered.append((hook, manager))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for hook, manager in reversed(self._entered):
+            try:
+                manager.__exit__(kind, error, traceback)
+            except Exception as raised:
+                if raised is not error:
+                    _report(hook)
+
+
+def _report(hook: Hook) -> None:
+    logger.exception("the hook %s failed; the call goes on", type(hook).__qualname__)
+
+
+NO_HOOKS = Hooks()
