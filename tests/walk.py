@@ -85,13 +85,13 @@ async def report(steps: Steps) -> None:
         coordination = hs.parts.coordination
         coordinator, reporter = coordination.coordinator, hs.parts.make_reporter()
         coordinator._loops = coordinator._loops[:1]  # the walk is about keys alone
-        router = hs.log._router
+        router, registry = hs.log._router, hs.parts.registry
         await coordinator.run_once()
         with steps.taken():
-            while hs.parts.registry.view.layout(KEY).buckets == 1:
+            while registry.view.layout(KEY).buckets == 1:
                 await reporter.run_once()
                 await coordinator.run_once()
-                await hs.parts.registry.keep_up(True)
+                await registry.keep_up(True)
                 await asyncio.sleep(0.05)
             router.fresh(KEY)
 
