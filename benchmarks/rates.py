@@ -24,7 +24,7 @@ from typing import NamedTuple
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from heatsink.bulk.rates import LATE_MS
+from heatsink.bulk.store import LATE_MS
 from heatsink.testing.redis import RedisServer
 
 from .harness import Bench, Samples, Scale, at_most, interleave

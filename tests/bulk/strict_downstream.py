@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from heatsink.bulk.rates import Limit, refused, reserve
+from heatsink.stores.memory.queue.homes import Limit, refused, reserve
 
 BEGIN_MS = 1_800_000_000_000.0
 TICK_MS = 5.0

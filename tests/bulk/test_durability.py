@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
-from heatsink.bulk.batch import Batch, PartPlace
+from heatsink.bulk.batch import Batch, PartPlace, digest_of
 from heatsink.bulk.bulk import BulkSettings
-from heatsink.bulk.items import digest_of
 from heatsink.bulk.store import Chunk, Part, PartCounts, QueueStores
 from heatsink.errors import InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import SystemClock

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from heatsink.bulk import Context
-from heatsink.bulk.work.lanes import HomeClock
+from heatsink.bulk.work.held import HomeClock
 
 from .world import World, on_virtual_time
 

@@ -10,13 +10,11 @@ from random import Random
 
 import pytest
 
-from heatsink.bulk.batch import Rate
-from heatsink.bulk.items import packed
+from heatsink.bulk.batch import Rate, packed
 from heatsink.bulk.store import Grants, Slice
-from heatsink.bulk.work.lanes import HomeClock, Lanes
-from heatsink.bulk.work.ledger import Held
+from heatsink.bulk.work.held import Held, HomeClock, Lanes
 from heatsink.primitives.clock import Clock
-from heatsink.stores.memory.queue.queue import MemoryLimits
+from heatsink.stores.memory.queue.homes import MemoryLimits
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 LANE, PER_S = "tag/channel-7", 30

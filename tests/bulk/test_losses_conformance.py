@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.items import digest_of, digests_added
+from heatsink.bulk.batch import Batch, PartPlace, digest_of, digests_added
 from heatsink.bulk.store import Chunk, LivePart, QueueStores
 
 from .driver import PARTITION, Driver, lose_chunk, lose_part, places

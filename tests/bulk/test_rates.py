@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsink.bulk.batch import Rate
-from heatsink.bulk.rates import GUARD_MS, LATE_MS, Limit, declared, rate_of, refused, reserve
+from heatsink.bulk.store import LATE_MS
+from heatsink.stores.memory.queue.homes import GUARD_MS, Limit, declared, rate_of, refused, reserve
 
 from .strict_downstream import BEGIN_MS, STRICT, Fleet
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heatsink.primitives.clock import SystemClock, now_ms, witness_of
-from heatsink.registry.closed_time import BELIEVE_S, StoreTime, Timekeeper, evidence_of
+from heatsink.primitives.clock import BELIEVE_S, SystemClock, now_ms, witness_of
+from heatsink.registry.closed_time import StoreTime, Timekeeper, evidence_of
 from heatsink.registry.decisions import Evidence, Verdict
 from heatsink.testing import ManualClock
 

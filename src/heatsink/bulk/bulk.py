@@ -18,10 +18,19 @@ from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
 from . import changes
 from .actions import BUILT_IN, check_action, check_allowed, check_prefixes
-from .batch import Batch, Failure, PartPlace, Progress, Rate, State, parse_rate
-from .items import span_of_gap, total, unpacked
-from .patience import Opening, Patience
-from .reconcile import Reconciler, is_odd
+from .batch import (
+    Batch,
+    Failure,
+    PartPlace,
+    Progress,
+    Rate,
+    State,
+    parse_rate,
+    span_of_gap,
+    total,
+    unpacked,
+)
+from .reconcile import Opening, Patience, Reconciler, is_odd
 from .store import LEGACY, FailedItem, PartCounts, PartState, QueuePlan, QueueStores, Verb
 from .submit import LEFT_BEHIND, Fingerprint, Submission, give_up, hand, is_left_behind, lane_of
 

@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from heatsink.errors import Conflict, IdReused, NotFound
 
 from .actions import WEBHOOK
-from .batch import Batch, PartEnd, PartPlace, State
-from .items import Span, merged, named, total
-from .rates import BOOKED_MS_MAX
-from .store import PartCounts, PartState, Verb
+from .batch import Batch, PartEnd, PartPlace, Span, State, merged, named, total
+from .store import BOOKED_MS_MAX, PartCounts, PartState, Verb
 
 CALLBACK = ":done:"  # in the ids of completion callbacks
 VERSIONS_APART = 1 << 20  # more changes than a record sees in its life

@@ -33,9 +33,9 @@ Why this is safe:
 - A call that arrives late brings an old time, so it may wrongly refuse the time since the last
   call: what waits then waits that much longer. Time in which the server stood still does not count
   either, so no lease is lost by it.
-- Windows of slot time never hold more starts than the rate (`rates.py`). Slot time gains on true
+- Windows of slot time never hold more starts than the rate (`LimitStore`). Slot time gains on true
   time only by a step up to `STEP_MS`, or by a gap that was accepted and was none. At that moment
-  only starts that are booked already, at most `rates.BOOKED_MS_MAX` ahead, can run beside those
+  only starts that are booked already, at most `BOOKED_MS_MAX` ahead, can run beside those
   booked next. So for each such step, a window of true time holds at most one second's starts and
   one grant more than the rate. After a doubt it is one grant, since booked starts move along.
 """
@@ -44,11 +44,11 @@ from __future__ import annotations
 
 from copy import copy
 from math import floor
+from typing import Self
 
 import msgspec
 
-from heatsink.primitives.clock import Clock, now_ms
-from heatsink.registry.closed_time import SteadyTime
+from heatsink.primitives.clock import Clock, SteadyTime, now_ms
 
 STEP_MS = 2_000.0  # leases and ownership outlast such a step: they are renewed well before
 AGREE_MS = 5_000.0  # how much two wall clocks may differ
@@ -164,3 +164,26 @@ class SlotWitness:
     def _now(self) -> tuple[float, float]:
         now_s = self._clock.monotonic_s()
         return float(self._wall.read(now_ms(self._clock), now_s)), now_s
+
+
+class Timed:
+    """A store whose slots keep their own time; each process has a view with its own `SlotWitness`.
+
+    Views share all other state. So methods change shared objects in place and never rebind a field.
+    """
+
+    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
+        self._clock = clock
+        self._witness = witness or SlotWitness(clock)
+
+    def seen_by(self, witness: SlotWitness) -> Self:
+        view = copy(self)
+        view._witness = witness
+        return view
+
+    def as_of_now(self) -> Self:
+        """A view for one call, with what the caller knows of the time when it sends the call."""
+        return self.seen_by(self._witness.as_of_now())
+
+    def _time(self, slot: str, known: SlotTime | None) -> SlotTime:
+        return time_after(known, self._clock.now_s() * 1000, self._witness.evidence(slot))

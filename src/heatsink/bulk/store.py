@@ -15,8 +15,7 @@ import msgspec
 
 from heatsink.registry.decisions import SoftStore
 
-from .batch import Batch, PartEnd, PartPlace, Rate
-from .items import Gap
+from .batch import Batch, Gap, PartEnd, PartPlace, Rate
 
 LEGACY = -1
 """The unpartitioned queue. It has key paths of its own, so both kinds can run side by side."""
@@ -25,6 +24,8 @@ Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
 RUNNING, DONE, RETRY, FAILED, BACK = ".", "d", "r", "f", "b"
 ANNOUNCED_MS = 86_400_000  # how long an action stays known after its last worker left
+BOOKED_MS_MAX = 1_000.0  # how far ahead starts are booked
+LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -41,19 +41,20 @@ from heatsink.primitives.checks import each
 from heatsink.primitives.clock import Clock, now_ms
 
 from . import changes
-from .batch import Batch, PartPlace
-from .items import (
+from .batch import (
     CHUNK_ITEMS_MAX,
+    Batch,
     Chunker,
     Cursor,
     Packed,
+    PartPlace,
     Run,
     add_chunk,
     digest_of,
     digests_added,
     encoded,
 )
-from .patience import Patience
+from .reconcile import Patience
 from .store import BatchStore, Chunk, Part, PartCounts, PartitionLoad, QueueStores
 
 logger = logging.getLogger("heatsink")

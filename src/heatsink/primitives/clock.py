@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = Path("/proc/self/ns/time")  # the boot clock may differ between namespaces
+SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
+BELIEVE_S = 10.0  # how long a jump must last before it is believed
 TIME_ERROR, STA_UNSYNC, STA_NANO = 5, 0x0040, 0x2000
 
 
@@ -82,6 +84,26 @@ def witness_of(clock: Clock) -> Witness:
 
 def now_ms(clock: Clock) -> int:
     return int(clock.now_s() * 1000)
+
+
+class SteadyTime:
+    """A wall clock whose jumps are believed only after they have lasted `BELIEVE_S`."""
+
+    def __init__(self) -> None:
+        self._offset_ms: int | None = None
+        self._jumped_s: float | None = None
+
+    def read(self, wall_ms: int, monotonic_s: float) -> int:
+        """The time by this clock, without a jump that may yet be undone."""
+        passed_ms = int(monotonic_s * 1000)
+        offset_ms = wall_ms - passed_ms
+        if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= SKEW_MS_MAX:
+            self._offset_ms, self._jumped_s = offset_ms, None
+        elif self._jumped_s is None:
+            self._jumped_s = monotonic_s
+        elif monotonic_s - self._jumped_s >= BELIEVE_S:
+            self._offset_ms, self._jumped_s = offset_ms, None
+        return passed_ms + self._offset_ms
 
 
 @cache

@@ -86,13 +86,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from heatsink.errors import Deposed, Outdated
-from heatsink.primitives.clock import Clock, Witness, now_ms
+from heatsink.primitives.clock import BELIEVE_S, SKEW_MS_MAX, Clock, SteadyTime, Witness, now_ms
 
 from .decisions import Evidence, LogEntry, Meta, Reading, Verdict
 from .layouts import COLD, Layout
 
-SKEW_MS_MAX = 5_000  # a clock further off than this is not believed
-BELIEVE_S = 10.0
 RENEW_S = BELIEVE_S / 4  # evidence that is older is renewed, so that a wrong clock is contradicted
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
 HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
@@ -152,26 +150,6 @@ def _doubt(off_ms: int) -> str:
         f"the clock of this machine is {abs(off_ms) / 1000:,.0f} s {side} the store's time: it is "
         f"believed when it is synchronised (NTP), or unopposed for {BELIEVE_S:.0f} s; retry"
     )
-
-
-class SteadyTime:
-    """One clock, held against the monotonic one."""
-
-    def __init__(self) -> None:
-        self._offset_ms: int | None = None
-        self._jumped_s: float | None = None
-
-    def read(self, wall_ms: int, monotonic_s: float) -> int:
-        """The time, without a jump that may yet be taken back."""
-        passed_ms = int(monotonic_s * 1000)
-        offset_ms = wall_ms - passed_ms
-        if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= SKEW_MS_MAX:
-            self._offset_ms, self._jumped_s = offset_ms, None
-        elif self._jumped_s is None:
-            self._jumped_s = monotonic_s
-        elif monotonic_s - self._jumped_s >= BELIEVE_S:
-            self._offset_ms, self._jumped_s = offset_ms, None
-        return passed_ms + self._offset_ms
 
 
 class Timekeeper:

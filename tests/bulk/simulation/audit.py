@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.bulk.items import unpacked
+from heatsink.bulk.batch import unpacked
 from heatsink.bulk.store import Outcome, Slice
-from heatsink.stores.memory.queue.partition import ClaimLease, QueuePartition
 from heatsink.stores.memory.queue.parts import Place, Share
+from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 
 from .history import History, Violation
 

@@ -13,19 +13,18 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from heatsink.bulk import changes, reconcile, slot_time, submit
-from heatsink.bulk.batch import Batch, PartEnd, PartPlace
+from heatsink.bulk.batch import Batch, Cursor, PartEnd, PartPlace
 from heatsink.bulk.bulk import Bulk
-from heatsink.bulk.items import Cursor
 from heatsink.bulk.reconcile import Reconciler
 from heatsink.bulk.slot_time import SlotEvidence, SlotTime
 from heatsink.bulk.store import RUNNING, Claimed, ClaimRequest, Outcome, PartCounts
 from heatsink.bulk.submit import Submission
-from heatsink.bulk.work import lanes
+from heatsink.bulk.work import held
 from heatsink.bulk.work.consumer import Housekeeping
 from heatsink.bulk.work.pump import Pump
-from heatsink.stores.memory.queue.partition import ClaimLease, QueuePartition
+from heatsink.stores.memory.queue.homes import MemoryBatches
 from heatsink.stores.memory.queue.parts import Share
-from heatsink.stores.memory.queue.queue import MemoryBatches
+from heatsink.stores.memory.queue.queue import ClaimLease, QueuePartition
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()
@@ -214,7 +213,7 @@ def wishes_that_are_told_only_once() -> Iterator[None]:
 @bug
 def starts_that_are_not_forfeited() -> Iterator[None]:
     """What could not start in time starts late."""
-    with patch.object(lanes, "LATE_S", 5.0):
+    with patch.object(held, "LATE_S", 5.0):
         yield
 
 

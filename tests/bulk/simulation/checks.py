@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from heatsink.bulk.batch import Batch, parse_rate
-from heatsink.bulk.items import total
+from heatsink.bulk.batch import Batch, parse_rate, total
 from heatsink.stores.memory.queue import MemoryQueueServer
 
 from .audit import Audit

@@ -16,12 +16,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from heatsink.bulk.batch import Batch, PartPlace
-from heatsink.bulk.slot_time import SlotEvidence, SlotWitness
+from heatsink.bulk.slot_time import SlotEvidence, SlotWitness, Timed
 from heatsink.bulk.store import PartCounts, QueueStores
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue import MemoryQueueServer
-from heatsink.stores.memory.queue.queue import Timed
 
 FSYNC_S = (0.0, 0.3)
 HOME = 0

@@ -13,12 +13,13 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from heatsink.bulk import Bulk, BulkSettings, items, submit
+from heatsink.bulk import Bulk, BulkSettings, submit
+from heatsink.bulk import batch as chunks
 from heatsink.bulk import submit as placement
 from heatsink.bulk.work import consumer as consumers
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.errors import HeatsinkError
-from heatsink.stores.memory.queue import partition
+from heatsink.stores.memory.queue import queue as partitions
 from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.bulk.process import Process
 
@@ -453,11 +454,11 @@ def _small(seed: int) -> Iterator[None]:
     """Small chunks and short times, so that a short run meets every edge."""
     with ExitStack() as stack:
         for module, name, value in (
-            (items, "CHUNK_ITEMS_MAX", 3),
+            (chunks, "CHUNK_ITEMS_MAX", 3),
             (submit, "BLOCK_CHUNKS", 1 + seed % 2),
             (submit, "FRESH_S", 1.0),
             (placement, "HAND_SHARE", 2),
-            (partition, "STALE_MS", STALE_S * 1000),
+            (partitions, "STALE_MS", STALE_S * 1000),
             (consumers, "TIDY_S", 0.5),
             (consumers, "LOSSES_S", 0.7),
             (submit, "RUN_SHARE", 2),

@@ -20,8 +20,7 @@ from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
 
-from .lanes import NEVER, Lanes
-from .ledger import Held, Ledger, Place
+from .held import NEVER, Held, Lanes, Ledger, Place
 
 REASON_MAX = 500
 UNKNOWN_S = (1.0, 5.0)

@@ -28,8 +28,7 @@ from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 
-from .lanes import LATE_S, READY_S, Lanes
-from .ledger import Held, Ledger
+from .held import LATE_S, READY_S, Held, Lanes, Ledger
 from .pool import WorkerPool
 
 logger = logging.getLogger("heatsink")

@@ -23,8 +23,8 @@ from heatsink.client.queue import connect_queue, default_queue, embedded_folder
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
 from heatsink.errors import HeatsinkError
-from heatsink.primitives.clock import Clock, SystemClock, now_ms
-from heatsink.registry.closed_time import BELIEVE_S, FAR_AHEAD_MS
+from heatsink.primitives.clock import BELIEVE_S, Clock, SystemClock, now_ms
+from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import Reading
 from heatsink.server.process import DATABASE, QUEUE
 from heatsink.stores.embedded import is_made

@@ -8,7 +8,8 @@ from heatsink.primitives.clock import Clock
 from heatsink.registry.decisions import SoftDecision
 from heatsink.stores.memory.messages import MemorySoft
 
-from .queue import MemoryBarrier, MemoryBatches, MemoryBell, MemoryFleet, MemoryLimits, MemoryQueue
+from .homes import MemoryBarrier, MemoryBatches, MemoryFleet, MemoryLimits
+from .queue import MemoryBell, MemoryQueue
 
 
 class MemoryQueueServer:

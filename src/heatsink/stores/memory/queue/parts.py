@@ -1,19 +1,18 @@
-"""A part: one batch's items in one partition, and their outcomes."""
+"""The parts of a partition: their items with their outcomes, and whose turn it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, inf
 
-from heatsink.bulk.batch import Batch, PartEnd
-from heatsink.bulk.items import Gap, digest_of, digests_added
+from heatsink.bulk.batch import Batch, Gap, PartEnd, digest_of, digests_added
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
 
 LOSSES_MAX = 3
 LOST = "its worker died {} times while it ran"
+SERVICE_US = 1_000.0  # assumed cost of an item until one has been measured
+SERVICE_WEIGHT = 0.1
 Place = tuple[int, int]  # chunk, offset in it
-
-
 SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker; else one
 
 
@@ -317,3 +316,84 @@ class Share:
             )
             for name, place in later
         ]
+
+
+@dataclass
+class Rotation:
+    """Whose turn it is: tenants by virtual time, a tenant's parts by the work left in them.
+
+    A tenant pays for its items with virtual time, by their cost and its weight; the tenant that
+    paid least is next. What an item of an action costs is a moving average of measured times. A
+    tenant that was away starts at the time of the tenant served last: it has no credit for its
+    absence. Rate-limited parts queue in lanes of their own, where only grants serve them.
+    """
+
+    lanes: dict[str, dict[str, float]] = field(default_factory=dict)
+    _service_us: dict[str, float] = field(default_factory=dict)
+    _tenants: dict[str, dict[str, float]] = field(default_factory=dict)
+    _times: dict[str, float] = field(default_factory=dict)
+    _now: float = 0.0
+
+    @property
+    def has_tenants(self) -> bool:
+        return bool(self._tenants)
+
+    def cost_us(self, part: Part) -> float:
+        return self._service_us.get(part.action, SERVICE_US)
+
+    def learn(self, part: Part, each_us: float) -> None:
+        known = self._service_us.get(part.action, each_us)
+        self._service_us[part.action] = known + SERVICE_WEIGHT * (each_us - known)
+
+    def _score(self, share: Share) -> float:
+        """Least remaining work first; a second of waiting counts as much as a second of work."""
+        work_s = share.waiting * self.cost_us(share.part) / 1e6
+        return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
+
+    def add(self, share: Share) -> None:
+        part, score = share.part, self._score(share)
+        if part.limited:
+            self.lanes.setdefault(part.lane, {})[part.id] = score
+            return
+        if part.tenant not in self._tenants:
+            self._times[part.tenant] = max(self._times.get(part.tenant, 0.0), self._now)
+        self._tenants.setdefault(part.tenant, {})[part.id] = score
+
+    def remove(self, part: Part) -> None:
+        lines, name = (self.lanes, part.lane) if part.limited else (self._tenants, part.tenant)
+        line = lines.get(name, {})
+        line.pop(part.id, None)
+        if not line:
+            lines.pop(name, None)
+            self._forget_savings(part.tenant)
+
+    def _forget_savings(self, tenant: str) -> None:
+        if tenant not in self._tenants and self._times.get(tenant, 0.0) <= self._now:
+            self._times.pop(tenant, None)
+
+    def forget_all_savings(self) -> None:
+        """Drop the virtual time of tenants without parts: they may never come back."""
+        for tenant in [name for name in self._times if name not in self._tenants]:
+            self._forget_savings(tenant)
+
+    def next(self) -> str | None:
+        """The next part to serve: of the tenant that paid least, the part with the lowest score."""
+        if not self._tenants:
+            return None
+        tenant = min(self._tenants, key=lambda name: (self._times[name], name))
+        self._now = max(self._now, self._times[tenant])
+        return _first(self._tenants[tenant])
+
+    def first_of_lane(self, lane: str) -> str | None:
+        line = self.lanes.get(lane)
+        return _first(line) if line else None
+
+    def charge(self, part: Part, cost_us: float) -> None:
+        paid = self._times.get(part.tenant, self._now)
+        self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
+        if part.limited and not self._tenants:  # no other tenant had to wait: there is no debt
+            self._now = max(self._now, self._times[part.tenant])
+
+
+def _first(line: dict[str, float]) -> str:
+    return min(line, key=lambda id: (line[id], id))

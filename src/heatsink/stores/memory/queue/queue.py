@@ -1,40 +1,347 @@
-"""The queue in memory, which is the reference: partitions, batch records, limits, fleet."""
+"""The queue in memory, which is the reference for what every queue store must do.
+
+A part is a batch's share of a partition. `Rotation` decides which part is served next. A claim
+hands out slices of a part's items under leases, and `settle` records their outcomes. Items whose
+lease expires run again as suspects, a few at a time, since one of them may have killed its worker.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 from collections import defaultdict
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
-from typing import Self
 
-from heatsink.bulk import rates
-from heatsink.bulk.actions import BUILT_IN
-from heatsink.bulk.batch import KEEP_MS, Batch, PartEnd, PartPlace, Rate
-from heatsink.bulk.items import Gap
-from heatsink.bulk.rates import Limit
-from heatsink.bulk.slot_time import SlotTime, SlotWitness, moved_along, time_after
+import msgspec
+
+from heatsink.bulk.batch import Batch, Gap, PartEnd
+from heatsink.bulk.slot_time import SlotTime, SlotWitness, Timed, moved_along
 from heatsink.bulk.store import (
-    ANNOUNCED_MS,
+    BACK,
+    DONE,
+    FAILED,
+    RETRY,
+    RUNNING,
     Chores,
     Chunk,
     Claimed,
     ClaimRequest,
     FailedItem,
-    Grants,
+    LaneDepth,
     LivePart,
     Outcome,
     Part,
     PartCounts,
     PartitionLoad,
-    QueuePlan,
+    Setback,
+    Slice,
     Verb,
 )
 from heatsink.primitives.clock import Clock
 
-from .partition import QueuePartition
+from .parts import Place, Rotation, Share
+
+STALE_MS = 60_000
+SUSPECT_PAUSE_MS = 20.0
+QUANTUM_US = 20_000.0
+EXPIRE_MAX = 50  # expired leases that one claim takes back; `wake_ms` is 0 if there are more
+WAKE_MAX = 500  # parts that one claim wakes, likewise
+TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
+
+
+@dataclass
+class ClaimLease:
+    share: Share
+    chunk: int
+    start: int
+    marks: str
+    until_ms: float
+    cost_us: float
+    suspect: bool
+
+
+@dataclass
+class QueuePartition:
+    time: SlotTime | None = None
+    owner: str = ""
+    owned_until_ms: float = 0.0
+    workers: int = 0
+    shares: dict[str, Share] = field(default_factory=dict)
+    leases: dict[str, ClaimLease] = field(default_factory=dict)
+    rotation: Rotation = field(default_factory=Rotation)
+    sleeping: dict[str, float] = field(default_factory=dict)
+    outbox: dict[str, PartEnd] = field(default_factory=dict)
+    tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TALLY, 0))
+    suspects_running: int = 0
+
+    def pass_time(self, time: SlotTime) -> None:
+        """Move ownership, leases and staging times along with a gap that is believed late."""
+        self.time = time
+        if not time.late_ms:
+            return
+        self.owned_until_ms = moved_along(self.owned_until_ms, time)
+        for lease in self.leases.values():
+            lease.until_ms = moved_along(lease.until_ms, time)
+        for share in self.shares.values():
+            share.staged_ms += time.late_ms
+
+    # -- staging and steering --------------------------------------------------------------
+
+    def stage(self, part: Part, chunks: Sequence[Chunk], now_ms: float) -> None:
+        share = self.shares.setdefault(part.id, Share(part))
+        if share.state == "staged":
+            share.stamp = share.staged_ms = int(now_ms)
+            for chunk in chunks:
+                share.add(chunk)
+
+    def steer(
+        self, part: str, verb: Verb, lap: int, since: int, record: Batch | None, now_ms: float
+    ) -> bool:
+        share = self.shares.get(part)
+        if share is None:
+            return False
+        if record is not None:
+            share.keep(record)
+        if verb == "drop":
+            if share.state == "staged" and since in (0, share.stamp):
+                del self.shares[part]
+            return True
+        changed = self._limit(share) if verb == "limit" else share.steer(verb, lap, since)
+        if changed:
+            self._put(share, now_ms)
+        return True
+
+    def _limit(self, share: Share) -> bool:
+        """From now on the part waits for grants of its lane."""
+        if share.part.limited:
+            return False
+        self.rotation.remove(share.part)
+        share.part = msgspec.structs.replace(share.part, limited=True)
+        return True
+
+    def _put(self, share: Share, now_ms: float) -> None:
+        """Put a changed part into the rotation, to sleep, among the ended, or nowhere."""
+        self.rotation.remove(share.part)
+        self.sleeping.pop(share.part.id, None)
+        if share.ends():
+            self._end(share)
+        elif share.state == "ready":
+            self._line_up(share, now_ms)
+
+    def _line_up(self, share: Share, now_ms: float) -> None:
+        due_ms = share.due_ms(now_ms)
+        if due_ms is None:
+            return
+        if due_ms <= now_ms:
+            self.rotation.add(share)
+        else:
+            self.sleeping[share.part.id] = due_ms
+
+    def _end(self, share: Share) -> None:
+        share.state = "finished"
+        self.outbox[share.part.id] = share.end()
+
+    # -- claims ----------------------------------------------------------------------------
+
+    def claim(self, request: ClaimRequest, now_ms: float) -> Claimed:
+        if self.owner != request.owner or now_ms >= self.owned_until_ms:
+            return Claimed(False, [], [], False, None)
+        for attempt in request.unanswered:
+            self._take_back(attempt, now_ms)
+        self._expire(now_ms)
+        self._wake(now_ms)
+        slices: list[Slice] = []
+        if f"{request.attempt}:0" not in self.leases:  # else this call was delivered twice
+            for lane, allowed in request.grants.items():
+                self._serve_lane(request, lane, allowed, slices, now_ms)
+            self._serve_tenants(request, slices, now_ms)
+        lanes = [LaneDepth(lane, self._lane_waiting(lane)) for lane in self.rotation.lanes]
+        dues = [lease.until_ms for lease in self.leases.values()] + list(self.sleeping.values())
+        wake_ms = max(int(min(dues) - now_ms), 0) if dues else None
+        return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
+
+    def _take_back(self, attempt: str, now_ms: float) -> None:
+        """Return the items of a claim whose answer was lost: no worker runs them."""
+        number = 0
+        while lease := self.leases.get(f"{attempt}:{number}"):
+            marks = BACK * len(lease.marks)
+            self._settle(Outcome(f"{attempt}:{number}", marks, 0), now_ms)
+            number += 1
+
+    def _expire(self, now_ms: float) -> None:
+        dues = [(lease.until_ms, attempt) for attempt, lease in self.leases.items()]
+        for until_ms, attempt in sorted(dues)[:EXPIRE_MAX]:
+            if until_ms <= now_ms:
+                self._lose(attempt, self.leases[attempt], now_ms)
+
+    def _lose(self, attempt: str, lease: ClaimLease, now_ms: float) -> None:
+        """The lease expired, so its worker is presumed dead: items without an outcome run again."""
+        self._forget(attempt, lease)
+        share = lease.share
+        for offset, mark in enumerate(lease.marks):
+            if mark == RUNNING:
+                self.tally["expired"] += 1
+                self.tally["failed"] += share.lose((lease.chunk, lease.start + offset))
+        self._put(share, now_ms)
+
+    def _forget(self, attempt: str, lease: ClaimLease) -> None:
+        del self.leases[attempt]
+        self.suspects_running -= lease.suspect
+
+    def _wake(self, now_ms: float) -> None:
+        dues = sorted((due_ms, part) for part, due_ms in self.sleeping.items())
+        for due_ms, part in dues[:WAKE_MAX]:
+            if due_ms <= now_ms:
+                self._put(self.shares[part], now_ms)
+
+    def _serve_lane(
+        self,
+        request: ClaimRequest,
+        lane: str,
+        allowed: int,
+        slices: list[Slice],
+        now_ms: float,
+    ) -> None:
+        while allowed > 0 and (part := self.rotation.first_of_lane(lane)):
+            taken = self._take(request, self.shares[part], allowed, slices, now_ms)
+            allowed -= taken
+
+    def _serve_tenants(self, request: ClaimRequest, slices: list[Slice], now_ms: float) -> None:
+        want = request.want
+        while want > 0 and (part := self.rotation.next()):
+            share = self.shares[part]
+            quantum = max(1, int(QUANTUM_US / max(self.rotation.cost_us(share.part), 1.0)))
+            want -= self._take(request, share, min(want, quantum), slices, now_ms)
+
+    def _take(
+        self,
+        request: ClaimRequest,
+        share: Share,
+        most: int,
+        slices: list[Slice],
+        now_ms: float,
+    ) -> int:
+        """Lease up to `most` items of one chunk, and put the part in its new place."""
+        found = share.take(most, self.suspects_running, now_ms)
+        if found is None:
+            self._put_aside(share, now_ms)
+            return 0
+        chunk, start, count, suspect = found
+        cost_us = self.rotation.cost_us(share.part)
+        attempt = f"{request.attempt}:{len(slices)}"
+        until_ms = now_ms + request.lease_ms
+        self.leases[attempt] = ClaimLease(
+            share, chunk, start, RUNNING * count, until_ms, cost_us, suspect
+        )
+        self.suspects_running += suspect
+        self.tally["claimed"] += count
+        slices.append(share.slice(attempt, chunk, start, count))
+        self.rotation.charge(share.part, cost_us * count)
+        self._put(share, now_ms)
+        return count
+
+    def _put_aside(self, share: Share, now_ms: float) -> None:
+        """Sleep until other suspects have run; without suspects the part's last items are lost."""
+        if not share.suspects:
+            self._put(share, now_ms)
+            return
+        self.rotation.remove(share.part)
+        self.sleeping[share.part.id] = now_ms + SUSPECT_PAUSE_MS
+
+    def _lane_waiting(self, lane: str) -> int:
+        return sum(self.shares[part].waiting for part in self.rotation.lanes[lane])
+
+    # -- outcomes --------------------------------------------------------------------------
+
+    def settle(
+        self, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int, now_ms: float
+    ) -> list[str]:
+        lost = [o.attempt for o in outcomes if not self._settle(o, now_ms)]
+        self.tally["fenced"] += len(lost)
+        for attempt in beats:
+            lease = self.leases.get(attempt)
+            if lease is not None:
+                lease.until_ms = now_ms + lease_ms
+            elif attempt not in lost:
+                lost.append(attempt)
+        return lost
+
+    def _settle(self, outcome: Outcome, now_ms: float) -> bool:
+        lease = self.leases.get(outcome.attempt)
+        if lease is None or len(outcome.marks) != len(lease.marks):
+            return False
+        setbacks = {setback.offset: setback for setback in outcome.setbacks}
+        settled = started = 0
+        for offset, mark in enumerate(outcome.marks):
+            if mark != RUNNING and lease.marks[offset] == RUNNING:
+                settled += 1
+                started += mark != BACK
+                place = (lease.chunk, lease.start + offset)
+                self._mark(lease.share, place, mark, setbacks.get(offset), now_ms)
+        lease.marks = "".join(
+            new if old == RUNNING else old
+            for old, new in zip(lease.marks, outcome.marks, strict=True)
+        )
+        self._correct(lease, outcome.used_us, settled, started)
+        if RUNNING not in lease.marks:
+            self._forget(outcome.attempt, lease)
+        self._put(lease.share, now_ms)
+        return True
+
+    def _mark(
+        self, share: Share, place: Place, mark: str, setback: Setback | None, now_ms: float
+    ) -> None:
+        why = setback or Setback(place[1])
+        if mark == DONE:
+            share.finish(place)
+            self.tally["done"] += 1
+        elif mark == FAILED:
+            share.fail(place, why.reason)
+            self.tally["failed"] += 1
+        elif mark in (RETRY, BACK):
+            share.delay(place, now_ms + why.delay_ms, why.counted and mark == RETRY)
+            self.tally["retried"] += mark == RETRY
+
+    def _correct(self, lease: ClaimLease, used_us: int, settled: int, started: int) -> None:
+        """Replace the estimated cost that the tenant was charged by the measured one."""
+        self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
+        self.tally["used_us"] += used_us
+        if started:
+            self.rotation.learn(lease.share.part, used_us / started)
+
+    # -- chores and reads ------------------------------------------------------------------
+
+    def chores(self, reported: Sequence[PartEnd], now_ms: float) -> Chores:
+        for end in reported:
+            if self.outbox.get(end.part) == end:
+                del self.outbox[end.part]
+        self.rotation.forget_all_savings()
+        stale = [
+            (share.part.id, share.part.batch, share.stamp)
+            for share in self.shares.values()
+            if share.state == "staged" and now_ms - share.staged_ms > STALE_MS
+        ]
+        return Chores(list(self.outbox.values()), stale)
+
+    def load(self, now_ms: float) -> PartitionLoad:
+        ready = [share for share in self.shares.values() if share.state == "ready"]
+        oldest_ms = min((share.stamp for share in ready if share.waiting), default=0)
+        weights = [(share.waiting, self.rotation.cost_us(share.part)) for share in ready]
+        waiting = sum(count for count, _ in weights)
+        cost_us = sum(count * cost for count, cost in weights)
+        delayed = sum(share.delayed_after(now_ms) for share in ready)
+        limited = sum(s.waiting - s.delayed_after(now_ms) for s in ready if s.part.limited)
+        return PartitionLoad(
+            runnable=waiting - delayed - limited,
+            limited=limited,
+            delayed=delayed,
+            in_flight=sum(share.running for share in self.shares.values()),
+            tenants=len({share.part.tenant for share in ready}),
+            service_us=cost_us / waiting if waiting else 0.0,
+            oldest_ms=max(int(now_ms - oldest_ms), 0) if oldest_ms else 0,
+            workers=self.workers,
+            **self.tally,
+        )
 
 
 class MemoryBell:
@@ -61,29 +368,6 @@ class MemoryBell:
                 self._waiter = None
         rung, self._rung = self._rung, set()
         return rung
-
-
-class Timed:
-    """A store whose slots keep their own time; each process has a view with its own `SlotWitness`.
-
-    Views share all other state. So methods change shared objects in place and never rebind a field.
-    """
-
-    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
-        self._clock = clock
-        self._witness = witness or SlotWitness(clock)
-
-    def seen_by(self, witness: SlotWitness) -> Self:
-        view = copy(self)
-        view._witness = witness
-        return view
-
-    def as_of_now(self) -> Self:
-        """A view for one call, with what the caller knows of the time when it sends the call."""
-        return self.seen_by(self._witness.as_of_now())
-
-    def _time(self, slot: str, known: SlotTime | None) -> SlotTime:
-        return time_after(known, self._clock.now_s() * 1000, self._witness.evidence(slot))
 
 
 class MemoryQueue(Timed):
@@ -147,204 +431,22 @@ class MemoryQueue(Timed):
         return self.partitions[partition].load(self.seen_ms(partition))
 
     async def part(self, partition: int, part: str) -> PartCounts | None:
-        return self.partitions[partition].part(part, self.seen_ms(partition))
+        share = self.partitions[partition].shares.get(part)
+        return share.counts(self.seen_ms(partition)) if share else None
 
     async def failures(self, partition: int, part: str, after: str, limit: int) -> list[FailedItem]:
-        return self.partitions[partition].failures(part, after, limit)
+        share = self.partitions[partition].shares.get(part)
+        return share.failures_after(after, limit) if share else []
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
-        return self.partitions[partition].gaps(part, chunks)
+        share = self.partitions[partition].shares.get(part)
+        return share.gaps(chunks) if share else []
 
     async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
-        return self.partitions[partition].live_parts(after, limit)
+        shares = self.partitions[partition].shares.values()
+        live = sorted((share.part.id, share.part.batch) for share in shares if share.is_live)
+        return [LivePart(*name) for name in live if name[0] > after][:limit]
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        return self.partitions[partition].record_of(part)
-
-
-class MemoryBatches:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._batches: dict[str, Batch] = {}
-        self._gone_s: dict[str, float] = {}
-
-    async def open(self, batch: Batch) -> Batch:
-        self._drop_old()
-        if batch.id not in self._batches:
-            self._keep(batch)
-        return self._batches[batch.id]
-
-    async def update(self, batch: Batch) -> Batch | None:
-        known = self._batches.get(batch.id)
-        if known is None or (known.version, known.tag) != (batch.version, batch.tag):
-            return None
-        return self._keep(batch.next())
-
-    async def restore(self, batch: Batch) -> Batch:
-        known = self._batches.get(batch.id)
-        return self._keep(batch) if known is None or known.version < batch.version else known
-
-    def _keep(self, batch: Batch) -> Batch:
-        self._batches[batch.id] = batch
-        self._gone_s.pop(batch.id, None)
-        if not batch.is_sealed:
-            self._gone_s[batch.id] = self._clock.now_s() + KEEP_MS / 1000
-        return batch
-
-    async def get(self, id: str) -> Batch | None:
-        self._drop_old()
-        return self._batches.get(id)
-
-    async def list(self, limit: int, tenant: str = "") -> list[Batch]:
-        return self._newest(tenant)[:limit]
-
-    async def browse(self, start: int, limit: int) -> builtins.list[Batch]:
-        return self._newest("")[start : start + limit]
-
-    def _newest(self, tenant: str) -> builtins.list[Batch]:
-        self._drop_old()
-        found = [b for b in self._batches.values() if tenant in ("", b.tenant)]
-        return sorted(found, key=lambda b: (-b.submitted_ms, b.id))
-
-    async def forget(self, id: str, after_ms: int) -> None:
-        self._gone_s[id] = self._clock.now_s() + after_ms / 1000
-
-    def _drop_old(self) -> None:
-        now_s = self._clock.now_s()
-        for id in [id for id, gone_s in self._gone_s.items() if gone_s <= now_s]:
-            del self._gone_s[id]
-            self._batches.pop(id, None)
-
-
-class MemoryLimits(Timed):
-    """Each rate limit keeps a time of its own, from when it is first used."""
-
-    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
-        super().__init__(clock, witness)
-        self._limits: dict[str, Limit] = {}
-        self._times: dict[str, SlotTime] = {}
-
-    def _read(self, lane: str) -> tuple[Limit, SlotTime]:
-        limit, time = self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
-        if time.late_ms:
-            limit = rates.moved_along(limit, time.own_ms, time.late_ms)
-        return limit, time
-
-    def _keep(self, lane: str, limit: Limit, time: SlotTime) -> None:
-        self._limits[lane], self._times[lane] = limit, time
-
-    async def declare(self, lane: str, rate: Rate | None) -> None:
-        limit, time = self._read(lane)
-        if rate is not None or lane in self._limits:
-            self._keep(lane, rates.declared(limit, rate, time.own_ms), time)
-
-    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        limit, time = self._read(lane)
-        limit, grants = rates.reserve(limit, time.own_ms, starts, ahead_ms)
-        self._keep(lane, limit, time)
-        self._witness.heard(lane, time.told_ms)
-        return grants
-
-    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
-        limit, time = self._read(lane)
-        lowered = rates.refused(limit, time.own_ms, started_per_s, retry_after_ms)
-        self._keep(lane, lowered, time)
-
-    async def rate_of(self, lane: str) -> float | None:
-        limit, time = self._read(lane)
-        return rates.rate_of(limit, time.own_ms)
-
-
-class MemoryBarrier:
-    """Returns at once: memory has nothing more durable to wait for."""
-
-    def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
-        self._queue = queue
-        self._batches = batches
-
-    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
-        return [await self._queue.part(place.partition, place.id) for place in places]
-
-    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
-        return [await self._batches.get(id) for id in ids]
-
-
-@dataclass
-class _Fleet:
-    members: dict[str, float] = field(default_factory=dict)
-    offered_ms: dict[str, float] = field(default_factory=dict)
-    plan: QueuePlan | None = None
-    time: SlotTime | None = None
-
-
-class MemoryFleet(Timed):
-    """Members and the plan. A partition records its own owner, since claims check it there."""
-
-    def __init__(
-        self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None
-    ) -> None:
-        super().__init__(clock, witness)
-        self._queue = queue
-        self._fleet = _Fleet()
-
-    def seen_by(self, witness: SlotWitness) -> Self:
-        view = super().seen_by(witness)
-        view._queue = self._queue.seen_by(witness)
-        return view
-
-    def _now_ms(self) -> float:
-        fleet = self._fleet
-        time = fleet.time = self._time("fleet", fleet.time)
-        for dues in (fleet.members, fleet.offered_ms):
-            dues |= {name: moved_along(until_ms, time) for name, until_ms in dues.items()}
-        return time.own_ms
-
-    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        fleet, now_ms = self._fleet, self._now_ms()
-        fleet.members[consumer] = now_ms + ttl_ms
-        for action in actions:
-            until_ms = fleet.offered_ms.get(action, 0.0)
-            fleet.offered_ms[action] = max(until_ms, now_ms + ttl_ms)
-        fleet.members = {n: until for n, until in fleet.members.items() if until > now_ms}
-        self._witness.heard("fleet", fleet.time.told_ms if fleet.time else 0.0)
-        return sorted(fleet.members)
-
-    async def leave(self, consumer: str) -> None:
-        self._fleet.members.pop(consumer, None)
-
-    async def actions(self) -> list[str]:
-        names = self._offered_since(self._now_ms() - ANNOUNCED_MS)
-        return [name for name in names if not name.startswith(BUILT_IN)]
-
-    async def offered(self) -> list[str]:
-        return self._offered_since(self._now_ms()) if self._fleet.members else []
-
-    def _offered_since(self, time_ms: float) -> list[str]:
-        offered_ms = self._fleet.offered_ms
-        return sorted(name for name, until_ms in offered_ms.items() if until_ms > time_ms)
-
-    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        queue, now_ms = self._queue.partitions[partition], self._queue.told_ms(partition)
-        if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
-            return False
-        queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
-        queue.workers = workers
-        return True
-
-    async def disown(self, partition: int, consumer: str) -> None:
-        queue, _ = self._queue.partitions[partition], self._queue.now_ms(partition)
-        if queue.owner == consumer:
-            queue.owner, queue.workers = "", 0
-
-    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
-        found = self._fleet.plan or default
-        if keep:
-            self._fleet.plan = found
-        return found
-
-    async def change(self, plan: QueuePlan) -> QueuePlan:
-        known = self._fleet.plan
-        if known is None or plan.version > known.version:
-            self._fleet.plan = plan
-            return plan
-        return known
+        share = self.partitions[partition].shares.get(part)
+        return share.record if share else None

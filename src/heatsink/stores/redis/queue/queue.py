@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from heatsink.bulk.batch import Batch, PartEnd
-from heatsink.bulk.items import Gap
+from heatsink.bulk.batch import Batch, Gap, PartEnd
 from heatsink.bulk.store import (
     Chores,
     Chunk,

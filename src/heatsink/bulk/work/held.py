@@ -1,6 +1,9 @@
-"""The rate-limited lanes of one partition: book starts at the limit's home, hold items ready.
+"""What this process holds of one partition: slices under their leases, and lanes with a rate.
 
-Both are fetched a little ahead, for all lanes at once, so that a fast lane does not cost a call per
+The ledger has the slices, and the outcomes that this process has not yet sent to the store.
+
+Items with a rate wait in lanes for a start that was booked at the limit's home. Items and starts
+are fetched a little ahead, for all lanes at once, so that a fast lane does not cost a call per
 start. An item begins when a start is due and a worker is free. A start that is not used within
 `LATE_MS` of its time is forfeited, and its item waits for the next one. So the rate holds, whatever
 happens in this process.
@@ -14,16 +17,29 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from heatsink.bulk.rates import BOOKED_MS_MAX, LATE_MS
-from heatsink.bulk.store import Grants, LaneDepth, LimitStore
+import msgspec
+
+from heatsink.bulk.batch import unpacked
+from heatsink.bulk.store import (
+    BACK,
+    BOOKED_MS_MAX,
+    FAILED,
+    LATE_MS,
+    RUNNING,
+    Grants,
+    LaneDepth,
+    LimitStore,
+    Outcome,
+    Setback,
+    Slice,
+)
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 
-from .ledger import Held, Place
-
 logger = logging.getLogger("heatsink")
+UNREADABLE = "its chunk cannot be read: the queue's data is damaged"
 AHEAD_MS = int(BOOKED_MS_MAX)
 LATE_S = LATE_MS / 1000
 LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked
@@ -33,6 +49,140 @@ ASK_AGAIN_S = (0.01, 2.0)  # bounds of the pause when no start is free: the rate
 DRIFT = 1e-4  # maximum drift between two clocks
 ANSWERS = 16
 NEVER = float("inf")
+_RUNNING, _BACK, _FAILED = ord(RUNNING), ord(BACK), ord(FAILED)
+_encoded = msgspec.msgpack.Encoder().encode
+_decoded = msgspec.msgpack.Decoder(Setback).decode
+
+
+# -- slices under lease ------------------------------------------------------------------------
+
+
+class Held:
+    """One slice under its lease."""
+
+    __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "told", "used_s")
+
+    def __init__(self, claimed: Slice) -> None:
+        self.slice = claimed
+        self.first = claimed.start
+        self.items: list[Any] = []
+        self.open = claimed.count
+        self.lost = False
+        self.used_s = 0.0
+        self.setbacks: list[Setback] = []
+        self.told: Outcome | None = None
+        self._marks = bytearray(RUNNING * claimed.count, "ascii")
+
+    def unpack(self) -> None:
+        """Decode the items; those of an unreadable chunk fail, so that the others can go on."""
+        claimed = self.slice
+        try:
+            first, items = unpacked(claimed.body)
+            self.first = first + claimed.start
+            self.items = items[claimed.start : claimed.start + claimed.count]
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            logger.error("a chunk of batch %r cannot be read: %s", claimed.batch, error)
+        for offset in range(len(self.items), claimed.count):
+            self.mark(offset, _FAILED, 0.0, Setback(offset, UNREADABLE))
+
+    def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
+        """Set an item's outcome; False if it has one already, so that none counts twice."""
+        if self._marks[offset] != _RUNNING:
+            return False
+        self._marks[offset] = mark
+        self.open -= 1
+        self.used_s += used_s
+        if setback is not None:
+            self.setbacks.append(setback)
+        return True
+
+    def mend(self) -> None:
+        """Replace setbacks that cannot be encoded, so that the others can be sent."""
+        self.setbacks = [_sound(setback) for setback in self.setbacks]
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self.slice.attempt, self._marks.decode(), int(self.used_s * 1e6), list(self.setbacks)
+        )
+
+
+Place = tuple[Held, int]
+"""A slice, and the offset of an item in it."""
+
+
+def _sound(setback: Setback) -> Setback:
+    try:
+        return _decoded(_encoded(setback))
+    except (ValueError, TypeError, OverflowError):
+        return Setback(setback.offset, "its reason could not be stored", 0, setback.counted)
+
+
+class Ledger:
+    """All held slices: `take` adds them, `take_news` returns the outcomes to send."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._changed: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def attempts(self) -> list[str]:
+        return list(self._held)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._changed)
+
+    def take(self, slices: Iterable[Slice]) -> list[Held]:
+        """Add claimed slices; return those with items to run."""
+        taken = [Held(claimed) for claimed in slices]
+        for held in taken:
+            held.unpack()
+            self._held[held.slice.attempt] = held
+            if held.open < held.slice.count:
+                self.changed(held)
+        return [held for held in taken if held.open]
+
+    def changed(self, held: Held) -> None:
+        self._changed[held.slice.attempt] = held
+
+    def give_back(self, held: Held, offset: int) -> None:
+        """Mark an item as not started, so that another worker may run it at once."""
+        if held.mark(offset, _BACK, 0.0):
+            self.changed(held)
+
+    def take_news(self) -> list[tuple[Held, Outcome]]:
+        news = [(held, held.outcome()) for held in self._changed.values()]
+        self._changed.clear()
+        for held, _ in news:
+            held.used_s = 0.0
+        return news
+
+    def put_back(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+        """Keep outcomes that the store did not acknowledge; it counts every mark once."""
+        for held, outcome in news:
+            held.used_s += outcome.used_us / 1e6
+            self._changed.setdefault(held.slice.attempt, held)
+
+    def told(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+        for held, outcome in news:
+            held.told = outcome
+            if RUNNING not in outcome.marks:
+                self._held.pop(held.slice.attempt, None)
+
+    def lose(self, attempts: Iterable[str]) -> int:
+        """Drop slices whose lease was lost; return how many of them still had open items."""
+        lost = [self._held.pop(attempt, None) for attempt in attempts]
+        for held in lost:
+            if held is not None:
+                held.lost = True
+                self._changed.pop(held.slice.attempt, None)
+        return sum(held is not None and held.open > 0 for held in lost)
+
+
+# -- lanes with a rate -------------------------------------------------------------------------
 
 
 class HomeClock:

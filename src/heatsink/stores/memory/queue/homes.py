@@ -1,0 +1,395 @@
+"""The homes of a queue in memory: batch records, rate limits, and the fleet.
+
+A rate limit says when the items of a lane may start, by a declared rate or one found by probing. A
+lane is one action of one tenant. Its starts are booked ahead in *grants* of equal size, one `step`
+apart: a limit is a calendar, and nothing is counted afterwards. A start may be at most `LATE_MS`
+late, and the step is longer than the rate says by that much. So no window of one period ever holds
+more starts than the rate allows, however late each start is.
+
+A limit that was not declared shows when the downstream service refuses. The first refusal starts a
+*search*: the pace drops far, then grows by a factor each second. Once a level is found, the pace is
+a cubic in the time since the last refusal (as in TCP CUBIC): it starts a little below the level,
+stays near it for long, and then rises faster and faster. So the lane mostly runs near the limit,
+and follows it when it is raised.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, log
+from typing import Self
+
+import msgspec
+
+from heatsink.bulk.actions import BUILT_IN
+from heatsink.bulk.batch import KEEP_MS, RATE_MAX, Batch, PartPlace, Rate
+from heatsink.bulk.slot_time import SlotTime, SlotWitness, Timed, moved_along
+from heatsink.bulk.store import (
+    ANNOUNCED_MS,
+    BOOKED_MS_MAX,
+    LATE_MS,
+    Grants,
+    PartCounts,
+    QueuePlan,
+)
+from heatsink.primitives.clock import Clock
+
+from .queue import MemoryQueue
+
+GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
+GRANTS_MAX = 1_000
+TICKS_PER_MS = 4096  # a double holds the time of day in such ticks, so steps add up exactly
+
+SLOWEST_PER_S = 0.1
+SEARCH_DROP = 0.125
+SEARCH_GROWTH = 1.4  # a second
+SEARCH_S_MAX = 60.0
+PAUSE_MS = 1_000.0  # most limits count per second: wait for the next one
+
+STEP_DOWN = 0.03
+CURVE = 5e-5
+LINGER_S: float = (STEP_DOWN / CURVE) ** (1 / 3)  # when the pace is back at the level
+NEAR = 1.1
+TRUST_NEAR, TRUST_FAR = 0.1, 0.75
+
+GUARD_MS = 500.0
+QUICK_MS = 2_000.0
+QUICK_DROP = 0.85
+AHEAD_MS_MAX = 100.0  # a refusal does not change starts that are booked already
+IDLE_COST = 4.0  # the pace grows only while more than 3/4 of it is used
+
+
+# -- rate limits -------------------------------------------------------------------------------
+
+
+class Explored(msgspec.Struct, frozen=True):
+    """What the last refusal, at `since_ms`, showed: the accepted level, once it is `found`.
+
+    Until then it is the level from which the search goes up.
+    """
+
+    level: float
+    since_ms: float
+    found: bool
+
+
+class Limit(msgspec.Struct, frozen=True):
+    declared: Rate | None = None
+    explored: Explored | None = None
+    next_ms: float = 0.0
+
+
+def pace(explored: Explored, now_ms: float) -> float:
+    """The probed rate in items per second."""
+    age_s = max(now_ms - explored.since_ms, 0.0) / 1000
+    if not explored.found:
+        growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
+    else:
+        growth = 1 + CURVE * (age_s - LINGER_S) ** 3
+    return min(explored.level * growth, float(RATE_MAX))
+
+
+def _mean_pace(explored: Explored, now_ms: float) -> float:
+    """The mean pace since the last refusal: the refill rate of a token bucket, empty then."""
+    age_s = max(now_ms - explored.since_ms, 1.0) / 1000
+    if not explored.found:
+        return (pace(explored, now_ms) - explored.level) / log(SEARCH_GROWTH) / age_s
+    risen = (age_s - LINGER_S) ** 4 - LINGER_S**4
+    return explored.level * (1 + CURVE / 4 * risen / age_s)
+
+
+def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
+    """Lower the limit after a downstream refusal; refusals within `GUARD_MS` count as one."""
+    known = limit.explored
+    if known is not None and now_ms - known.since_ms < GUARD_MS:
+        return limit
+    explored = _search(started_per_s, now_ms) if known is None else _lower(limit, known, now_ms)
+    resume_ms = max(explored.since_ms, now_ms + retry_after_ms)
+    return Limit(limit.declared, explored, max(limit.next_ms, resume_ms))
+
+
+def _search(per_s: float, now_ms: float) -> Explored:
+    """Start far below, after a pause in which running items come back."""
+    return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
+
+
+def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
+    """The new level after a refusal.
+
+    A limit by windows lies at the refused pace, one by a token bucket at the mean pace before it.
+    The level is between the two: close to the mean, unless the pace came from far below.
+    """
+    rate = rate_of(limit, now_ms) or 0.0
+    is_quick = now_ms - known.since_ms < QUICK_MS
+    if is_quick and not known.found:
+        return _search(rate, now_ms)
+    mean = min(_mean_pace(known, now_ms), rate)
+    is_near = known.found and rate < NEAR * known.level
+    trust = TRUST_NEAR if is_near else TRUST_FAR
+    level = rate * QUICK_DROP if is_quick else mean + trust * (rate - mean)
+    return Explored(max(level, SLOWEST_PER_S), now_ms, True)
+
+
+def rate_of(limit: Limit, now_ms: float) -> float | None:
+    """The lane's limit in items per second; None if it has no limit."""
+    rates = []
+    if limit.declared is not None:
+        rates.append(limit.declared.per_s)
+    if limit.explored is not None:
+        rates.append(pace(limit.explored, now_ms))
+    return min(rates, default=None)
+
+
+def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
+    """How many starts a grant holds, and the time between grants in milliseconds."""
+    rate = rate_of(limit, now_ms)
+    if rate is None:
+        return GRANTS_MAX, 0.0
+    size = _grant_size(rate)
+    step_ms = 1000 * size / rate
+    if limit.declared is not None:
+        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin within a step
+        usable = limit.declared.count - spared
+        step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) * size / usable)
+    return size, step_ms
+
+
+def _grant_size(per_s: float) -> int:
+    return max(1, int(per_s // GRANTS_PER_S_MAX))
+
+
+def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
+    """Book the next free starts; return the limit after that, and the grants."""
+    limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
+    size, step_ms = calendar(limit, now_ms)
+    if 0 < starts < size:
+        size, step_ms = starts, step_ms * starts / size
+    step_ms = ceil(step_ms * TICKS_PER_MS) / TICKS_PER_MS
+    wanted = min(ceil(starts / size), GRANTS_MAX)
+    if limit.explored is not None:
+        ahead_ms = min(ahead_ms, AHEAD_MS_MAX)
+    if step_ms > 0:
+        left_ms = now_ms + ahead_ms - limit.next_ms
+        wanted = min(wanted, int(left_ms // step_ms) + 1 if left_ms >= 0 else 0)
+    waits = [limit.next_ms + step_ms * i - now_ms for i in range(wanted)]
+    following = Limit(limit.declared, limit.explored, limit.next_ms + step_ms * wanted)
+    return following, Grants(size, waits, now_ms, following.next_ms - now_ms)
+
+
+def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
+    """Change the rate; it applies once the starts booked under the old rate are past."""
+    next_ms = limit.next_ms
+    if rate != limit.declared:
+        next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+    return Limit(rate, limit.explored, next_ms)
+
+
+def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
+    """Move booked starts with a jump of the slot's time, so that they stay as far ahead."""
+    booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
+    return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
+
+
+def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
+    """Leave out idle time: a pace that the lane did not use was not tested."""
+    known, idle_ms = limit.explored, now_ms - limit.next_ms
+    if known is None or idle_ms <= 0:
+        return known
+    since_ms = min(known.since_ms + IDLE_COST * idle_ms, now_ms)
+    return Explored(known.level, since_ms, known.found)
+
+
+class MemoryLimits(Timed):
+    """Each rate limit keeps a time of its own, from when it is first used."""
+
+    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
+        super().__init__(clock, witness)
+        self._limits: dict[str, Limit] = {}
+        self._times: dict[str, SlotTime] = {}
+
+    def _read(self, lane: str) -> tuple[Limit, SlotTime]:
+        limit, time = self._limits.get(lane, Limit()), self._time(lane, self._times.get(lane))
+        if time.late_ms:
+            limit = postponed(limit, time.own_ms, time.late_ms)
+        return limit, time
+
+    def _keep(self, lane: str, limit: Limit, time: SlotTime) -> None:
+        self._limits[lane], self._times[lane] = limit, time
+
+    async def declare(self, lane: str, rate: Rate | None) -> None:
+        limit, time = self._read(lane)
+        if rate is not None or lane in self._limits:
+            self._keep(lane, declared(limit, rate, time.own_ms), time)
+
+    async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
+        limit, time = self._read(lane)
+        limit, grants = reserve(limit, time.own_ms, starts, ahead_ms)
+        self._keep(lane, limit, time)
+        self._witness.heard(lane, time.told_ms)
+        return grants
+
+    async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
+        limit, time = self._read(lane)
+        lowered = refused(limit, time.own_ms, started_per_s, retry_after_ms)
+        self._keep(lane, lowered, time)
+
+    async def rate_of(self, lane: str) -> float | None:
+        limit, time = self._read(lane)
+        return rate_of(limit, time.own_ms)
+
+
+# -- batch records -----------------------------------------------------------------------------
+
+
+class MemoryBatches:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._batches: dict[str, Batch] = {}
+        self._gone_s: dict[str, float] = {}
+
+    async def open(self, batch: Batch) -> Batch:
+        self._drop_old()
+        if batch.id not in self._batches:
+            self._keep(batch)
+        return self._batches[batch.id]
+
+    async def update(self, batch: Batch) -> Batch | None:
+        known = self._batches.get(batch.id)
+        if known is None or (known.version, known.tag) != (batch.version, batch.tag):
+            return None
+        return self._keep(batch.next())
+
+    async def restore(self, batch: Batch) -> Batch:
+        known = self._batches.get(batch.id)
+        return self._keep(batch) if known is None or known.version < batch.version else known
+
+    def _keep(self, batch: Batch) -> Batch:
+        self._batches[batch.id] = batch
+        self._gone_s.pop(batch.id, None)
+        if not batch.is_sealed:
+            self._gone_s[batch.id] = self._clock.now_s() + KEEP_MS / 1000
+        return batch
+
+    async def get(self, id: str) -> Batch | None:
+        self._drop_old()
+        return self._batches.get(id)
+
+    async def list(self, limit: int, tenant: str = "") -> list[Batch]:
+        return self._newest(tenant)[:limit]
+
+    async def browse(self, start: int, limit: int) -> builtins.list[Batch]:
+        return self._newest("")[start : start + limit]
+
+    def _newest(self, tenant: str) -> builtins.list[Batch]:
+        self._drop_old()
+        found = [b for b in self._batches.values() if tenant in ("", b.tenant)]
+        return sorted(found, key=lambda b: (-b.submitted_ms, b.id))
+
+    async def forget(self, id: str, after_ms: int) -> None:
+        self._gone_s[id] = self._clock.now_s() + after_ms / 1000
+
+    def _drop_old(self) -> None:
+        now_s = self._clock.now_s()
+        for id in [id for id, gone_s in self._gone_s.items() if gone_s <= now_s]:
+            del self._gone_s[id]
+            self._batches.pop(id, None)
+
+
+class MemoryBarrier:
+    """Returns at once: memory has nothing more durable to wait for."""
+
+    def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
+        self._queue = queue
+        self._batches = batches
+
+    async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
+        return [await self._queue.part(place.partition, place.id) for place in places]
+
+    async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
+        return [await self._batches.get(id) for id in ids]
+
+
+# -- the fleet ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Fleet:
+    members: dict[str, float] = field(default_factory=dict)
+    offered_ms: dict[str, float] = field(default_factory=dict)
+    plan: QueuePlan | None = None
+    time: SlotTime | None = None
+
+
+class MemoryFleet(Timed):
+    """Members and the plan. A partition records its own owner, since claims check it there."""
+
+    def __init__(
+        self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None
+    ) -> None:
+        super().__init__(clock, witness)
+        self._queue = queue
+        self._fleet = _Fleet()
+
+    def seen_by(self, witness: SlotWitness) -> Self:
+        view = super().seen_by(witness)
+        view._queue = self._queue.seen_by(witness)
+        return view
+
+    def _now_ms(self) -> float:
+        fleet = self._fleet
+        time = fleet.time = self._time("fleet", fleet.time)
+        for dues in (fleet.members, fleet.offered_ms):
+            dues |= {name: moved_along(until_ms, time) for name, until_ms in dues.items()}
+        return time.own_ms
+
+    async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
+        fleet, now_ms = self._fleet, self._now_ms()
+        fleet.members[consumer] = now_ms + ttl_ms
+        for action in actions:
+            until_ms = fleet.offered_ms.get(action, 0.0)
+            fleet.offered_ms[action] = max(until_ms, now_ms + ttl_ms)
+        fleet.members = {n: until for n, until in fleet.members.items() if until > now_ms}
+        self._witness.heard("fleet", fleet.time.told_ms if fleet.time else 0.0)
+        return sorted(fleet.members)
+
+    async def leave(self, consumer: str) -> None:
+        self._fleet.members.pop(consumer, None)
+
+    async def actions(self) -> list[str]:
+        names = self._offered_since(self._now_ms() - ANNOUNCED_MS)
+        return [name for name in names if not name.startswith(BUILT_IN)]
+
+    async def offered(self) -> list[str]:
+        return self._offered_since(self._now_ms()) if self._fleet.members else []
+
+    def _offered_since(self, time_ms: float) -> list[str]:
+        offered_ms = self._fleet.offered_ms
+        return sorted(name for name, until_ms in offered_ms.items() if until_ms > time_ms)
+
+    async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
+        queue, now_ms = self._queue.partitions[partition], self._queue.told_ms(partition)
+        if queue.owner not in ("", consumer) and now_ms < queue.owned_until_ms:
+            return False
+        queue.owner, queue.owned_until_ms = consumer, now_ms + ttl_ms
+        queue.workers = workers
+        return True
+
+    async def disown(self, partition: int, consumer: str) -> None:
+        queue, _ = self._queue.partitions[partition], self._queue.now_ms(partition)
+        if queue.owner == consumer:
+            queue.owner, queue.workers = "", 0
+
+    async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
+        found = self._fleet.plan or default
+        if keep:
+            self._fleet.plan = found
+        return found
+
+    async def change(self, plan: QueuePlan) -> QueuePlan:
+        known = self._fleet.plan
+        if known is None or plan.version > known.version:
+            self._fleet.plan = plan
+            return plan
+        return known
