@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
 from docs.generate.markdown import code, table
 from heatsink import connect
 from heatsink.bulk import Actions
-from heatsink.server.api.metrics import Metrics as OfServer
-from heatsink.server.api.metrics import QueueCollector, WorkCollector
-from heatsink.server.commands.coordinator import CoordinatorMetrics as OfCoordinator
+from heatsink.server.api.metrics import (
+    Metrics,
+    QueueCollector,
+    RequestCollector,
+    StatusCollector,
+    WorkCollector,
+    metrics_of,
+)
+from heatsink.server.api.requests import RequestCounts
 
 Families = dict[str, list[Metric]]
 
@@ -27,18 +32,12 @@ def markdown() -> str:
 async def _families() -> Families:
     async with connect("memory://") as hs:
         queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
-        server = OfServer(hs)
-        server.add(work)
+        requests = RequestCollector(RequestCounts())
         return {
-            "coordinator": _collected(OfCoordinator(hs.status, queue)),
-            "serve": _collected(server),
-            "worker": list(work.collect()),
+            "coordinator": Metrics(queue, StatusCollector(hs.status)).families(),
+            "serve": metrics_of(hs, requests, work).families(),
+            "worker": Metrics(work).families(),
         }
-
-
-def _collected(metrics: OfServer | OfCoordinator) -> list[Metric]:
-    found: Iterable[Metric] = metrics._registry.collect()
-    return list(found)
 
 
 def _served_by(name: str, families: Families) -> str:

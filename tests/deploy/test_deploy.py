@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import click
 import pytest
 import yaml  # type: ignore[import-untyped]
-from prometheus_client import CollectorRegistry, generate_latest
 
 from heatsink import connect
 from heatsink.bulk import Actions
 from heatsink.bulk.work.consumer import ConsumerSettings
 from heatsink.cli import main
 from heatsink.primitives.connections import LOOPBACK_NAMES
-from heatsink.server.api.bodies import RequestLimits
-from heatsink.server.api.metrics import Metrics, WorkCollector
+from heatsink.server.api.metrics import RequestCollector, WorkCollector, metrics_of
+from heatsink.server.api.requests import RequestCounts, RequestLimits
 from heatsink.server.commands.worker import find_actions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -159,9 +158,8 @@ def test_the_actions_of_the_compose_file_are_there(monkeypatch: pytest.MonkeyPat
 async def emitted() -> set[str]:
     """The names of all samples, from the types that our own pages of metrics declare."""
     async with connect("memory://") as hs:
-        work = CollectorRegistry()
-        work.register(WorkCollector(hs.worker(Actions())))
-        text = (Metrics(hs).text() + generate_latest(work)).decode()
+        work = WorkCollector(hs.worker(Actions()))
+        text = metrics_of(hs, RequestCollector(RequestCounts()), work).text().decode()
     names: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE):
         parts = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)

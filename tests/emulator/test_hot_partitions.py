@@ -21,7 +21,7 @@ from heatsink.emulator.rows import token_of
 from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
 from heatsink.primitives.clock import SystemClock
-from heatsink.spread.pages import Entry
+from heatsink.spread.log import Entry
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
 

@@ -20,7 +20,7 @@ from heatsink.emulator.settings import EngineSettings
 from heatsink.errors import NoRegistry, WrongIncarnation
 from heatsink.primitives.clock import SystemClock
 from heatsink.registry.decisions import Snapshot
-from heatsink.spread.pages import Receipt
+from heatsink.spread.log import Receipt
 from heatsink.stores.dynamodb import make_table, open_table
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.stores import Stores

@@ -11,7 +11,7 @@ import pytest
 
 from heatsink import connect
 from heatsink.primitives.clock import SystemClock
-from heatsink.server.api.guard import parse_token
+from heatsink.server.api.requests import parse_token
 from heatsink.server.dashboard import STATIC, TABS, make_pages
 from heatsink.server.process import ServeSettings, running_app
 

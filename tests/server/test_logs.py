@@ -12,7 +12,7 @@ import pytest
 
 from heatsink import connect
 from heatsink.primitives.clock import SystemClock
-from heatsink.server.api.guard import Token, parse_token
+from heatsink.server.api.requests import Token, parse_token
 from heatsink.server.process import ServeSettings, running_app
 from heatsink.server.shell import set_up
 from tests.conftest import logging_as_before

@@ -25,8 +25,7 @@ from heatsink.registry.registry import Registry
 from heatsink.spread import fsck, log
 from heatsink.spread.counters import _Cell
 from heatsink.spread.gather import Gather
-from heatsink.spread.log import Log
-from heatsink.spread.pages import Receipt, entry_of
+from heatsink.spread.log import Log, Receipt, entry_of
 from heatsink.spread.routing import PastHorizon, Router
 from heatsink.spread.store import Row
 from heatsink.stores.memory import data as memory_registry

@@ -8,7 +8,7 @@ from heatsink.primitives.ids import Uuid7
 from heatsink.primitives.keys import key_of, partition_of, seeded_hash
 from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.registry.layouts import COLD, Layout
-from heatsink.spread.pages import Entry, Receipt
+from heatsink.spread.log import Entry, Receipt
 from heatsink.stores.stores import Stores
 
 from .history import Append, History, Outcome, Violation

@@ -17,7 +17,7 @@ from heatsink.primitives.ids import Minter, Uuid7
 from heatsink.registry import news as relay
 from heatsink.registry import registry
 from heatsink.registry.decisions import LogEntry, Meta, Reading
-from heatsink.spread.pages import Entry
+from heatsink.spread.log import Entry
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 from . import checks

@@ -18,7 +18,7 @@ from heatsink import Heatsink, Retries, Settings, Snowflake, Ulid, connect
 from heatsink.errors import Conflict, Deleted, InvalidId, Overloaded, Unavailable
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import TWITTER_EPOCH_MS, Uuid7
-from heatsink.spread.pages import Entry, Receipt
+from heatsink.spread.log import Entry, Receipt
 from heatsink.spread.store import Row
 from heatsink.stores.memory import memory_stores
 from heatsink.stores.memory.data import MemoryLog

@@ -22,15 +22,14 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import LOOPBACK_NAMES, names_of
 from heatsink.primitives.ids import IdScheme, Uuid7
+from heatsink.server.api.requests import CacheRules, Guard, RequestLimits, Service, Token
 from heatsink.spread.policy import BucketRules
 
 from .api.app import App
-from .api.bodies import RequestLimits
 from .api.calls.operations import Recent
 from .api.calls.system import make_feed
-from .api.guard import Guard, Token
-from .api.metrics import Metrics, WorkCollector
-from .api.routing import CacheRules, Service
+from .api.metrics import RequestCollector, WorkCollector, metrics_of
+from .api.requests import RequestCounts
 from .shell import Ending, Server, configured, tell, until_signal
 from .tracing import traced, tracing_hooks
 
@@ -114,11 +113,12 @@ async def running_app(
     consumer: Consumer | None = None,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> AsyncIterator[App]:
-    metrics = Metrics(hs)
-    feed, recent = make_feed(hs, clock, metrics), Recent(hs, metrics, clock)
-    if consumer is not None:
-        metrics.add(WorkCollector(consumer))
-    service = Service(hs, clock, settings.limits, settings.cache, feed, metrics, recent.answer)
+    counts = RequestCounts()
+    feed, recent = make_feed(hs, clock, counts), Recent(hs, counts, clock)
+    work = [WorkCollector(consumer)] if consumer is not None else []
+    metrics = metrics_of(hs, RequestCollector(counts), *work)
+    limits, cache = settings.limits, settings.cache
+    service = Service(hs, clock, limits, cache, feed, counts, metrics.text, recent.answer)
     remembering = asyncio.ensure_future(recent.run())
     try:
         yield App(service, Guard(settings.tokens, settings.hosts), pages)

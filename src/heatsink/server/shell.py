@@ -30,10 +30,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
 
 from heatsink.errors import Misconfigured
 from heatsink.primitives.connections import NOT_HTTP, Bounded, ConnectionLimits, Crowd, within_files
+from heatsink.server.api.requests import Guard, Scope
 
-from .api.guard import Guard
 from .api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
-from .api.routing import Scope
 
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,33 +1,93 @@
 """A log of entries per key: a conversation, a feed, an audit trail.
 
 Callers name the key only. The router finds the partitions of its rows, in the current layout and
-in all earlier ones.
+in all earlier ones. An append returns a receipt, a read returns pages with signed cursors.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from datetime import datetime
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 
-from heatsink.errors import Conflict, Deleted, HeatsinkError, InvalidBody, InvalidSetting, Retryable
-from heatsink.primitives.checks import check_number
+from heatsink.errors import (
+    Conflict,
+    Deleted,
+    HeatsinkError,
+    InvalidBody,
+    InvalidCursor,
+    InvalidSetting,
+    Retryable,
+)
+from heatsink.primitives.checks import check_number, check_whole, shown
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import PLAIN_MAX, check_key, escape
 from heatsink.primitives.subjects import AnyKey
 from heatsink.registry.layouts import Layout
 
 from .gather import Gather, Range
-from .pages import Cursors, Entry, Order, Page, Receipt, check_limit, check_order, entry_of
 from .routing import Parts, PastHorizon
 from .store import Answer, Ask, LogStore, Row
 
 BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything
 TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
+Order = Literal["newest", "oldest"]
+LIMIT_MAX = 1_000
+TAG_BYTES = 8
+
+
+class Identified(msgspec.Struct, frozen=True):
+    """Something with an id, which is decoded when it is first asked for."""
+
+    raw: bytes
+    scheme: IdScheme
+
+    @property
+    def id(self) -> Any:
+        """A UUID, a ULID as text or a Snowflake as a number: the deployment's kind."""
+        return self.scheme.value(self.raw)
+
+    @property
+    def time(self) -> datetime:
+        """The time in the id, in UTC."""
+        return datetime.fromtimestamp(self.scheme.time_ms(self.raw) / 1000, UTC)
+
+
+class Receipt(Identified, frozen=True):
+    """An acknowledged append. `append(key, body, id=receipt.id)` is the same append again.
+
+    `is_new` is False if the entry existed already, which only happens with an `id` of the caller.
+    An earlier attempt of the same call, whose answer was lost, may have written it.
+    """
+
+    key: str
+    is_new: bool = True
+
+    def __repr__(self) -> str:
+        return f"Receipt(key={self.key!r}, id={self.id})"
+
+
+class Entry(Identified, frozen=True):
+    """One entry of a log."""
+
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Entry(id={self.id}, body={self.body!r})"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Entries in order. `cursor` is where the next page starts; None on the last page."""
+
+    entries: list[Entry]
+    cursor: str | None
 
 
 class Log:
@@ -301,3 +361,50 @@ def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
     if taken_by.body != row.body and not taken_by.deleted:
         raise Conflict(f"id {scheme.value(row.raw)} was used with another body: use a new id")
     return is_minted
+
+
+def entry_of(row: Row, scheme: IdScheme) -> Entry:
+    return Entry(row.raw, scheme, row.body)
+
+
+def check_limit(limit: object) -> int:
+    return check_whole("limit", limit, 1, LIMIT_MAX)
+
+
+def check_order(order: object) -> bool:
+    """Whether the newest entries come first."""
+    if order not in ("newest", "oldest"):
+        raise InvalidSetting(
+            f"order must be 'newest' or 'oldest', not {shown(order)}", field="order"
+        )
+    return order == "newest"
+
+
+class Cursors:
+    """A cursor is the page's last id, signed for one key and order; it survives layout changes."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+
+    def write(self, key: str, order: Order, raw: bytes) -> str:
+        return urlsafe_b64encode(self._tag(key, order, raw) + raw).decode().rstrip("=")
+
+    def read(self, key: str, order: Order, cursor: object) -> bytes:
+        if not isinstance(cursor, str):
+            raise InvalidCursor(
+                f"cursor must be a str from page.cursor, not {type(cursor).__name__}"
+            )
+        try:
+            data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except ValueError:
+            raise InvalidCursor(f"cursor {cursor[:40]!r} is damaged: pass page.cursor") from None
+        tag, raw = data[:TAG_BYTES], data[TAG_BYTES:]
+        if tag != self._tag(key, order, raw):
+            raise InvalidCursor(
+                f"cursor {cursor[:40]!r} was not made for this key and order: pass page.cursor"
+            )
+        return raw
+
+    def _tag(self, key: str, order: Order, raw: bytes) -> bytes:
+        text = f"{order}\0{key}\0".encode()
+        return blake2b(text + raw, key=self._seed, digest_size=TAG_BYTES).digest()

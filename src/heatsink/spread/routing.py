@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from heatsink.heat.count import Tracker
 from heatsink.primitives.clock import Clock
@@ -23,12 +23,11 @@ from heatsink.registry.layouts import FIRST_EPOCH, Epoch
 from heatsink.registry.registry import Registry
 
 from .backoff import Backoff
-from .pages import Page
 
 Placed = tuple[bytes, int, str, Epoch]  # an id, its time, its partition and the epoch that chose it
 
 name_of = lru_cache(maxsize=16_384)(partition_of)  # spread keys are hot keys: their names recur
-Load = Callable[[], Awaitable[Page]]
+Page = TypeVar("Page")
 
 
 class PastHorizon(Exception):
@@ -134,7 +133,7 @@ class PageCache(Protocol):
         self,
         key: str,
         page: tuple[object, ...],
-        load: Load,
+        load: Callable[[], Awaitable[Page]],
         fresh_for: float,
         stale_for: float,
     ) -> Page:
@@ -146,7 +145,9 @@ class PageCache(Protocol):
 class NoPageCache:
     is_used = False
 
-    async def get(self, _key: str, _page: object, load: Load, *_: float) -> Page:
+    async def get(
+        self, _key: str, _page: object, load: Callable[[], Awaitable[Page]], *_: float
+    ) -> Page:
         return await load()
 
     def wrote(self, key: str) -> None:

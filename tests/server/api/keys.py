@@ -12,7 +12,7 @@ import msgspec
 
 from heatsink.errors import InvalidKey
 from heatsink.primitives.keys import KEY_BYTES_MAX, check_key, key_of, partition_of
-from heatsink.server.api.routing import RouteTable
+from heatsink.server.api.requests import RouteTable
 from heatsink.server.api.table import MESSAGES, ROUTES
 from tests.raw_http import Line, hang_up, open_line
 

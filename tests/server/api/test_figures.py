@@ -7,7 +7,7 @@ import asyncio
 from httpx import AsyncClient
 
 from heatsink import Heatsink
-from heatsink.server.api.metrics import Metrics
+from heatsink.server.api.requests import RequestCounts
 
 
 async def test_the_last_minutes_are_there_for_who_comes_late(
@@ -23,13 +23,13 @@ async def test_the_last_minutes_are_there_for_who_comes_late(
     ]
 
 
-def test_calls_for_data_are_told_apart_and_operators_do_not_count(hs: Heatsink) -> None:
-    metrics = Metrics(hs)
-    metrics.count("POST /v1/conversations/{key}/messages", 201, 0.002)
-    metrics.count("POST /v1/counters/{key}", 503, 0.2)
-    metrics.count("GET /v1/counters/{key}", 500, 20.0)
-    metrics.count("GET /v1/heat", 200, 0.001)
-    writes, reads = metrics.totals().kinds
+def test_calls_for_data_are_told_apart_and_operators_do_not_count() -> None:
+    counts = RequestCounts()
+    counts.count("POST /v1/conversations/{key}/messages", 201, 0.002)
+    counts.count("POST /v1/counters/{key}", 503, 0.2)
+    counts.count("GET /v1/counters/{key}", 500, 20.0)
+    counts.count("GET /v1/heat", 200, 0.001)
+    writes, reads = counts.totals().kinds
     assert (writes.answered, writes.refused, writes.failed) == (2, 1, 0)
     assert (reads.answered, reads.refused, reads.failed) == (1, 0, 1)
     assert sum(writes.times) == 2

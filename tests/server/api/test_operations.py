@@ -21,7 +21,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind
 from heatsink.server.api.calls.system import _QueueLooks, make_feed
 from heatsink.server.api.feed import Feed
-from heatsink.server.api.metrics import Metrics
+from heatsink.server.api.requests import RequestCounts
 from heatsink.server.api.shapes import DecisionLine, Done, SubjectLine
 
 LINES = {"content-type": "application/x-ndjson"}
@@ -266,7 +266,7 @@ async def take(feed: Feed, after: int | None, wanted: bytes) -> bytes:
 
 
 async def test_listeners_hear_what_changes(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock(), Metrics(hs))
+    feed = make_feed(hs, SystemClock(), RequestCounts())
     listening = asyncio.ensure_future(take(feed, None, b"event: decision"))
     await asyncio.sleep(0.2)
     await hs.pin("big", buckets=3, reason="soon")
@@ -284,7 +284,7 @@ async def test_a_queue_that_is_away_does_not_hide_the_rest(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(hs, "queue_partitions", hang)
-    feed = make_feed(hs, SystemClock(), Metrics(hs))
+    feed = make_feed(hs, SystemClock(), RequestCounts())
     seen = await take(feed, None, b"event: batches")
     assert b"event: partitions" not in seen
     await feed.close()
@@ -353,7 +353,7 @@ async def test_batches_at_rest_are_asked_once_how_far_they_are(
 
 
 async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock(), Metrics(hs))
+    feed = make_feed(hs, SystemClock(), RequestCounts())
     await hs.pin("a", buckets=3, reason="first")
     version = hs.status().version
     await hs.pin("b", buckets=3, reason="second")
@@ -363,7 +363,7 @@ async def test_who_comes_back_hears_the_decisions_it_missed(hs: Heatsink) -> Non
 
 
 async def test_nothing_is_looked_at_when_nobody_listens(hs: Heatsink) -> None:
-    feed = make_feed(hs, SystemClock(), Metrics(hs))
+    feed = make_feed(hs, SystemClock(), RequestCounts())
     await take(feed, None, b"event: status")
     for _ in range(400):
         await asyncio.sleep(0.05)

@@ -18,7 +18,7 @@ import pytest
 
 from heatsink import connect
 from heatsink.primitives.connections import within_files
-from heatsink.server.api.bodies import RequestLimits
+from heatsink.server.api.requests import RequestLimits
 from tests.processes import Served, serving
 
 LIMITS = (

@@ -13,9 +13,8 @@ from httpx import AsyncClient, Response
 
 from heatsink import Heatsink, errors
 from heatsink.errors import InvalidSetting
-from heatsink.server.api.bodies import RequestLimits
-from heatsink.server.api.guard import parse_token
 from heatsink.server.api.problems import named
+from heatsink.server.api.requests import RequestLimits, parse_token
 from heatsink.server.process import ServeSettings
 
 from .conftest import Asker

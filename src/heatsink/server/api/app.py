@@ -20,11 +20,21 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .bodies import CLOSE, Gone, check_length, read_body, read_json
-from .guard import Guard
 from .openapi import docs_page, document
 from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
-from .routing import Call, Reply, Route, RouteTable, Service
+from .requests import (
+    CLOSE,
+    Call,
+    Gone,
+    Guard,
+    Reply,
+    Route,
+    RouteTable,
+    Service,
+    check_length,
+    read_body,
+    read_json,
+)
 from .shapes import NoQuery
 from .table import ROUTES
 
@@ -63,15 +73,15 @@ class App:
             return await _no_lifespan(receive, send)
         if scope["type"] != "http":
             return None
-        metrics, started_s = self._service.metrics, self._service.clock.monotonic_s()
+        counts, started_s = self._service.counts, self._service.clock.monotonic_s()
         sent = _Sent(send)
-        metrics.in_flight += 1
+        counts.in_flight += 1
         label = ELSEWHERE
         try:
             label = scope[ROUTE] = await self._answer(scope, receive, sent)
         finally:
-            metrics.in_flight -= 1
-            metrics.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
+            counts.in_flight -= 1
+            counts.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
 
     def end_streams(self) -> None:
         """End streams of events, which otherwise go on while the server stops."""
@@ -104,7 +114,7 @@ class App:
 
     def _check_room(self, route: Route, method: str) -> None:
         limits = self._service.limits
-        crowded = self._service.metrics.in_flight - self._streams > limits.requests
+        crowded = self._service.counts.in_flight - self._streams > limits.requests
         if crowded and route.scope is not None:  # health checks still pass: busy is healthy
             raise Refusal(503, "too many concurrent requests: retry later", headers=CLOSE)
         if route.stream and method == "HEAD":

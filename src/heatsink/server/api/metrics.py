@@ -6,11 +6,8 @@ fifty tenants have labels of their own, and all others share one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -24,8 +21,9 @@ from prometheus_client.registry import Collector
 from heatsink.bulk.scaling.load import WorkerObservation
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.heatsink import Heatsink
+from heatsink.client.status import Status
 
-from .shapes import Requests, RequestTotals
+from .requests import BOUNDS_S, RequestCounts
 
 GAUGES = {
     "runnable": "Items that wait only for a worker",
@@ -56,11 +54,6 @@ METRICS = {
     "pinned_keys": "Keys pinned by an operator",
     "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
 }
-BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-BINS = len(BOUNDS_S) + 1
-DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
-REFUSED = (429, 503)
-Kind = Literal["writes", "reads"]
 
 
 class QueueCollector(Collector):
@@ -131,86 +124,59 @@ class WorkCollector(Collector):
         yield CounterMetricFamily("heatsink_worker_fenced", "Leases lost", value=meter.fenced)
 
 
-class Metrics:
-    """Counts of requests, kept in plain dictionaries so that they cost a request a microsecond."""
+class StatusCollector(Collector):
+    """What a process knows of the fleet."""
 
-    def __init__(self, hs: Heatsink) -> None:
-        self._hs = hs
-        self._answers: Counter[tuple[str, int]] = Counter()
-        self._times: dict[str, list[int]] = {}
-        self._sums_s: Counter[str] = Counter()
-        self.in_flight = 0
-        self._registry = CollectorRegistry()
-        self.add(_Collected(self._status))
-        self.add(_Collected(self._requests))
-        self.add(QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None))
+    def __init__(self, read: Callable[[], Status]) -> None:
+        self._read = read
 
-    def add(self, collector: Collector) -> None:
-        self._registry.register(collector)
-
-    def count(self, label: str, status: int, seconds: float) -> None:
-        self._answers[label, status] += 1
-        times = self._times.get(label)
-        if times is None:
-            times = self._times[label] = [0] * BINS
-        times[bisect_left(BOUNDS_S, seconds)] += 1
-        self._sums_s[label] += seconds  # type: ignore[assignment]
-
-    def totals(self) -> Requests:
-        """Totals of calls for data; calls of operators are left out."""
-        writes = [label for label in self._times if _is_data(label) and not _is_read(label)]
-        reads = [label for label in self._times if _is_data(label) and _is_read(label)]
-        kinds = [self._total("writes", writes), self._total("reads", reads)]
-        return Requests(list(BOUNDS_S), kinds)
-
-    def _total(self, kind: Kind, labels: list[str]) -> RequestTotals:
-        times = [self._times[label] for label in labels]
-        statuses = [(s, n) for (label, s), n in self._answers.items() if label in labels]
-        return RequestTotals(
-            kind=kind,
-            answered=sum(count for _, count in statuses),
-            refused=sum(count for status, count in statuses if status in REFUSED),
-            failed=sum(n for status, n in statuses if status >= 500 and status not in REFUSED),
-            times=[sum(counts) for counts in zip(*times, strict=True)] or [0] * BINS,
-        )
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
-    def _status(self) -> Iterable[Metric]:
-        status = self._hs.status()
+    def collect(self) -> Iterable[Metric]:
+        status = self._read()
         for name, text in METRICS.items():
             yield GaugeMetricFamily(f"heatsink_{name}", text, float(getattr(status, name)))
 
-    def _requests(self) -> Iterable[Metric]:
+
+class RequestCollector(Collector):
+    """The requests of an API server, by route."""
+
+    def __init__(self, counts: RequestCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
         answers = CounterMetricFamily(
             "heatsink_http_requests", "Requests by route and status", labels=["route", "status"]
         )
-        for (label, status), count in self._answers.items():
+        for (label, status), count in self._counts.answers.items():
             answers.add_metric([label, str(status)], count)
         times = HistogramMetricFamily(
             "heatsink_http_seconds", "Time until the answer is sent", labels=["route"]
         )
-        for label, counts in self._times.items():
+        for label, counts in self._counts.times.items():
             bounds = [*map(str, BOUNDS_S), "+Inf"]
             buckets = list(zip(bounds, accumulate(counts), strict=True))
-            times.add_metric([label], buckets, self._sums_s[label])
+            times.add_metric([label], buckets, self._counts.sums_s[label])
         yield answers
         yield times
-        yield GaugeMetricFamily("heatsink_http_in_flight", "Requests in progress", self.in_flight)
+        in_flight = self._counts.in_flight
+        yield GaugeMetricFamily("heatsink_http_in_flight", "Requests in progress", in_flight)
 
 
-def _is_data(label: str) -> bool:
-    return label.partition(" ")[2].startswith(DATA)
+class Metrics:
+    """/metrics of one process: what its collectors find at that moment."""
+
+    def __init__(self, *collectors: Collector) -> None:
+        self._registry = CollectorRegistry()
+        for collector in collectors:
+            self._registry.register(collector)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def families(self) -> list[Metric]:
+        return list(self._registry.collect())
 
 
-def _is_read(label: str) -> bool:
-    return label.startswith("GET ")
-
-
-class _Collected(Collector):
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        self._collect = collect
-
-    def collect(self) -> Iterable[Metric]:
-        return self._collect()
+def metrics_of(hs: Heatsink, *others: Collector) -> Metrics:
+    """The metrics of a process with a client: its status and the queue, and `others`."""
+    queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
+    return Metrics(StatusCollector(hs.status), *others, queue)

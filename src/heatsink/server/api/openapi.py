@@ -14,7 +14,7 @@ import msgspec
 from heatsink import __version__, errors
 
 from .problems import MEDIA_TYPE, TITLES, UNKNOWN_TOKEN, anchor, named
-from .routing import Route
+from .requests import Route
 from .shapes import Problem
 
 REFERENCE = "#/components/schemas/{name}"

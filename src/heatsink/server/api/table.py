@@ -14,7 +14,7 @@ from .calls import data as conversations
 from .calls import data as counters
 from .calls import data as timelines
 from .calls import operations as recent
-from .routing import Route
+from .requests import Route
 
 MESSAGES = "/v1/conversations/{key}/messages"
 COUNTER = "/v1/counters/{key}"

@@ -21,7 +21,7 @@ from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.clock import SystemClock
-from heatsink.server.api.bodies import read_json
+from heatsink.server.api.requests import read_json
 
 from .configuration import config_option, json_option
 from .queue_options import queue_options, settings_from

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -20,8 +19,8 @@ from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import LOOPBACK_NAMES, ConnectionLimits, names_of
 from heatsink.primitives.ids import IdScheme, Uuid7, scheme_named
-from heatsink.server.api.guard import Guard, token_of
-from heatsink.server.api.metrics import METRICS, PROMETHEUS, QueueCollector
+from heatsink.server.api.metrics import PROMETHEUS, Metrics, QueueCollector, StatusCollector
+from heatsink.server.api.requests import Guard, token_of
 from heatsink.server.shell import (
     FEW,
     FEW_GRACE_S,
@@ -67,29 +66,9 @@ def check_store(url: str) -> None:
         )
 
 
-class CoordinatorMetrics:
-    """Metrics of the process. A key is never a label: the number of keys is unbounded."""
-
-    def __init__(self, read: Callable[[], Status], *others: Collector) -> None:
-        self._read = read
-        self._registry = CollectorRegistry()
-        for other in others:
-            self._registry.register(other)
-        self._gauges = {
-            name: Gauge(f"heatsink_{name}", text, registry=self._registry)
-            for name, text in METRICS.items()
-        }
-
-    def text(self) -> bytes:
-        status = self._read()
-        for name, gauge in self._gauges.items():
-            gauge.set(float(getattr(status, name)))
-        return generate_latest(self._registry)
-
-
 def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
     """/healthz: the process answers; /readyz: its view is fresh; /metrics: for Prometheus."""
-    metrics = CoordinatorMetrics(read, *others)
+    metrics = Metrics(*others, StatusCollector(read))
 
     def healthz() -> Response:
         return PlainTextResponse("ok\n")

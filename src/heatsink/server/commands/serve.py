@@ -21,9 +21,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import shown_url
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
-from heatsink.server.api.bodies import RequestLimits
-from heatsink.server.api.guard import Token, parse_token
-from heatsink.server.api.routing import CacheRules
+from heatsink.server.api.requests import CacheRules, RequestLimits, Token, parse_token
 from heatsink.server.dashboard import make_pages
 from heatsink.server.process import ServeSettings, serve
 from heatsink.server.shell import listen, set_up

@@ -14,7 +14,6 @@ from threading import Thread
 from typing import Any
 
 import click
-from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
@@ -27,8 +26,8 @@ from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import ConnectionLimits, names_of
 from heatsink.primitives.hooks import Hook
-from heatsink.server.api.guard import Guard
 from heatsink.server.api.metrics import PROMETHEUS, WorkCollector
+from heatsink.server.api.requests import Guard
 from heatsink.server.shell import (
     FEW,
     FEW_GRACE_S,
@@ -178,11 +177,10 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
 
 def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -> MetricsServer:
     """Serve /metrics in a thread, so that it answers while handlers block the event loop."""
-    registry = CollectorRegistry()
-    registry.register(WorkCollector(consumer))
+    metrics = Metrics(WorkCollector(consumer))
 
     def show() -> Response:
-        return PlainTextResponse(generate_latest(registry), media_type=PROMETHEUS)
+        return PlainTextResponse(metrics.text(), media_type=PROMETHEUS)
 
     guard = Guard((), names_of(METRICS_HOST, allow_hosts))
     return MetricsServer(plain_app({"/metrics": (None, show)}, guard), port)

@@ -13,9 +13,16 @@ from heatsink.bulk.actions import BUILT_IN
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk
 from heatsink.errors import InvalidBody, InvalidSetting
-from heatsink.server.api.bodies import RequestLimits, read_body, read_json, stream_body
 from heatsink.server.api.problems import Refusal
-from heatsink.server.api.routing import Call, Handler, Reply
+from heatsink.server.api.requests import (
+    Call,
+    Handler,
+    Reply,
+    RequestLimits,
+    read_body,
+    read_json,
+    stream_body,
+)
 from heatsink.server.api.shapes import (
     Accepted,
     Batches,

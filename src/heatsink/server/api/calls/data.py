@@ -14,7 +14,7 @@ from msgspec import Meta
 from heatsink.errors import InvalidBody, InvalidId, InvalidSetting, NotFound
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import check_key
-from heatsink.server.api.routing import Call, Reply, Service
+from heatsink.server.api.requests import Call, Reply, Service
 from heatsink.server.api.shapes import (
     Add,
     Added,
@@ -37,7 +37,7 @@ from heatsink.server.api.shapes import (
     Posted,
     Strict,
 )
-from heatsink.spread.pages import Entry
+from heatsink.spread.log import Entry
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import Post
 

@@ -19,8 +19,7 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.subjects import Kind, Subject, subject_of
 from heatsink.registry.decisions import Decision, LogEntry
-from heatsink.server.api.metrics import Metrics
-from heatsink.server.api.routing import Call, Reply
+from heatsink.server.api.requests import Call, Reply, RequestCounts
 from heatsink.server.api.shapes import (
     Chosen,
     DecisionLine,
@@ -227,9 +226,9 @@ class RecentAnswer(msgspec.Struct, frozen=True):
 
 
 class Recent:
-    def __init__(self, hs: Heatsink, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, hs: Heatsink, counts: RequestCounts, clock: Clock) -> None:
         self._hs = hs
-        self._metrics = metrics
+        self._counts = counts
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
 
@@ -252,7 +251,7 @@ class Recent:
             write_units_s=round(sum(key.write_units_s for key in keys), 1),
             reads_s=round(sum(key.reads_s for key in keys), 1),
             throttles_s=round(sum(key.throttles_s for key in keys), 1),
-            requests=self._metrics.totals(),
+            requests=self._counts.totals(),
             reads=reads_of(self._hs),
             waiting=[
                 load.runnable + load.limited + load.delayed if (load := loads.get(n)) else 0

@@ -10,9 +10,9 @@ from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting, Misconfigured
 from heatsink.primitives.clock import Clock
 from heatsink.server.api.feed import Feed
-from heatsink.server.api.metrics import PROMETHEUS, Metrics
+from heatsink.server.api.metrics import PROMETHEUS
 from heatsink.server.api.problems import Refusal
-from heatsink.server.api.routing import Call, Reply
+from heatsink.server.api.requests import Call, Reply, RequestCounts
 from heatsink.server.api.shapes import (
     Batches,
     DecisionLine,
@@ -68,7 +68,7 @@ async def status(call: Call[NoQuery, None]) -> Reply:
 
 
 async def metrics(call: Call[NoQuery, None]) -> Response:
-    return Response(call.service.metrics.text(), media_type=PROMETHEUS)
+    return Response(call.service.metrics(), media_type=PROMETHEUS)
 
 
 async def events(call: Call[NoQuery, None]) -> Response:
@@ -84,7 +84,7 @@ async def reads(call: Call[NoQuery, None]) -> Reply:
     return Reply(reads_of(call.service.hs))
 
 
-def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
+def make_feed(hs: Heatsink, clock: Clock, counts: RequestCounts) -> Feed:
     async def status() -> Status:
         return hs.status()
 
@@ -92,7 +92,7 @@ def make_feed(hs: Heatsink, clock: Clock, metrics: Metrics) -> Feed:
         return await heat_of(hs, SHOWN)
 
     async def requests() -> Requests:
-        return metrics.totals()
+        return counts.totals()
 
     async def kept() -> ReadActivity:
         return reads_of(hs)

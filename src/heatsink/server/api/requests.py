@@ -1,0 +1,425 @@
+"""From a request to its call: find the route, check the caller, read the body, count the answer.
+
+Paths are matched segment by segment before they are decoded: a key may contain a slash (`%2F`),
+which a router that looks at the decoded path takes for a separator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive
+
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.heatsink import Heatsink
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.connections import ConnectionLimits, foreign, misdirected
+
+from .feed import Feed
+from .problems import NOTHING, UNKNOWN_TOKEN, Refusal
+from .shapes import NoQuery, Requests, RequestTotals
+
+Scope = Literal["read", "operate", "admin"]
+SCOPES: tuple[Scope, ...] = ("read", "operate", "admin")
+MIB = 1_024 * 1_024
+DIGITS_MAX = 18
+CLOSE = ((b"connection", b"close"),)
+TOKEN_LENGTH_MIN = 8
+CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+UNKNOWN = "unknown token: the server was not started with it; check for a typo, or ask its operator"
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BINS = len(BOUNDS_S) + 1
+DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
+REFUSED = (429, 503)
+Kind = Literal["writes", "reads"]
+Query = TypeVar("Query")
+Body = TypeVar("Body")
+Value = TypeVar("Value")
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
+
+
+@dataclass(frozen=True)
+class CacheRules:
+    """How long browsers and CDNs may answer hot reads themselves, in seconds."""
+
+    fresh_for: int = 1
+    stale_for: int = 5
+
+
+class RequestLimits(ConnectionLimits, frozen=True):
+    """`request_s` limits a whole call; a stream may last, but not pause for longer than `idle_s`.
+
+    `body_bytes` limits a JSON body, `stream_bytes` a streamed one.
+    """
+
+    body_bytes: int = MIB
+    array_bytes: int = 8 * MIB
+    stream_bytes: int = 1_024 * MIB
+    requests: int = 1_000
+    streams: int = 100
+    request_s: float = 30.0
+    grace_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("body_bytes", "array_bytes", "stream_bytes"):
+            check_whole(name, getattr(self, name), 1, 2**50)
+        for name in ("requests", "streams"):
+            check_whole(name, getattr(self, name), 1, 10**7)
+        for name in ("request_s", "grace_s"):
+            check_number(name, getattr(self, name), 0.01, 86_400)
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the calls of the API share."""
+
+    hs: Heatsink
+    clock: Clock
+    limits: RequestLimits
+    cache: CacheRules
+    feed: Feed
+    counts: RequestCounts
+    metrics: Callable[[], bytes]
+    recent: Callable[[], msgspec.Struct]
+    consumer: Consumer | None = None
+
+
+@dataclass(slots=True)
+class Call(Generic[Query, Body]):
+    """One request, checked and decoded."""
+
+    service: Service
+    path: Mapping[str, str]
+    query: Query
+    body: Body
+    headers: Mapping[bytes, bytes]
+    receive: Receive
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer of the route's type, with additional `headers`."""
+
+    value: msgspec.Struct
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
+
+
+# -- routes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """One line of the table. `scope` None is open to everybody.
+
+    With `stream` the body is read, or the answer sent, in pieces. `statuses` are those of success,
+    `problems` those of errors beyond the ones that any call may get. `absorbed` reads may be cached
+    by browsers and CDNs for a moment; `audited` calls are logged.
+    """
+
+    method: str
+    path: str
+    call: Handler
+    summary: str
+    answer: Any
+    scope: Scope | None = "read"
+    query: type[msgspec.Struct] = NoQuery
+    body: Any = None
+    statuses: tuple[int, ...] = (200,)
+    problems: tuple[int, ...] = ()
+    media_type: str = "application/json"
+    body_types: tuple[str, ...] = ("application/json",)
+    stream: bool = False
+    absorbed: bool = False
+    audited: bool = False
+
+    @property
+    def parameters(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that an error may name."""
+        body = getattr(self.body, "__struct_fields__", ())
+        return frozenset([*self.parameters, *self.query.__struct_fields__, *body])
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass
+class _Node:
+    children: dict[str, _Node] = field(default_factory=dict)
+    any: _Node | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+class RouteTable:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for part in route.path.split("/")[1:]:
+            if part.startswith("{"):
+                node.any = node.any or _Node()
+                node = node.any
+            else:
+                node = node.children.setdefault(part, _Node())
+        node.routes[route.method] = route
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a path, and the values of the names in its braces."""
+        node, values = self._root, []
+        for part in raw_path.split("/")[1:]:
+            following = node.children.get(part)
+            if following is None:
+                following = node.any
+                values.append(part)
+            if following is None:
+                raise Refusal(404, NOTHING)
+            node = following
+        route = node.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise _no_such_method(node)
+        return route, dict(zip(route.parameters, map(_decoded, values), strict=True))
+
+
+def _no_such_method(node: _Node) -> Refusal:
+    if not node.routes:
+        return Refusal(404, NOTHING)
+    allowed = ", ".join(sorted(node.routes))
+    return Refusal(405, f"this path allows {allowed}", headers=((b"allow", allowed.encode()),))
+
+
+def _decoded(part: str) -> str:
+    if "%" not in part:
+        return part
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise Refusal(400, "the decoded path is not UTF-8") from None
+
+
+# -- callers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Token:
+    scope: Scope
+    digest: bytes
+
+    @property
+    def name(self) -> str:
+        """A name for logs that distinguishes tokens without revealing them."""
+        return f"{self.scope}:{self.digest.hex()[:8]}"
+
+
+def parse_token(text: str) -> Token:
+    scope, _, secret = text.partition(":")
+    if scope not in SCOPES:
+        raise InvalidSetting(
+            f"token must be SCOPE:TOKEN with a scope of {', '.join(SCOPES)}", field="token"
+        )
+    if len(secret) < TOKEN_LENGTH_MIN or not secret.isascii() or not secret.isprintable():
+        raise InvalidSetting(
+            f"token must have {TOKEN_LENGTH_MIN} or more letters and digits after {scope}:",
+            field="token",
+        )
+    return token_of(scope, secret)
+
+
+def token_of(scope: Scope, secret: str) -> Token:
+    return Token(scope, _digest(secret.encode()))
+
+
+class Guard:
+    """Checks callers. Without tokens everybody may do everything: only for servers on this machine.
+
+    `hosts` are the host names that the server answers to; None is any.
+    """
+
+    def __init__(self, tokens: Iterable[Token] = (), hosts: Iterable[str] | None = None) -> None:
+        self._tokens = tuple(tokens)
+        self._hosts = None if hosts is None else frozenset(hosts)
+
+    @property
+    def needs_token(self) -> bool:
+        return bool(self._tokens)
+
+    def check(self, headers: Mapping[bytes, bytes], scope: Scope | None) -> str:
+        """The caller, for the audit log; raises `Refusal` if the call is not allowed."""
+        if self._hosts is not None:
+            self._check_host(headers, self._hosts)
+        if scope is None or not self._tokens:
+            return "anybody"
+        return self._check_token(headers, scope)
+
+    def _check_host(self, headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if refusal := misdirected(host, hosts):
+            raise Refusal(421, refusal)
+        origin = headers.get(b"origin")
+        if origin is not None and (refusal := foreign(origin.decode("latin-1"), host)):
+            raise Refusal(403, refusal)
+
+    def _check_token(self, headers: Mapping[bytes, bytes], scope: Scope) -> str:
+        kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
+        digest = _digest(secret.strip())
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.digest, digest):
+                found = token
+        if kind.lower() != b"bearer" or not secret.strip():
+            raise Refusal(401, "send the header Authorization: Bearer TOKEN", headers=CHALLENGE)
+        if found is None:
+            raise Refusal(401, UNKNOWN, headers=CHALLENGE, title=UNKNOWN_TOKEN)
+        if SCOPES.index(found.scope) < SCOPES.index(scope):
+            raise Refusal(403, f"this call needs the scope {scope}; the token has {found.scope}")
+        return found.name
+
+
+def _digest(secret: bytes) -> bytes:
+    return blake2b(secret, digest_size=32, person=b"heatsink token").digest()
+
+
+# -- bodies ------------------------------------------------------------------------------------
+
+
+class Gone(Exception):
+    """The client disconnected before it had sent the whole body."""
+
+
+def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
+    """Refuse a body by its Content-Length, without reading it."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit():
+        check_size(int(length[:DIGITS_MAX]), limit)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        check_size(len(body), limit)
+        return body
+    parts, size = [], 0
+    while message["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        check_size(size, limit)
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+    raise Gone
+
+
+async def stream_body(receive: Receive, limits: RequestLimits) -> AsyncIterator[bytes]:
+    size, more = 0, True
+    while more:
+        try:
+            async with asyncio.timeout(limits.idle_s):
+                message = await receive()
+        except TimeoutError:
+            raise Refusal(
+                408, f"no data for {limits.idle_s:g} s: the batch is not accepted"
+            ) from None
+        if message["type"] != "http.request":
+            raise Gone
+        body = message.get("body", b"")
+        size += len(body)
+        check_size(size, limits.stream_bytes)
+        more = bool(message.get("more_body"))
+        yield body
+
+
+def check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise Refusal(413, f"the body is larger than {limit:,} bytes", "body", CLOSE)
+
+
+def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:
+    if not data.strip():
+        raise msgspec.DecodeError("it is empty")
+    try:
+        return decode(data)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("it is not UTF-8") from None
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        half = _half.search(_pair.sub(b"", data))
+        if half is None:
+            raise
+        lone = half[0].decode()
+        raise msgspec.DecodeError(f"{lone} is a lone surrogate, which is not text") from None
+
+
+# -- counts ------------------------------------------------------------------------------------
+
+
+class RequestCounts:
+    """Counts of requests, kept in plain dictionaries so that they cost a request a microsecond."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.times: dict[str, list[int]] = {}
+        self.sums_s: Counter[str] = Counter()
+
+    def count(self, label: str, status: int, seconds: float) -> None:
+        self.answers[label, status] += 1
+        times = self.times.get(label)
+        if times is None:
+            times = self.times[label] = [0] * BINS
+        times[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sums_s[label] += seconds  # type: ignore[assignment]
+
+    def totals(self) -> Requests:
+        """Totals of calls for data; calls of operators are left out."""
+        writes = [label for label in self.times if _is_data(label) and not _is_read(label)]
+        reads = [label for label in self.times if _is_data(label) and _is_read(label)]
+        kinds = [self._total("writes", writes), self._total("reads", reads)]
+        return Requests(list(BOUNDS_S), kinds)
+
+    def _total(self, kind: Kind, labels: list[str]) -> RequestTotals:
+        times = [self.times[label] for label in labels]
+        statuses = [(s, n) for (label, s), n in self.answers.items() if label in labels]
+        return RequestTotals(
+            kind=kind,
+            answered=sum(count for _, count in statuses),
+            refused=sum(count for status, count in statuses if status in REFUSED),
+            failed=sum(n for status, n in statuses if status >= 500 and status not in REFUSED),
+            times=[sum(counts) for counts in zip(*times, strict=True)] or [0] * BINS,
+        )
+
+
+def _is_data(label: str) -> bool:
+    return label.partition(" ")[2].startswith(DATA)
+
+
+def _is_read(label: str) -> bool:
+    return label.startswith("GET ")
