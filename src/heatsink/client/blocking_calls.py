@@ -25,8 +25,7 @@ from heatsink.primitives.subjects import AnyKey
 from heatsink.reads.near_cache import ReadStats
 from heatsink.registry.decisions import LogEntry
 from heatsink.spread.counters import FLUSH_S, BufferedCounters, Counters
-from heatsink.spread.log import Log
-from heatsink.spread.pages import Entry, Order, Page, Receipt
+from heatsink.spread.log import Entry, Log, Order, Page, Receipt
 from heatsink.spread.policy import BucketRules
 from heatsink.timelines.modes import AuthorMode
 from heatsink.timelines.timelines import HomePage, Post, Timelines

@@ -8,8 +8,7 @@ from heatsink.primitives.hooks import Call, Hooks
 from heatsink.primitives.subjects import AnyKey
 
 from .counters import Counters
-from .log import Log
-from .pages import Entry, Page, Receipt
+from .log import Entry, Log, Page, Receipt
 from .routing import Parts
 from .store import CounterStore, LogStore
 

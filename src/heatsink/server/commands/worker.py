@@ -26,7 +26,7 @@ from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import ConnectionLimits, names_of
 from heatsink.primitives.hooks import Hook
-from heatsink.server.api.metrics import PROMETHEUS, WorkCollector
+from heatsink.server.api.metrics import PROMETHEUS, Metrics, WorkCollector
 from heatsink.server.api.requests import Guard
 from heatsink.server.shell import (
     FEW,
