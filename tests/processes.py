@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 START_S = 30
 END_S = 30
+PROGRAM = (sys.executable, "-m", "heatsink")
 
 
 @dataclass
@@ -40,21 +41,33 @@ class Served:
         return self.process.wait(END_S)
 
 
-def command_line(command: str, *flags: str, files: int | None = None) -> list[str]:
+def command_line(
+    command: str, *flags: str, files: int | None = None, program: Sequence[str] = PROGRAM
+) -> list[str]:
     """`files` is how many the process may have open."""
     limited = [] if files is None else ["sh", "-c", f'ulimit -n {files} && exec "$0" "$@"']
-    return [*limited, sys.executable, "-m", "heatsink", command, *flags, "--log-json"]
+    return [*limited, *program, command, *flags, "--log-json"]
 
 
 @contextmanager
 def serving(
-    folder: Path, *flags: str, command: str = "serve", files: int | None = None
+    folder: Path,
+    *flags: str,
+    command: str = "serve",
+    files: int | None = None,
+    program: Sequence[str] = PROGRAM,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """Started and ready; ended at the end, with its log read to the last line."""
     port_flag = "--metrics-port" if command == "worker" else "--port"
-    whole = command_line(command, port_flag, "0", *flags, files=files)
+    whole = command_line(command, port_flag, "0", *flags, files=files, program=program)
     process = subprocess.Popen(
-        whole, cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        whole,
+        cwd=folder,
+        env=variables,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     served, started = Served(process), Queue[int | None]()
     reader = Thread(target=_read, args=(served, started))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from random import Random
 from typing import Any, NoReturn
 
-try:
-    import click
+try:  # some may be there for another package, click more often than not
+    for package in ("click", "httptools", "prometheus_client", "rich", "starlette", "uvicorn"):
+        import_module(package)
 except ImportError as missing:
     raise SystemExit(
         f"heatsink: the command line needs {missing.name}: pip install 'heatsink[server]'"
     ) from None
 
+import click
 import msgspec
 
 from heatsink.bulk.scaling.load import WorkerRules

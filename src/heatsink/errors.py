@@ -10,6 +10,7 @@ HeatsinkError                   catch this to catch them all
 │       ├── NotFound            names something that is not there
 │       └── Misconfigured       no call is wrong but the deployment: its operator must mend it
 │           ├── NoTable         the DynamoDB table is not there, or no longer
+│           ├── TableExists     the DynamoDB table to be created is there already
 │           └── NoAccess        credentials, login or certificate are refused, or no longer taken
 ├── Conflict                    the id is taken by another body
 │   ├── Deleted                 the id was used and deleted
@@ -24,7 +25,6 @@ HeatsinkError                   catch this to catch them all
 └── RegistryError               the registry refuses
     ├── Deposed                 another coordinator leads
     ├── Outdated                somebody else committed first: read again, then retry
-    ├── TooManyEpochs           the key keeps the layout it has
     └── WrongIncarnation        the data was restored from a backup, or wiped: reconnect
 """
 
@@ -98,6 +98,10 @@ class Misconfigured(InvalidSetting):
 
 class NoTable(Misconfigured):
     """There is no DynamoDB table of that name: it was never made, or it is gone."""
+
+
+class TableExists(Misconfigured):
+    """The DynamoDB table exists already, or is being created or deleted."""
 
 
 class NoAccess(Misconfigured):

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from heatsink.client.urls import open_alone, open_stores
-from heatsink.errors import InvalidSetting, Misconfigured, NoTable
+from heatsink.errors import InvalidSetting, NoTable, TableExists
 from heatsink.primitives.chance import fresh_secret
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import Clock, now_ms, witness_of
@@ -28,6 +28,8 @@ from heatsink.spread.fsck import (
     reset_closed_time,
 )
 from heatsink.spread.store import Row
+from heatsink.stores.dynamodb import make_table, open_table
+from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
 from heatsink.stores.stores import Stores
 
 FROM_ELSEWHERE = Elsewhere(unseen=(Kind.TABLE,), follow=((Kind.AUTHOR, Kind.POSTS),))
@@ -158,14 +160,6 @@ async def _check_reset(stores: Stores, time_ms: int) -> None:
             f"this registry places rows of other tables ({', '.join(sorted(tables))}), which "
             "this command cannot check: wait until the closed time has passed"
         )
-
-
-try:
-    from heatsink.stores.dynamodb import make_table, open_table
-    from heatsink.stores.dynamodb.address import EXAMPLE, DynamoAddress, check_table, parse_url
-    from heatsink.stores.dynamodb.client import TableExists
-except ImportError:
-    raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
 
 
 async def create(url: str, write_units: int | None, clock: Clock) -> None:

