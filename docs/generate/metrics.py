@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from docs.generate.markdown import code, table
 from heatsink import connect
 from heatsink.bulk import Actions
-from heatsink.server.api.metrics import (
-    Metrics,
+from heatsink.client.prometheus import (
+    Prometheus,
     QueueCollector,
-    RequestCollector,
     StatusCollector,
     WorkCollector,
-    metrics_of,
 )
+from heatsink.server.api.metrics import Metrics, RequestCollector, metrics_of
 from heatsink.server.api.requests import RequestCounts
 
 Families = dict[str, list[Metric]]
@@ -30,13 +30,15 @@ def markdown() -> str:
 
 
 async def _families() -> Families:
-    async with connect("memory://") as hs:
+    registry = CollectorRegistry()
+    async with connect("memory://", hooks=[Prometheus(registry)]) as hs:
         queue, work = QueueCollector(lambda: None), WorkCollector(hs.worker(Actions()))
         requests = RequestCollector(RequestCounts())
         return {
             "coordinator": Metrics(queue, StatusCollector(hs.status)).families(),
             "serve": metrics_of(hs, requests, work).families(),
             "worker": Metrics(work).families(),
+            "Prometheus()": list(registry.collect()),
         }
 
 

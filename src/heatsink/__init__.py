@@ -3,6 +3,7 @@
 import logging as _logging
 
 from heatsink.client import Heatsink, Settings, connect, connect_sync
+from heatsink.primitives.hooks import Call, Event, Hook
 from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
 from heatsink.spread.backoff import Retries
 from heatsink.spread.policy import BucketRules
@@ -10,7 +11,10 @@ from heatsink.stores.throttled import PartitionLimit
 
 __all__ = [
     "BucketRules",
+    "Call",
+    "Event",
     "Heatsink",
+    "Hook",
     "PartitionLimit",
     "Retries",
     "Settings",

@@ -17,8 +17,9 @@ from heatsink import connect
 from heatsink.bulk import Actions
 from heatsink.bulk.work.consumer import ConsumerSettings
 from heatsink.cli import main
+from heatsink.client.prometheus import WorkCollector
 from heatsink.primitives.connections import LOOPBACK_NAMES
-from heatsink.server.api.metrics import RequestCollector, WorkCollector, metrics_of
+from heatsink.server.api.metrics import RequestCollector, metrics_of
 from heatsink.server.api.requests import RequestCounts, RequestLimits
 from heatsink.server.commands.worker import find_actions
 

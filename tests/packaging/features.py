@@ -125,13 +125,19 @@ async def redis_for_tests() -> None:
 async def tracing() -> None:
     from heatsink.client.otel import Tracing
 
-    await append_and_count("memory://", instruments=Tracing())
+    await append_and_count("memory://", hooks=[Tracing()])
+
+
+async def metrics() -> None:
+    from heatsink.client.prometheus import Prometheus
+
+    await append_and_count("memory://", hooks=[Prometheus()])
 
 
 async def tracing_flag() -> None:
-    from heatsink.server.tracing import instruments_of
+    from heatsink.server.tracing import tracing_hooks
 
-    instruments_of(True)
+    tracing_hooks(True)
 
 
 def main() -> None:

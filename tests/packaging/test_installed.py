@@ -32,6 +32,7 @@ NEEDS = {  # which extra the error of a feature names
 OFFERS = {  # what works with an extra, and packages of others that it takes
     "aws": (["aws", "emulated_table", "boto"], ["boto3"]),
     "dynamodb": (["emulated_table"], []),
+    "metrics": (["metrics"], []),
     "otel": (["tracing"], []),
     "redis": (["news", "queue"], []),
     "server": (["embedded", "news", "queue"], []),

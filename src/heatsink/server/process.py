@@ -18,6 +18,7 @@ from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
+from heatsink.client.prometheus import WorkCollector
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.connections import LOOPBACK_NAMES, names_of
@@ -28,7 +29,7 @@ from heatsink.spread.policy import BucketRules
 from .api.app import App
 from .api.calls.operations import Recent
 from .api.calls.system import make_feed
-from .api.metrics import RequestCollector, WorkCollector, metrics_of
+from .api.metrics import RequestCollector, metrics_of
 from .api.requests import RequestCounts
 from .shell import Ending, Server, configured, tell, until_signal
 from .tracing import traced, tracing_hooks

@@ -13,13 +13,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
+from heatsink.client.prometheus import QueueCollector, StatusCollector
 from heatsink.client.status import Status
 from heatsink.client.urls import open_stores
 from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import LOOPBACK_NAMES, ConnectionLimits, names_of
 from heatsink.primitives.ids import IdScheme, Uuid7, scheme_named
-from heatsink.server.api.metrics import PROMETHEUS, Metrics, QueueCollector, StatusCollector
+from heatsink.server.api.metrics import PROMETHEUS, Metrics
 from heatsink.server.api.requests import Guard, token_of
 from heatsink.server.shell import (
     FEW,

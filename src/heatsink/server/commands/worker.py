@@ -21,12 +21,13 @@ from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.work.consumer import WORKERS_MAX, Consumer
 from heatsink.client import connect
+from heatsink.client.prometheus import WorkCollector
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.connections import ConnectionLimits, names_of
 from heatsink.primitives.hooks import Hook
-from heatsink.server.api.metrics import PROMETHEUS, Metrics, WorkCollector
+from heatsink.server.api.metrics import PROMETHEUS, Metrics
 from heatsink.server.api.requests import Guard
 from heatsink.server.shell import (
     FEW,

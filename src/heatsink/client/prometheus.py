@@ -1,0 +1,241 @@
+"""Prometheus metrics of a client; needs prometheus-client only.
+
+    async with heatsink.connect("sqlite:///chat.db", hooks=[Prometheus()]) as hs: ...
+
+The metrics are those of the server's /metrics, and the calls of the application. A key is never a
+label. Labels are bounded: calls and events are few, partitions too, actions come from the
+application's own table, the first fifty tenants have labels of their own, and all others share one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from threading import Lock
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from heatsink.bulk.scaling.load import WorkerObservation
+from heatsink.bulk.work.consumer import Consumer
+from heatsink.primitives.clock import Clock, SystemClock
+from heatsink.primitives.hooks import Call, Event, Hook
+
+from .heatsink import Heatsink
+from .status import Status
+
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+GAUGES = {
+    "runnable": "Items that wait only for a worker",
+    "limited": "Items that wait for their rate limit",
+    "delayed": "Items that wait for their retry",
+    "in_flight": "Items that workers have claimed",
+    "tenants": "Tenants with items",
+    "workers": "Workers of the partition's owner",
+}
+COUNTERS = {
+    "claimed": "Items claimed by workers",
+    "done": "Items done",
+    "failed": "Items failed for good",
+    "retried": "Attempts that are retried",
+    "fenced": "Outcomes refused because the lease was lost",
+    "expired": "Items whose lease expired",
+}
+ITEMS = ("claimed", "done", "failed", "retried", "given_back")
+METRICS = {
+    "leads": "1 while this coordinator leads",
+    "term": "The leader's term",
+    "version": "Version of the registry that this process has applied",
+    "horizon_s": "Seconds by which the view's horizon is ahead of now",
+    "servers": "Servers that report heat",
+    "spread_keys": "Keys with more than one bucket now",
+    "extra_buckets": "Buckets beyond the first of every key",
+    "pinned_keys": "Keys pinned by an operator",
+    "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
+}
+READS = {
+    "hits": "Reads answered from the cache",
+    "stale_hits": "Reads answered with a stale value while a new one loads",
+    "coalesced": "Reads that waited for a load in flight",
+    "loads": "Loads made",
+}
+
+
+class Prometheus(Hook, Collector):
+    """Counts and times the calls of a client, counts its events, and shows its status.
+
+    It registers with `registry` when the client opens, and leaves when it closes. Give every
+    client a `Prometheus` and a registry of its own::
+
+        async with heatsink.connect(url, hooks=[Prometheus()]) as hs: ...
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY, clock: Clock | None = None) -> None:
+        self._registry = registry
+        self._now_s = (clock or SystemClock()).monotonic_s
+        self._lock = Lock()
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._times: dict[str, list[int]] = {}
+        self._sums_s: dict[str, float] = {}
+        self._events: Counter[str] = Counter()
+        self._client: Heatsink | None = None
+
+    @contextmanager
+    def around(self, call: Call) -> Iterator[None]:
+        began_s, outcome = self._now_s(), "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._count(call.name, outcome, self._now_s() - began_s)
+
+    def _count(self, name: str, outcome: str, used_s: float) -> None:
+        with self._lock:
+            self._calls[name, outcome] += 1
+            times = self._times.setdefault(name, [0] * (len(BOUNDS_S) + 1))
+            times[bisect_left(BOUNDS_S, used_s)] += 1
+            self._sums_s[name] = self._sums_s.get(name, 0.0) + used_s
+
+    def on_event(self, event: Event) -> None:
+        with self._lock:
+            self._events[event.name] += 1
+
+    def on_open(self, client: object) -> None:
+        if isinstance(client, Heatsink):
+            self._client = client
+            self._registry.register(self)
+
+    def on_close(self, client: object) -> None:
+        if client is self._client:
+            self._client = None
+            self._registry.unregister(self)
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # nothing is collected before the client is open
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._call_metrics()
+        events = CounterMetricFamily(
+            "heatsink_events", "Events by name, such as call.throttled", labels=["event"]
+        )
+        for name, count in list(self._events.items()):
+            events.add_metric([name], count)
+        yield events
+        hs = self._client
+        if hs is not None:
+            stats = hs.reads.stats()
+            for name, text in READS.items():
+                yield CounterMetricFamily(f"heatsink_reads_{name}", text, getattr(stats, name))
+            yield from collectors_of(hs)
+
+    def _call_metrics(self) -> Iterable[Metric]:
+        calls = CounterMetricFamily(
+            "heatsink_calls", "Calls by their outcome: ok or an error", labels=["call", "outcome"]
+        )
+        times = HistogramMetricFamily("heatsink_call_seconds", "Time of a call", labels=["call"])
+        with self._lock:
+            for (name, outcome), count in self._calls.items():
+                calls.add_metric([name, outcome], count)
+            for name, counts in self._times.items():
+                bounds = [*map(str, BOUNDS_S), "+Inf"]
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                times.add_metric([name], buckets, self._sums_s[name])
+        yield from (calls, times)
+
+
+def collectors_of(hs: Heatsink) -> Iterator[Metric]:
+    """The status of a client, and the queue as far as its coordinator knows it."""
+    yield from StatusCollector(hs.status).collect()
+    queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
+    yield from queue.collect()
+
+
+class QueueCollector(Collector):
+    """The queue as the coordinator sees it: one sample per partition that has an owner."""
+
+    def __init__(self, read: Callable[[], WorkerObservation | None]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        seen = self._read()
+        loads = {n: reading.load for n, reading in seen.partitions.items()} if seen else {}
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"heatsink_queue_{name}", text, labels=["partition"])
+            for number, load in loads.items():
+                gauge.add_metric([str(number)], getattr(load, name))
+            yield gauge
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"heatsink_queue_{name}", text, labels=["partition"])
+            for number, load in loads.items():
+                counter.add_metric([str(number)], getattr(load, name))
+            yield counter
+        service = GaugeMetricFamily(
+            "heatsink_queue_service_seconds", "Service time of an item", labels=["partition"]
+        )
+        oldest = GaugeMetricFamily(
+            "heatsink_queue_oldest_seconds", "Age of the oldest waiting batch", labels=["partition"]
+        )
+        for number, load in loads.items():
+            service.add_metric([str(number)], load.service_us / 1e6)
+            oldest.add_metric([str(number)], load.oldest_ms / 1000)
+        yield from (service, oldest)
+
+
+class WorkCollector(Collector):
+    """The work as a worker sees it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def collect(self) -> Iterable[Metric]:
+        meter, labels = self._consumer.meter, ["action", "tenant"]
+        items = CounterMetricFamily(
+            "heatsink_worker_items", "Items by outcome", labels=[*labels, "outcome"]
+        )
+        busy = CounterMetricFamily(
+            "heatsink_worker_busy_seconds", "Time spent in handlers", labels=labels
+        )
+        waited = CounterMetricFamily(
+            "heatsink_worker_waited_seconds", "From submission to claim, all items", labels=labels
+        )
+        for (action, tenant), tally in list(meter.tallies.items()):
+            for outcome in ITEMS:
+                items.add_metric([action, tenant, outcome], getattr(tally, outcome))
+            busy.add_metric([action, tenant], tally.busy_s)
+            waited.add_metric([action, tenant], tally.waited_s)
+        workers = GaugeMetricFamily(
+            "heatsink_worker_workers", "Workers by partition", labels=["partition"]
+        )
+        for partition, count in self._consumer.workers.items():
+            workers.add_metric([str(partition)], count)
+        yield from (items, busy, waited, workers)
+        yield CounterMetricFamily("heatsink_worker_claims", "Claims made", value=meter.claims)
+        yield GaugeMetricFamily(
+            "heatsink_worker_lost_items",
+            "Items that the queue's servers lost; reported by the owner of the first partition",
+            value=self._consumer.lost_items,
+        )
+        yield CounterMetricFamily("heatsink_worker_fenced", "Leases lost", value=meter.fenced)
+
+
+class StatusCollector(Collector):
+    """What a process knows of the fleet."""
+
+    def __init__(self, read: Callable[[], Status]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._read()
+        for name, text in METRICS.items():
+            yield GaugeMetricFamily(f"heatsink_{name}", text, float(getattr(status, name)))
