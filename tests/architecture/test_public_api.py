@@ -10,7 +10,10 @@ from heatsink import errors
 
 SURFACE = {
     "BucketRules",
+    "Call",
+    "Event",
     "Heatsink",
+    "Hook",
     "PartitionLimit",
     "Retries",
     "Settings",
