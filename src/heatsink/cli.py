@@ -45,7 +45,7 @@ from heatsink.server.commands.operator import decisions, explain, hot, pin, unpi
 from heatsink.server.commands.serve import config_command, serve_command
 from heatsink.server.commands.top import top
 from heatsink.server.commands.worker import worker
-from heatsink.server.shell import announce, set_up
+from heatsink.server.shell import Endpoint, announce, set_up
 
 from . import __version__
 
@@ -164,14 +164,15 @@ def coordinator(
 ) -> None:
     """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
     from heatsink.bulk import BulkSettings
-    from heatsink.server.commands.coordinator import Endpoints, check_store, coordinate
-    from heatsink.server.shell import noting_signals
+    from heatsink.server.api.requests import token_of
+    from heatsink.server.commands.coordinator import check_store, coordinate
 
     from . import BucketRules
 
     set_up(options["log_json"])
     check_store(store)
-    endpoints = Endpoints(host, port, token, options["allow_host"])
+    tokens = (token_of("read", token),) if token else ()
+    endpoint = Endpoint(host, port, tokens, options["allow_host"])
     settings = {
         "news": options["news"],
         "name": options["name"],
@@ -183,8 +184,7 @@ def coordinator(
         "scaling": options["scaling"],
         "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
     }
-    with noting_signals() as noted:
-        asyncio.run(coordinate(store, endpoints, noted=noted, **settings))
+    coordinate(store, endpoint, **settings)
 
 
 UNITS = Number(UNITS_MIN, UNITS_MAX)

@@ -35,13 +35,13 @@ from heatsink.lab.demo.acts.chat import (
     reach_verdict,
 )
 from heatsink.lab.demo.lanes import LaneMeter, Totals
-from heatsink.lab.demo.page import HOST, DemoServer, make_site
+from heatsink.lab.demo.page import make_server, make_site
 from heatsink.lab.demo.stage import Stage
 from heatsink.lab.demo.traffic import SHAPES, Leg, Pacer, Traffic, TrafficPlan, jump, ramp
 from heatsink.primitives.clock import SystemClock
-from heatsink.primitives.connections import ConnectionLimits
+from heatsink.primitives.connections import ConnectionLimits, listen
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import listen
+from heatsink.server.shell import Endpoint
 from heatsink.testing import ManualClock
 from tests.raw_http import hang_up, open_line
 
@@ -295,13 +295,13 @@ LIMITS = ConnectionLimits()
 async def serving(
     plan: TrafficPlan, limits: ConnectionLimits = LIMITS
 ) -> AsyncIterator[tuple[Stage, httpx.AsyncClient]]:
-    (listener,) = listen(HOST, 0)
-    clock = SystemClock()
+    (listener,) = listen("127.0.0.1", 0)
+    clock, endpoint = SystemClock(), Endpoint("127.0.0.1", 0, limits=limits)
     async with memory_world(plan, clock, Random(7)) as world:
         stage = Stage(world, plan)
         settings = ServeSettings(data=Path())
         async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
-            server = DemoServer(app, stage, limits)
+            server = make_server(app, stage, endpoint)
             running = asyncio.ensure_future(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:

@@ -83,7 +83,7 @@ def test_a_coordinator_on_a_foreign_address_says_so(tmp_path: Path) -> None:
 
 def test_an_engine_on_a_taken_port_does_not_say_that_it_listens(taken_port: str) -> None:
     line = said(run("dynamo", "--port", taken_port))
-    assert f"cannot listen on port {taken_port} (Address already in use): choose" in line
+    assert f"port {taken_port} is in use: choose another with --port" in line
 
 
 def test_a_coordinator_of_a_store_that_nobody_shares_is_refused() -> None:

@@ -6,7 +6,6 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ from heatsink.cli import main
 from heatsink.client.status import Status
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.ids import IdScheme, Ulid, Uuid7
+from heatsink.server.api.requests import token_of
 from heatsink.server.commands import coordinator
-from heatsink.server.commands.coordinator import Endpoints, health_app, run_coordinator
-from heatsink.server.shell import until_signal
+from heatsink.server.commands.coordinator import health_app, run_coordinator
+from heatsink.server.shell import Endpoint, until_signal
 from heatsink.stores.embedded import free_port
 
 STATUS = Status(
@@ -42,7 +42,7 @@ STALE = Status("b", False, 3, 17, -0.1, 5, 2, 6, 1)
 async def ask(
     path: str, status: Status = STATUS, token: str | None = None, authorization: str | None = None
 ) -> httpx.Response:
-    guard = Endpoints("127.0.0.1", 1, token).guard
+    guard = Endpoint("127.0.0.1", 1, (token_of("read", token),) if token else ()).guard
     transport = httpx.ASGITransport(health_app(lambda: status, guard))
     headers = {} if authorization is None else {"Authorization": authorization}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -97,23 +97,22 @@ async def test_the_token_opens_the_metrics() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", ""])  # noqa: S104
 def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
     with pytest.raises(InvalidSetting, match="--token"):
-        Endpoints(host, 1, None)
-    with pytest.raises(InvalidSetting, match="--token"):
-        Endpoints(host, 1, "")
-    Endpoints(host, 1, "secret")
+        Endpoint(host, 1)
+    Endpoint(host, 1, (token_of("read", "secret"),))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_this_machine_needs_none(host: str) -> None:
-    Endpoints(host, 1, None)
+    Endpoint(host, 1)
 
 
 def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, arguments, env=environment)
 
 
-def test_the_command_refuses_an_open_address_in_one_line() -> None:
-    result = run("coordinator", "--store", "sqlite:///x.db", "--host", "0.0.0.0")  # noqa: S104
+@pytest.mark.parametrize("token", [[], ["--token", ""]])
+def test_the_command_refuses_an_open_address_in_one_line(token: list[str]) -> None:
+    result = run("coordinator", "--store", "sqlite:///x.db", "--host", "0.0.0.0", *token)  # noqa: S104
     assert result.exit_code == 2
     assert result.stderr.startswith("heatsink: host '0.0.0.0' is reachable from outside")
     assert len(result.stderr.splitlines()) == 1
@@ -124,8 +123,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a coordinator was started with, instead of starting it."""
     seen: dict[str, Any] = {}
 
-    async def coordinate(store: str, endpoints: Endpoints, **settings: Any) -> None:
-        seen.update(store=store, **asdict(endpoints), **settings)
+    def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
+        seen.update(store=store, endpoint=endpoint, **settings)
 
     monkeypatch.setattr(coordinator, "coordinate", coordinate)
     return seen
@@ -142,13 +141,13 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_defaults(started: dict[str, Any]) -> None:
     assert run("coordinator", "--store", "sqlite:///x.db").exit_code == 0
-    assert (started["host"], started["port"], started["token"]) == ("127.0.0.1", 8323, None)
+    assert started["endpoint"] == Endpoint("127.0.0.1", 8323)
     assert started["rules"] == heatsink.BucketRules()
 
 
 def test_a_file_is_read(started: dict[str, Any], file: Path) -> None:
     assert run("coordinator", "--config", str(file)).exit_code == 0
-    assert (started["store"], started["port"]) == ("sqlite:///file.db", 1111)
+    assert (started["store"], started["endpoint"].port) == ("sqlite:///file.db", 1111)
     assert started["rules"] == heatsink.BucketRules(bucket_units_s=50, cool_down_s=9.0)
 
 
@@ -159,8 +158,9 @@ def test_the_environment_outdoes_the_file(started: dict[str, Any], file: Path) -
         "HEATSINK_COORDINATOR_BUCKET_UNITS": "60",
     }
     assert run("coordinator", "--config", str(file), **environment).exit_code == 0
-    assert (started["store"], started["port"]) == ("sqlite:///environment.db", 1111)
-    assert (started["token"], started["rules"].bucket_units_s) == ("secret", 60)
+    assert (started["store"], started["endpoint"].port) == ("sqlite:///environment.db", 1111)
+    assert started["endpoint"].tokens == (token_of("read", "secret"),)
+    assert started["rules"].bucket_units_s == 60
 
 
 def test_flags_outdo_both(started: dict[str, Any], file: Path) -> None:
@@ -170,12 +170,12 @@ def test_flags_outdo_both(started: dict[str, Any], file: Path) -> None:
         "HEATSINK_COORDINATOR_PORT": "3333",
     }
     assert run("coordinator", *flags, **environment).exit_code == 0
-    assert (started["store"], started["port"]) == ("sqlite:///flag.db", 2222)
+    assert (started["store"], started["endpoint"].port) == ("sqlite:///flag.db", 2222)
 
 
 def test_the_file_may_be_named_in_the_environment(started: dict[str, Any], file: Path) -> None:
     assert run("coordinator", HEATSINK_COORDINATOR_CONFIG=str(file)).exit_code == 0
-    assert started["port"] == 1111
+    assert started["endpoint"].port == 1111
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_it_gives_the_lead_back_when_it_ends(
 
     monkeypatch.setattr("uvicorn.Server.serve", serve)
     with until_signal() as ending:
-        await run_coordinator(client, [], Endpoints("127.0.0.1", 0, None), ending)
+        await run_coordinator(client, [], Endpoint("127.0.0.1", 0), ending)
     with pytest.raises(heatsink.errors.Closed):
         client.status()
     async with heatsink.connect(url, coordinate=False) as other:

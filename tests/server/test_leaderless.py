@@ -24,6 +24,7 @@ from heatsink.server.shell import noting_signals, until_signal
 from tests.processes import Served, command_line, serving
 
 PATIENCE_S = 60
+MYAPP = "from heatsink.bulk import Actions\nactions = Actions()\nactions.action('nap')(print)\n"
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -146,14 +147,18 @@ def test_the_doctor_asks_the_server_in_the_environment_unless_a_flag_says_otherw
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_coordinator_told_to_end_while_it_starts_ends_cleanly(
-    tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize("name", ["coordinator", "serve", "worker"])
+def test_a_process_told_to_end_while_it_starts_ends_cleanly(
+    tmp_path: Path, name: str, number: signal.Signals
 ) -> None:
     """Its store takes the connection and does not answer, as one that is overloaded does."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        store = f"dynamodb://messages?endpoint={endpoint}"
-        command = command_line("coordinator", "--store", store, "--port", "0")
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        flags = ["--port", "0", "--store", f"dynamodb://messages?endpoint=http://{address}"]
+        if name == "worker":
+            (tmp_path / "myapp.py").write_text(MYAPP)
+            flags = ["myapp:actions", "--queue", f"redis://{address}"]
+        command = command_line(name, *flags)
         process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         try:
             silent.settimeout(PATIENCE_S)
@@ -166,7 +171,8 @@ def test_a_coordinator_told_to_end_while_it_starts_ends_cleanly(
             process.wait()
     assert process.returncode == 0, said
     assert "Traceback" not in said
-    assert [json.loads(line)["event"] for line in said.splitlines()] == ["stopped"]
+    told = [json.loads(line)["event"] for line in said.splitlines()]
+    assert told == ([] if name == "worker" else ["stopped"])
 
 
 async def test_a_coordinator_that_leads_before_it_has_started_gives_the_lease_back(

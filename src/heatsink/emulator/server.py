@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
@@ -28,9 +27,9 @@ from heatsink.primitives.connections import (
     Bounded,
     Crowd,
     HeadTooLarge,
-    foreign,
-    misdirected,
+    listen,
     names_of,
+    refusal_of,
     within_files,
 )
 
@@ -248,12 +247,8 @@ class EngineServer:
 
     def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
         """Why a request with these headers is refused, if it is: see `primitives.connections`."""
-        name = host.decode("latin-1")
-        if refusal := misdirected(name, self._names):
-            return 421, refusal
-        if origin and (refusal := foreign(origin.decode("latin-1"), name)):
-            return 403, refusal
-        return None
+        page = origin.decode("latin-1") if origin else None
+        return refusal_of(host.decode("latin-1"), page, self._names)
 
     def framed(self, status: int, body: bytes) -> bytes:
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
@@ -273,15 +268,8 @@ class EngineServer:
         """Listen; returns the URL."""
         self.loop = loop = asyncio.get_running_loop()
         self.crowd = Crowd(within_files(self._limits))
-        try:
-            self._server = await loop.create_server(
-                lambda: EngineConnection(self), HOST, self._port
-            )
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise Misconfigured(
-                f"cannot listen on port {self._port} ({reason}): choose another"
-            ) from None
+        (listener,) = listen(HOST, self._port)
+        self._server = await loop.create_server(lambda: EngineConnection(self), sock=listener)
         self._tending = loop.create_task(self._keep_tending())
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""HTTP connections with bounds, for every server of ours, and the host names it answers to.
+"""What every HTTP server of ours needs: sockets, bounded connections, and the names of its host.
 
 Nobody may use up a server before a request is complete: the head of a request is bounded in bytes,
 in headers and in time, connections are bounded in number, and a silent one is closed. If there are
@@ -20,18 +20,24 @@ One timer serves all connections of a server, and a request that arrives whole s
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
+import socket
 from abc import abstractmethod
 from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
 
+from heatsink.errors import Misconfigured
+
 from .checks import check_number, check_whole
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 FILES_BESIDES = 200  # of the store, the queue and its partitions
 NOT_HTTP, HEAD_TOO_SLOW, HEAD_TOO_LARGE = 400, 408, 431
+FORBIDDEN, MISDIRECTED = 403, 421
 SHOWN_MAX = 80
 
 
@@ -249,6 +255,30 @@ class Bounded:
             self.give_up()
 
 
+def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
+    """Open one socket for every address of the host; raises `Misconfigured` if a port is in use."""
+    listeners: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+            listeners.append(socket.create_server(address, family=family))
+            # asyncio sets it only on sockets with a named protocol; connections inherit it here
+            listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Misconfigured(
+                f"port {port} is in use: choose another with {flag}", field="port"
+            ) from None
+        unknown = isinstance(error, socket.gaierror)
+        reason = error.strerror if unknown else os.strerror(error.errno or 0)
+        raise Misconfigured(
+            f"cannot listen on {host!r}, port {port} ({reason}): choose another --host or {flag}"
+        ) from None
+    return listeners
+
+
 def within_files(limits: SomeLimits) -> SomeLimits:
     """As many connections as this process may have files open, after asking for enough.
 
@@ -272,21 +302,18 @@ def names_of(host: str, allowed: Collection[str]) -> frozenset[str] | None:
     return frozenset([*LOOPBACK_NAMES, *map(str.lower, allowed)])
 
 
-def misdirected(host: str, names: Collection[str]) -> str:
-    """Why a server with these names refuses a request to `host`; empty if it answers.
+def refusal_of(host: str, origin: str | None, names: Collection[str]) -> tuple[int, str] | None:
+    """The status and reason with which a server of these names refuses a request; None: it answers.
 
-    A page that rebinds the DNS name of its own site to this machine still sends that name.
+    A page that rebinds the DNS name of its own site to this machine still sends that name as the
+    host. A page of another site sends its origin.
     """
-    if _without_port(host) in names:
-        return ""
-    return f"this server does not answer to the host {host[:SHOWN_MAX]!r}: see --allow-host"
-
-
-def foreign(origin: str, host: str) -> str:
-    """Why a page of `origin` may not call the server at `host`; empty if it may."""
-    if origin.partition("://")[2] == host:
-        return ""
-    return "pages of another origin may not call this server"
+    if _without_port(host) not in names:
+        shown = f"{host[:SHOWN_MAX]!r}"
+        return MISDIRECTED, f"this server does not answer to the host {shown}: see --allow-host"
+    if origin is not None and origin.partition("://")[2] != host:
+        return FORBIDDEN, "pages of another origin may not call this server"
+    return None
 
 
 def _without_port(host: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from socket import socket
 
 import msgspec
-import uvicorn
 from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
@@ -21,17 +21,15 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.client.prometheus import WorkCollector
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import Clock
-from heatsink.primitives.connections import LOOPBACK_NAMES, names_of
 from heatsink.primitives.ids import IdScheme, Uuid7
-from heatsink.server.api.requests import CacheRules, Guard, RequestLimits, Service, Token
 from heatsink.spread.policy import BucketRules
 
 from .api.app import App
 from .api.calls.operations import Recent
 from .api.calls.system import make_feed
 from .api.metrics import RequestCollector, metrics_of
-from .api.requests import RequestCounts
-from .shell import Ending, Server, configured, tell, until_signal
+from .api.requests import CacheRules, RequestCounts, RequestLimits, Service, Token
+from .shell import Ending, Endpoint, address_of, check_reach, tell
 from .tracing import traced, tracing_hooks
 
 DATABASE, QUEUE = "heatsink.db", "queue"
@@ -59,20 +57,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     tracing: bool = False
 
     def __post_init__(self) -> None:
-        if not self.is_local and not self.tokens:
-            raise InvalidSetting(
-                f"host {self.host!r} is reachable from outside: set --token, or 127.0.0.1",
-                field="host",
-            )
+        check_reach(self.host, self.tokens)
 
     @property
-    def is_local(self) -> bool:
-        return self.host in LOOPBACK_NAMES
-
-    @property
-    def hosts(self) -> frozenset[str] | None:
-        """The host names it answers to; None (any) if tokens protect it."""
-        return names_of(self.host, self.allow_hosts)
+    def endpoint(self) -> Endpoint:
+        limits = self.limits
+        return Endpoint(self.host, self.port, self.tokens, self.allow_hosts, limits, limits.grace_s)
 
     @property
     def has_queue(self) -> bool:
@@ -122,7 +112,7 @@ async def running_app(
     service = Service(hs, clock, limits, cache, feed, counts, metrics.text, recent.answer)
     remembering = asyncio.ensure_future(recent.run())
     try:
-        yield App(service, Guard(settings.tokens, settings.hosts), pages)
+        yield App(service, settings.endpoint.guard, pages)
     finally:
         remembering.cancel()
         await asyncio.gather(remembering, return_exceptions=True)
@@ -135,36 +125,28 @@ async def serve(
     actions: Actions,
     clock: Clock,
     rng: Random,
+    ending: Ending,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> None:
     """Serve until a signal: then finish requests, return claimed items and release the lease."""
-    with until_signal() as ending:
-        await _serve(settings, listeners, actions, clock, rng, pages, ending)
-    tell("stopped", "stopped; the lease is released")
-
-
-async def _serve(
-    settings: ServeSettings,
-    listeners: Sequence[socket],
-    actions: Actions,
-    clock: Clock,
-    rng: Random,
-    pages: Mapping[str, ASGIApp] | None,
-    ending: Ending,
-) -> None:
     async with AsyncExitStack() as farewell:
         hs = await farewell.enter_async_context(make_client(settings, clock, rng))
         consumer = await _open_queue(hs, settings, actions)
         if consumer is not None:
             farewell.push_async_callback(_end_work, consumer, asyncio.ensure_future(consumer.run()))
         app = await farewell.enter_async_context(running_app(hs, settings, clock, consumer, pages))
-        traced_app, limits = traced(app, settings.tracing), settings.limits
-        server = _Server(configured(traced_app, limits, limits.grace_s), app)
-        ending.server = server
+        on_end = partial(_end_requests, app)
+        server = settings.endpoint.server(traced(app, settings.tracing), on_end)
+        ending.stop = server.end
         port = listeners[0].getsockname()[1]
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        tell("started", f"Heatsink is serving http://{host}:{port} (API: /docs)", port=port)
+        address = address_of(settings.host, port)
+        tell("started", f"Heatsink is serving {address} (API: /docs)", port=port)
         await server.serve(sockets=list(listeners))
+
+
+def _end_requests(app: App) -> None:
+    tell("stopping", "stopping: finishing the requests in progress, accepting no new ones")
+    app.end_streams()
 
 
 async def _end_work(consumer: Consumer, working: asyncio.Task[None]) -> None:
@@ -181,17 +163,3 @@ async def _open_queue(hs: Heatsink, settings: ServeSettings, actions: Actions) -
     if not settings.work:
         return None
     return hs.worker(actions, grace_s=settings.limits.grace_s)
-
-
-class _Server(Server):
-    """Also ends streams of events."""
-
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
-        super().__init__(config)
-        self._app = app
-
-    def end(self, number: int | None = None) -> None:
-        if not self.should_exit:
-            tell("stopping", "stopping: finishing the requests in progress, accepting no new ones")
-        super().end(number)
-        self._app.end_streams()

@@ -1,4 +1,4 @@
-"""What the commands that serve HTTP share: sockets, bounded connections, signals and logs.
+"""The shell of every process that serves HTTP: its endpoint, connections, signals and logs.
 
 Sockets are opened first, so that a port in use is reported before anything else. With its faster
 parser uvicorn bounds neither the size nor the time of a request's head; `BoundedConnection` does.
@@ -7,15 +7,15 @@ parser uvicorn bounds neither the size nor the time of a request's head; `Bounde
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
+from socket import socket
 from typing import Any
 
 import click
@@ -28,13 +28,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpTools
 
-from heatsink.errors import Misconfigured
-from heatsink.primitives.connections import NOT_HTTP, Bounded, ConnectionLimits, Crowd, within_files
-from heatsink.server.api.requests import Guard, Scope
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.connections import (
+    LOOPBACK_NAMES,
+    NOT_HTTP,
+    Bounded,
+    ConnectionLimits,
+    Crowd,
+    listen,
+    names_of,
+    within_files,
+)
 
+from .api.metrics import PROMETHEUS, Metrics
 from .api.problems import MEDIA_TYPE, Refusal, encoded, problem_of
+from .api.requests import Guard, Scope, Token
 
-PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Page = Callable[[], Response]
 FEW = ConnectionLimits(connections=1_000)  # enough for health checks and Prometheus
@@ -45,28 +54,52 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 serving = logging.getLogger("heatsink.serve")
 
 
-def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
-    """Open one socket for every address of the host; raises `Misconfigured` if a port is in use."""
-    listeners: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
-            listeners.append(socket.create_server(address, family=family))
-            # asyncio sets it only on sockets with a named protocol; connections inherit it here
-            listeners[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise Misconfigured(
-                f"port {port} is in use: choose another with {flag}", field="port"
-            ) from None
-        unknown = isinstance(error, socket.gaierror)
-        reason = error.strerror if unknown else os.strerror(error.errno or 0)
-        raise Misconfigured(
-            f"cannot listen on {host!r}, port {port} ({reason}): choose another --host or {flag}"
-        ) from None
-    return listeners
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a process serves HTTP, and to whom. Other machines need a token.
+
+    `flag` is the option that sets the port.
+    """
+
+    host: str
+    port: int
+    tokens: tuple[Token, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    limits: ConnectionLimits = FEW
+    grace_s: float = FEW_GRACE_S
+    flag: str = "--port"
+
+    def __post_init__(self) -> None:
+        check_reach(self.host, self.tokens)
+
+    @property
+    def guard(self) -> Guard:
+        return Guard(self.tokens, names_of(self.host, self.allow_hosts))
+
+    @contextmanager
+    def listening(self) -> Iterator[list[socket]]:
+        """Open its sockets, and close them in the end."""
+        listeners = listen(self.host, self.port, self.flag)
+        try:
+            yield listeners
+        finally:
+            for listener in listeners:
+                listener.close()
+
+    def server(self, app: ASGIApp, on_end: Callable[[], object] = lambda: None) -> Server:
+        """A server for its sockets; requests get `grace_s` to finish after `on_end`."""
+        return Server(configured(app, self.limits, self.grace_s), on_end)
+
+
+def check_reach(host: str, tokens: Sequence[Token]) -> None:
+    if host not in LOOPBACK_NAMES and not tokens:
+        raise InvalidSetting(
+            f"host {host!r} is reachable from outside: set --token, or 127.0.0.1", field="host"
+        )
+
+
+def address_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class BoundedConnection(HttpTools, Bounded):
@@ -129,8 +162,9 @@ class BoundedConnection(HttpTools, Bounded):
         if self.transport.is_closing():
             return
         body = encoded(problem_of(Refusal(status, detail)))
+        kind, phrase = MEDIA_TYPE.decode(), HTTPStatus(status).phrase
         head = (
-            f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: {MEDIA_TYPE.decode()}\r\n"
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {kind}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -174,36 +208,46 @@ def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> S
     return Starlette(routes=routes, exception_handlers={Refusal: refuse})
 
 
+def metrics_page(metrics: Metrics) -> Page:
+    return lambda: PlainTextResponse(metrics.text(), media_type=PROMETHEUS)
+
+
 class Server(uvicorn.Server):
     """A server that ends gracefully at the first signal and at once at the second.
 
-    uvicorn would raise the signals again at its end, and then nothing would be cleaned up.
+    uvicorn would raise the signals again at its end, and then nothing would be cleaned up. `on_end`
+    is called at the first: it ends streams, which otherwise go on while the server stops.
     """
+
+    def __init__(self, config: uvicorn.Config, on_end: Callable[[], object] = lambda: None) -> None:
+        super().__init__(config)
+        self._on_end = on_end
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def end_on_signals(self) -> None:
-        for number in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self.end, number)
-
-    def end(self, number: int | None = None) -> None:  # noqa: ARG002
+    def end(self) -> None:
+        if not self.should_exit:
+            self._on_end()
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 class Ending:
-    """What a signal ends: the server or, before there is one, the task that starts it."""
+    """What a signal ends: what `stop` stops or, while that is None, the task that starts it."""
 
     def __init__(self, starting: asyncio.Task[Any]) -> None:
-        self.server: Server | None = None
+        self.stop: Callable[[], object] | None = None
         self.cancelled = False
+        self.number: int | None = None
+        """The signal that came first."""
         self._starting = starting
 
     def end(self, number: int) -> None:
-        if self.server is not None:
-            self.server.end(number)
+        self.number = self.number or number
+        if self.stop is not None:
+            self.stop()
         elif not self.cancelled:
             self.cancelled = self._starting.cancel()
 
@@ -228,6 +272,12 @@ def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
             raise
 
 
+def default_signals() -> None:
+    """From now on a signal ends this process at once."""
+    for number in SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
 @contextmanager
 def noting_signals() -> Iterator[Sequence[int]]:
     """Record signals that arrive before an event loop can handle them, for `until_signal`."""
@@ -238,6 +288,21 @@ def noting_signals() -> Iterator[Sequence[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def run(service: Callable[[Ending], Awaitable[None]]) -> int | None:
+    """Run a service until it ends or a signal ends it; returns the signal.
+
+    A signal that arrives before there is an event loop ends it too.
+    """
+
+    async def until_ended(noted: Sequence[int]) -> int | None:
+        with until_signal(noted) as ending:
+            await service(ending)
+        return ending.number
+
+    with noting_signals() as noted:
+        return asyncio.run(until_ended(noted))
 
 
 def one_line(text: str) -> str:

@@ -351,7 +351,7 @@ def test_beyond_this_machine_a_token_is_needed(tmp_path: Any) -> None:
     for host in ("0.0.0.0", "::", "10.0.0.1"):  # noqa: S104
         with pytest.raises(InvalidSetting, match="--token"):
             ServeSettings(data=tmp_path, host=host)
-        assert ServeSettings(data=tmp_path, host=host, tokens=TOKENS).hosts is None
+        assert ServeSettings(data=tmp_path, host=host, tokens=TOKENS).endpoint.guard._hosts is None
 
 
 @pytest.mark.parametrize("text", ["secret12", "read:", "root:secret12", "read:short", "read:a b\n"])

@@ -15,7 +15,9 @@ from heatsink.server.commands.configuration import PORTS
 from .acts import ACTS, NAMES, find_act
 from .traffic import LIMIT, PEAK, SHAPES, TrafficPlan
 
+HOST = "127.0.0.1"
 PORT = 8321
+SHUTDOWN_S = 2
 ALL = "all"
 NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
 
@@ -69,23 +71,24 @@ def _demo_in_terminal(plan: TrafficPlan, act_name: str, as_json: bool) -> None:
 
 
 def _demo_on_page(plan: TrafficPlan, act_name: str, port: int) -> None:
-    from heatsink.server.shell import listen
+    from heatsink.server.api.requests import RequestLimits
+    from heatsink.server.shell import Ending, Endpoint, address_of, run
 
-    from .page import HOST, PATH, serve
+    from .page import PATH, serve
     from .stage import Stage
     from .world import open_world
 
     opening = find_act("1" if act_name == ALL else act_name)
-    (listener,) = listen(HOST, port)
-    host, actual_port = listener.getsockname()
+    endpoint = Endpoint(HOST, port, limits=RequestLimits(), grace_s=SHUTDOWN_S)
+    with endpoint.listening() as listeners:
+        url = address_of(*listeners[0].getsockname()) + PATH
 
-    async def run() -> int | None:
-        async with open_world(plan, SystemClock(), Random()) as world:
-            await world.hs.bulk.open()  # starting its server later would delay a running act
-            url = f"http://{host}:{actual_port}{PATH}"
-            click.echo(f"Open {url} to watch. The first act starts with the first viewer.")
-            click.echo("Ctrl-C stops the demo.")
-            return await serve(world, Stage(world, plan, opening), listener)
+        async def play(ending: Ending) -> None:
+            async with open_world(plan, SystemClock(), Random()) as world:
+                await world.hs.bulk.open()  # starting its server later would delay a running act
+                click.echo(f"Open {url} to watch. The first act starts with the first viewer.")
+                click.echo("Ctrl-C stops the demo.")
+                await serve(world, Stage(world, plan, opening), endpoint, listeners, ending)
 
-    if asyncio.run(run()) == SIGINT:
-        raise KeyboardInterrupt
+        if run(play) == SIGINT:
+            raise KeyboardInterrupt

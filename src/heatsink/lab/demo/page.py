@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from socket import socket
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -15,21 +15,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from heatsink.errors import InvalidSetting
-from heatsink.primitives.connections import ConnectionLimits
 from heatsink.server.api.app import App
 from heatsink.server.dashboard import SafeHeaders, make_pages
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import Server, configured
+from heatsink.server.shell import Ending, Endpoint, Server
 
 from .acts import find_act
 from .stage import Stage
 from .traffic import SHAPES
 from .world import DemoWorld
 
-HOST = "127.0.0.1"
 PATH = "/demo"
 STATIC = Path(__file__).parent / "static"
-SHUTDOWN_S = 2
 
 
 def make_site(stage: Stage) -> dict[str, ASGIApp]:
@@ -75,30 +72,25 @@ async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"data: " + event + b"\n\n"
 
 
-class DemoServer(Server):
-    """Ends the viewers' streams before it waits for their connections to close."""
+def make_server(app: App, stage: Stage, endpoint: Endpoint) -> Server:
+    """A server that ends the viewers' streams before it waits for their connections to close."""
 
-    def __init__(self, app: App, stage: Stage, limits: ConnectionLimits) -> None:
-        super().__init__(configured(app, limits, SHUTDOWN_S))
-        self.ended_by: int | None = None
-        self._app = app
-        self._stage = stage
+    def end_streams() -> None:
+        stage.end()
+        app.end_streams()
 
-    def end(self, number: int | None = None) -> None:
-        super().end(number)
-        self.ended_by = number
-        self._stage.end()
-        self._app.end_streams()
+    return endpoint.server(app, end_streams)
 
 
-async def serve(world: DemoWorld, stage: Stage, listener: socket.socket) -> int | None:
-    """Serve until a signal; returns the signal."""
+async def serve(
+    world: DemoWorld, stage: Stage, endpoint: Endpoint, listeners: list[socket], ending: Ending
+) -> None:
+    """Serve until a signal."""
     settings = ServeSettings(data=Path())
     async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
-        server = DemoServer(app, stage, settings.limits)
-        server.end_on_signals()
+        server = make_server(app, stage, endpoint)
+        ending.stop = server.end
         try:
-            await server.serve(sockets=[listener])
+            await server.serve(sockets=listeners)
         finally:
             await stage.close()
-        return server.ended_by

@@ -26,7 +26,7 @@ from heatsink.client.heatsink import Heatsink
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
-from heatsink.primitives.connections import ConnectionLimits, foreign, misdirected
+from heatsink.primitives.connections import ConnectionLimits, refusal_of
 
 from .feed import Feed
 from .problems import NOTHING, UNKNOWN_TOKEN, Refusal
@@ -277,12 +277,10 @@ class Guard:
         return self._check_token(headers, scope)
 
     def _check_host(self, headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> None:
-        host = headers.get(b"host", b"").decode("latin-1")
-        if refusal := misdirected(host, hosts):
-            raise Refusal(421, refusal)
-        origin = headers.get(b"origin")
-        if origin is not None and (refusal := foreign(origin.decode("latin-1"), host)):
-            raise Refusal(403, refusal)
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        refusal = refusal_of(host, None if origin is None else origin.decode("latin-1"), hosts)
+        if refusal is not None:
+            raise Refusal(*refusal)
 
     def _check_token(self, headers: Mapping[bytes, bytes], scope: Scope) -> str:
         kind, _, secret = headers.get(b"authorization", b"").partition(b" ")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +22,7 @@ from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.server.api.requests import CacheRules, RequestLimits, Token, parse_token
 from heatsink.server.dashboard import make_pages
 from heatsink.server.process import ServeSettings, serve
-from heatsink.server.shell import listen, set_up
+from heatsink.server.shell import run, set_up, tell
 from heatsink.server.tracing import tracing_option
 from heatsink.spread.policy import BucketRules
 
@@ -185,11 +183,10 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
     table = find_actions(actions) if actions else Actions()
     settings = settings_of(options, table)
     pages = make_pages() if dashboard else {}
-    with ExitStack() as farewell:
-        listeners = listen(settings.host, settings.port)
-        for listener in listeners:
-            farewell.callback(listener.close)
-        asyncio.run(serve(settings, listeners, table, SystemClock(), Random(), pages))
+    with settings.endpoint.listening() as listeners:
+        parts = settings, listeners, table, SystemClock(), Random()
+        run(lambda ending: serve(*parts, ending, pages))
+    tell("stopped", "stopped; the lease is released")
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})

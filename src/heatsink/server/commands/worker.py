@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import signal
 import sys
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from threading import Thread
 from typing import Any
 
 import click
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
@@ -25,18 +22,16 @@ from heatsink.client.prometheus import WorkCollector
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.errors import InvalidSetting, Retryable
 from heatsink.primitives.clock import Clock, SystemClock
-from heatsink.primitives.connections import ConnectionLimits, names_of
 from heatsink.primitives.hooks import Hook
-from heatsink.server.api.metrics import PROMETHEUS, Metrics
-from heatsink.server.api.requests import Guard
+from heatsink.server.api.metrics import Metrics
 from heatsink.server.shell import (
-    FEW,
-    FEW_GRACE_S,
-    Server,
+    Ending,
+    Endpoint,
     announce,
-    configured,
-    listen,
+    default_signals,
+    metrics_page,
     plain_app,
+    run,
     set_up,
 )
 from heatsink.server.tracing import tracing_hooks, tracing_option
@@ -94,11 +89,12 @@ def worker(
     consumer["lease_s"] = options.pop("lease")
     consumer["member_s"] = consumer["lease_s"] / 2
     settings, hooks = settings_from(**options), tracing_hooks(tracing)
-    metrics = None
+    endpoint = None
     if metrics_port is not None:
-        metrics = partial(serve_metrics, port=metrics_port, allow_hosts=allow_host)
-    work = _run(table, queue, store, settings, consumer, metrics, hooks, log_json)
-    asyncio.run(work)
+        flag = "--metrics-port"
+        endpoint = Endpoint(METRICS_HOST, metrics_port, allow_hosts=allow_host, flag=flag)
+    opening = partial(_open, table, queue, store, settings, consumer, hooks)
+    run(partial(_run, opening, sorted(table), endpoint, log_json))
 
 
 def find_actions(spec: str) -> Actions:
@@ -124,41 +120,42 @@ def find_actions(spec: str) -> Actions:
     return found
 
 
-async def _run(
+async def _open(
     table: Actions,
     queue: str,
     store: str | None,
     settings: BulkSettings,
     consumer: dict[str, Any],
-    metrics: Callable[[Consumer], MetricsServer] | None,
     hooks: list[Hook],
+    stack: AsyncExitStack,
+) -> Consumer:
+    if store is None:
+        client = connect_queue(queue, settings, hooks=hooks)
+        await _wait_for(client, SystemClock())
+        await stack.enter_async_context(client)
+        return client.worker(table, **consumer)
+    name = consumer.pop("name")
+    heatsink = connect(store, queue=queue, hooks=hooks, bulk=settings, name=name, coordinate=False)
+    await stack.enter_async_context(heatsink)
+    return heatsink.worker(table, **consumer)
+
+
+async def _run(
+    opening: Callable[[AsyncExitStack], Awaitable[Consumer]],
+    actions: list[str],
+    endpoint: Endpoint | None,
     log_json: bool,
+    ending: Ending,
 ) -> None:
     async with AsyncExitStack() as stack:
-        if store is None:
-            client = connect_queue(queue, settings, hooks=hooks)
-            await _wait_for(client, SystemClock())
-            await stack.enter_async_context(client)
-            running = client.worker(table, **consumer)
-        else:
-            name = consumer.pop("name")
-            heatsink = connect(
-                store,
-                queue=queue,
-                hooks=hooks,
-                bulk=settings,
-                name=name,
-                coordinate=False,
-            )
-            await stack.enter_async_context(heatsink)
-            running = heatsink.worker(table, **consumer)
-        _stop_on_signals(running)
-        fields: dict[str, Any] = {"worker": running.name, "actions": sorted(table)}
-        if metrics is not None:
-            server = metrics(running)
+        running = await opening(stack)
+        ending.stop = partial(_stop, running)
+        fields: dict[str, Any] = {"worker": running.name, "actions": actions}
+        if endpoint is not None:
+            server = MetricsServer(running, endpoint)
             stack.callback(server.stop)
             fields["metrics_port"] = server.port
-        runs = f"worker {running.name} runs {', '.join(sorted(table))} (Ctrl-C stops it)"
+        runs = f"worker {running.name} runs {', '.join(actions)} (Ctrl-C stops it)"
         announce(log_json, "started", runs, **fields)
         await running.run()
 
@@ -176,23 +173,14 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
             return
 
 
-def serve_metrics(consumer: Consumer, port: int, allow_hosts: tuple[str, ...]) -> MetricsServer:
-    """Serve /metrics in a thread, so that it answers while handlers block the event loop."""
-    metrics = Metrics(WorkCollector(consumer))
-
-    def show() -> Response:
-        return PlainTextResponse(metrics.text(), media_type=PROMETHEUS)
-
-    guard = Guard((), names_of(METRICS_HOST, allow_hosts))
-    return MetricsServer(plain_app({"/metrics": (None, show)}, guard), port)
-
-
 class MetricsServer:
-    """An HTTP server in a thread of its own, until `stop`."""
+    """Serves /metrics in a thread of its own, so that it answers while handlers block the loop."""
 
-    def __init__(self, app: ASGIApp, port: int, limits: ConnectionLimits = FEW) -> None:
-        self._listeners = listen(METRICS_HOST, port, "--metrics-port")
-        self._server = Server(configured(app, limits, FEW_GRACE_S))
+    def __init__(self, consumer: Consumer, endpoint: Endpoint) -> None:
+        pages = {"/metrics": (None, metrics_page(Metrics(WorkCollector(consumer))))}
+        self._farewell = ExitStack()
+        self._listeners = self._farewell.enter_context(endpoint.listening())
+        self._server = endpoint.server(plain_app(pages, endpoint.guard))
         self._thread = Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
@@ -206,18 +194,10 @@ class MetricsServer:
     def stop(self) -> None:
         self._server.end()
         self._thread.join()
-        for listener in self._listeners:
-            listener.close()
+        self._farewell.close()
 
 
-def _stop_on_signals(consumer: Consumer) -> None:
+def _stop(consumer: Consumer) -> None:
     """The first signal asks for a graceful end; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        consumer.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    consumer.stop()
+    default_signals()
