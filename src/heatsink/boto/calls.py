@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from heatsink.client.blocking_calls import BlockingCalls
 from heatsink.client.connect import connect
 from heatsink.client.loop_thread import LoopThread
+from heatsink.client.settings import ConnectOptions
 from heatsink.errors import Closed, Retryable, Throttled
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.keys import partition_of
@@ -76,10 +77,9 @@ class Background:
     This is the only class that knows which parts of a client a table needs.
     """
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
-        clock = options.setdefault("clock", SystemClock())
+    def __init__(self, url: str, options: ConnectOptions) -> None:
         inner = connect(url, **options)
-        self._loop = LoopThread(CLOSED, clock)
+        self._loop = LoopThread(CLOSED, options.get("clock") or SystemClock())
         self._loop.begin()
         try:
             self._loop.call(inner.__aenter__)

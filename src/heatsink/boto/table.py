@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Unpack
 
+from heatsink.client.settings import ConnectOptions
 from heatsink.coordinator.explainer import Explanation
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_text, check_whole, shown
@@ -46,7 +47,7 @@ class Table:
         sort_key: str,
         time_of: TimeOf,
         registry: str,
-        **settings: Any,
+        **settings: Unpack[ConnectOptions],
     ) -> None:
         check_text("partition_key", partition_key, NAME_MAX)
         check_text("sort_key", sort_key, NAME_MAX)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import TypedDict
 
 import msgspec
@@ -11,12 +13,15 @@ from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_kind, check_number, check_text
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import Hook
 from heatsink.primitives.ids import IdScheme, Uuid7
 from heatsink.reads.near_cache import ReadSettings
 from heatsink.reads.policy import NearRules
 from heatsink.spread.backoff import Retries
 from heatsink.spread.counters import TOKEN_TTL_S
 from heatsink.spread.policy import BucketRules
+from heatsink.stores.throttled import PartitionLimit
 from heatsink.timelines.policy import TimelineSettings
 
 NAME_MAX = 128
@@ -39,6 +44,17 @@ class Options(TypedDict, total=False):
     workers: WorkerRules
     reads: ReadSettings
     near: NearRules
+
+
+class ConnectOptions(Options, total=False):
+    """All arguments of `connect` but its URL."""
+
+    news: str | None
+    queue: str | None
+    limit: PartitionLimit | None
+    clock: Clock | None
+    rng: Random | None
+    hooks: Sequence[Hook]
 
 
 class WorkerOptions(TypedDict, total=False):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Unpack
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
@@ -22,12 +22,13 @@ from starlette.responses import JSONResponse
 from heatsink import errors
 
 from . import Heatsink, connect
+from .settings import ConnectOptions
 
 State = dict[str, Heatsink]
 
 
 def lifespan(
-    url: str, **settings: Any
+    url: str, **settings: Unpack[ConnectOptions]
 ) -> Callable[[Starlette], AbstractAsyncContextManager[State]]:
     """A lifespan that opens a client when the app starts; arguments as of `connect`."""
 
