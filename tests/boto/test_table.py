@@ -415,7 +415,7 @@ def test_times_are_read_from_sort_keys(time_of: times.TimeOf, value: Any) -> Non
 def test_reads_are_refused_when_the_registry_is_replaced(engine: Engine, tmp_path: Path) -> None:
     registry = f"sqlite:///{tmp_path}/registry.db"
     plain = engine.make_table(f"chat-{uuid4().hex}")
-    names = {"partition_key": KEYS[0], "sort_key": KEYS[1]}
+    names: dict[str, Any] = {"partition_key": KEYS[0], "sort_key": KEYS[1]}
     key = {"conversation": "c1", "sent": millis_key(OLD_MS)}
     asked = Key("conversation").eq("c1")
     with Table(plain, **names, time_of=times.millis_text, registry=registry) as table:

@@ -145,7 +145,7 @@ def boto(registry: str) -> None:
         aws_access_key_id="any",
         aws_secret_access_key="any",  # noqa: S106 (it is never used)
     )
-    names = {"partition_key": "room", "sort_key": "sent"}
+    names: dict[str, Any] = {"partition_key": "room", "sort_key": "sent"}
     item = {"room": "k", "sent": 1}
     with Table(resource.Table("chat"), **names, time_of=lambda sent: sent, registry=registry) as it:
         calls = {
