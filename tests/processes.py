@@ -32,7 +32,7 @@ class Served:
     @property
     def names(self) -> list[str]:
         """Of what happened, in order; that it leads may come before or after it has started."""
-        return [event["event"] for event in self.events if event["event"] != "leads"]
+        return [event["event"] for event in self.events if event["event"] != "leadership.gained"]
 
     def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -89,12 +89,14 @@ async def test_the_leader_shows_the_heat_of_the_fleet_to_all(tmp_path: Path) -> 
                 hot, cold = await until_heat_is_known(follower), await follower.explain("cold")
             assert hot.heat is not None
             assert hot.heat.writes_s > 0
-            assert "heat    below what is reported: at most " in str(cold)
+            assert "heat    too cold to be reported: at most " in str(cold)
             server.kill()
             gone = await follower.hottest()
             assert (gone.start_s, gone.unreported_s, gone.keys) == (None, None, ())
-            while "not known here: ask boss:" not in (told := str(await follower.explain("hot"))):
-                assert "heat    not known: nobody has led yet" in told, (
+            while "not known here: ask the leader, boss:" not in (
+                told := str(await follower.explain("hot"))
+            ):
+                assert "heat    not known: there is no leader" in told, (
                     "META was not read again yet"
                 )
                 await asyncio.sleep(0.05)
@@ -135,14 +137,14 @@ async def test_without_redis_only_the_leader_knows_and_others_say_so(tmp_path: P
             assert "writes/s" in str(await until_heat_is_known(leader))
         unknown = await follower.hottest()
         assert (unknown.start_s, unknown.keys) == (None, ())
-        words = f"heat    not known here: ask {leader.status().name}, which leads"
+        words = f"heat    not known here: ask the leader, {leader.status().name}"
         while words not in str(await follower.explain("hot")):
             await asyncio.sleep(0.05)
 
 
 async def test_where_nobody_leads_nobody_knows() -> None:
     async with heatsink.connect("memory://", coordinate=False) as hs:
-        assert "leader  nobody has led yet" in str(await hs.explain("k"))
+        assert "leader  there has been no leader yet" in str(await hs.explain("k"))
 
 
 @pytest.mark.timeout(30)

@@ -36,18 +36,18 @@ def test_a_leader_leads_until_its_lease_runs_out() -> None:
     found = leadership_of(META, 110_000)
     assert (found.leader, found.leaderless_s) == ("", 100.0)
     assert found.vacancy == (
-        "nobody leads since 1970-01-01 00:00:10 UTC (100 s ago; the lease of c2 ran out)"
+        "no leader since 1970-01-01 00:00:10 UTC (100 s ago; the lease of c2 expired)"
     )
 
 
 def test_a_lease_that_was_given_back_has_no_holder_to_blame() -> None:
     found = leadership_of(meta(leader=""), 11_000)
-    assert found.vacancy == "nobody leads since 1970-01-01 00:00:10 UTC (1 s ago)"
+    assert found.vacancy == "no leader since 1970-01-01 00:00:10 UTC (1 s ago)"
 
 
 def test_of_a_new_store_nobody_knows_a_time() -> None:
     found = leadership_of(meta(leader="", lease_ms=0), 11_000)
-    assert (found.vacancy, found.leaderless_s) == ("nobody has led yet", float("inf"))
+    assert (found.vacancy, found.leaderless_s) == ("there has been no leader yet", float("inf"))
 
 
 def test_news_of_a_leader_outweighs_a_lease_read_long_ago() -> None:
@@ -111,9 +111,9 @@ async def test_a_process_notices_that_the_leader_is_gone(clock: ManualClock) -> 
         await hs.pin("conv", buckets=4, reason="launch")
         explained = await hs.explain("conv")
         assert explained.hot_by == "", "not yet"
-        assert "not in force yet, as nobody leads" in explained.reason
-        assert "heat    not known: nobody leads\n" in str(explained)
-        assert "leader  nobody leads since" in str(explained)
+        assert "not in force yet: there is no leader" in explained.reason
+        assert "heat    not known: there is no leader\n" in str(explained)
+        assert "leader  no leader since" in str(explained)
         assert "heatsink coordinator" in str(explained)
-        assert "which leads" not in str(explained)
+        assert "ask the leader" not in str(explained)
         assert (await hs.hottest()).leader == ""

@@ -116,7 +116,7 @@ def test_hot_keys_and_the_whole_picture(server: Served) -> None:
     until(lambda: answered(server, "hot")["window"] is not None)
     assert answered(server, "hot")["bucket_units_s"] == 400
     until(lambda: "No key is hot" in asked(server, "hot").stdout)
-    bounded = "heat    below what is reported: at most"
+    bounded = "heat    too cold to be reported: at most"
     until(lambda: bounded in asked(server, "explain", "cold").stdout)
     seen = asked(server, "top", "--once")
     assert seen.exit_code == 0
@@ -138,16 +138,16 @@ def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
         "unreported_s": None,
         "nobody_leads": None,
     }
-    assert heat_table(unknown) == "Heat is not known here: ask boss:1, which leads."
+    assert heat_table(unknown) == "Heat is not known here: ask the leader, boss:1."
     assert heat_table({**unknown, "leads": True}) == (
         "Heat is not known: reports of heat are missing or late."
     )
-    vacancy = "nobody leads since 2026-01-01 00:00:00 UTC (9 s ago)"
+    vacancy = "no leader since 2026-01-01 00:00:00 UTC (9 s ago)"
     vacant = heat_table({**unknown, "nobody_leads": vacancy})
     assert str(vacant).startswith(f"Heat is not known: {vacancy}. Start `heatsink coordinator`")
     late = {**unknown, "window": "2026-01-01T00:00:00Z"}
     assert heat_table(late) == (
-        "Heat is not known: reports of heat are missing or late; ask boss:1, which leads."
+        "Heat is not known: reports of heat are missing or late; ask the leader, boss:1."
     )
 
 

@@ -1,7 +1,7 @@
-"""Coordination: which parts lead and decide in this process, and what it knows of the fleet.
+"""The coordinator of a process, put together, and what the process knows of the fleet.
 
-`coordinate` builds the lease and the control loops. Every process has a `Coordination`, also one
-that does not lead: it answers who leads, and which keys are hot.
+Every process has a `Coordination`, whether it leads or not: it answers who leads and which keys
+are hot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .reads import NearPlace, NearWatch
 
 
 class HotKey(msgspec.Struct, frozen=True):
-    """`buckets` are those of rows written now."""
+    """A hot key; `buckets` is the number of buckets that rows written now go to."""
 
     key: str
     buckets: int
@@ -42,9 +42,9 @@ class HotKey(msgspec.Struct, frozen=True):
 class Hottest(msgspec.Struct, frozen=True):
     """The fleet's hottest keys in its last complete window.
 
-    The leader hears of them and shows them to others, where there is a Redis for news. `start_s`
-    is None where they are not known: it does not lead and is shown nothing, or hears of nobody.
-    No key that is not listed had more than `unreported_s` a second; None: there is no bound.
+    The leader receives all reports. It shows the hottest keys to the other processes if there is a
+    Redis for news. Where they are not known, `start_s` is None. A key that is not listed had at
+    most `unreported_s` write units a second; None if there is no such bound.
     """
 
     leads: bool
@@ -54,9 +54,9 @@ class Hottest(msgspec.Struct, frozen=True):
     unreported_s: float | None = None
     keys: tuple[HotKey, ...] = ()
     partitions: tuple[PartitionHeat, ...] = ()
-    """Of a store that says where its rows lie: the hottest first."""
+    """The store's hottest partitions, hottest first, if the store reports them."""
     nobody_leads: str | None = None
-    """Since when nobody leads, in words; None while somebody does."""
+    """How long there has been no leader, in words; None while there is one."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,10 @@ class Coordination:
         self._backoff = backoff
 
     async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
-        """What this process hears while it leads, else what the leader shows. None: not known."""
+        """The heat of the fleet; None if it is not known.
+
+        The leader sums the reports itself. Other processes read what the leader shows.
+        """
         known = self.watch.seen if self.leader.leads else await self._shown(deadline_s)
         return known if known and known.is_recent(self._registry.fleet_now_s()) else None
 
@@ -140,11 +143,11 @@ class Coordination:
         )
 
     def wanted(self, key: str) -> Decision | None:
-        """The buckets that this process, which leads, has decided and the store did not take."""
+        """The leader's last decision on a key, if the store has refused to write it so far."""
         return self._keys.wanted(subject_of(key), BUCKETS) if self.leader.leads else None
 
     async def look_who_leads(self, deadline_s: float) -> Leadership:
-        """As META has it now: with news, this process reads it seldom."""
+        """Who leads, according to META now; a process with news seldom reads META otherwise."""
         if self._registry.has_news and not self.leader.leads:
             with suppress(HeatsinkError), self._backoff.cut(deadline_s):
                 await self._registry.renew()

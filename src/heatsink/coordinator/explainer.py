@@ -24,16 +24,17 @@ from .lease import CURE
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`print` it. Heat is known of keys that are hot enough to be reported.
+    """Why a key has its buckets, and what it costs; `print` it.
 
-    The process that leads hears of it; others know it where there is a Redis for news.
+    Heat is known only for keys that are hot enough to be reported. The leader always knows it.
+    Other processes know it if there is a Redis for news.
     """
 
     key: str
     layout: Layout
     """Its epochs."""
     now_ms: int
-    """When it was asked for."""
+    """The time of this explanation."""
     decision: Decision | None
     """What the policy decided last."""
     pin: Decision | None
@@ -41,47 +42,47 @@ class Explanation(msgspec.Struct, frozen=True):
     heat: KeyHeat | None
     """What it costs now, where that is known."""
     unreported_s: float | None = None
-    """What a key costs at most a second that is not reported; `None`: that is not known."""
+    """The most that an unreported key costs a second; None if that is not known."""
     leads: bool = False
-    """Whether the process that was asked leads."""
+    """Whether the process that explains is the leader."""
     leader: str = ""
-    """Who leads; empty: nobody."""
+    """The leader; empty if there is none."""
     nobody_leads: str | None = None
-    """Since when nobody leads, in words; None while somebody does."""
+    """How long there has been no leader, in words; None while there is one."""
     wanted: Decision | None = None
-    """What the policy decides now and the store has refused to write so far; the leader knows."""
+    """A decision that the store has refused to write so far; only the leader knows it."""
     table_refusal: str | None = None
-    """The table's own last refusal, which buckets do not cure."""
+    """The last throttling by a limit of the whole table, which more buckets do not cure."""
     store: str | None = None
-    """What a store that refuses the key's writes can do about it, and what only buckets can."""
+    """What the store itself can do about throttled writes, and what only more buckets can."""
     near: Decision | None = None
-    """The decision to keep it near, if it is read-hot."""
+    """The decision that every process caches the key, if it is read-hot."""
     bucket_units: tuple[int, ...] = ()
-    """Write units to each bucket of the present layout through this process, so far."""
+    """Write units that this process has written to each bucket of the current layout."""
 
     @property
     def buckets(self) -> int:
-        """Buckets for rows written now."""
+        """Number of buckets that rows written now go to."""
         return self.layout.epoch_at(self.now_ms).buckets
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """All that the key ever had, oldest first."""
+        """Every epoch of the key, oldest first."""
         return self.layout.epochs
 
     @property
     def queries_per_page(self) -> int:
-        """What the newest page asks at least: the buckets of the newest epoch."""
+        """Queries for the newest page, at least: one for each bucket of the newest epoch."""
         return self.layout.buckets
 
     @property
     def partitions(self) -> int:
-        """What a read of everything asks: the bare key and every bucket there ever was."""
+        """Partitions that a read of everything queries: the bare key and every bucket ever used."""
         return len(self.layout.partitions(self.key))
 
     @property
     def hot_by(self) -> str:
-        """Why it is spread or kept near: a pin is in force, or its writes or reads are hot."""
+        """Why it is spread or cached everywhere: pinned, write-hot, read-hot."""
         is_pinned = self.pin is not None and self.pin.value == self.buckets
         spread = "pinned" if is_pinned else "write-hot" if self.buckets > 1 else ""
         return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
@@ -92,7 +93,7 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.pin is not None:
             text = f"pinned to {self.pin.value}: {self.pin.reason}"
             if self.buckets != self.pin.value:
-                text += "; not in force yet" + (", as nobody leads" if self.nobody_leads else "")
+                text += "; not in force yet" + (": there is no leader" if self.nobody_leads else "")
             return text
         if self.decision is not None:
             return self.decision.reason
@@ -134,7 +135,7 @@ def heat_words(
     leader: str,
     nobody_leads: str | None,
 ) -> str:
-    """A key's heat; without a figure, whether it is cold or nobody here knows."""
+    """A key's heat in words; without a figure, whether it is cold or not known here."""
     if heat is not None:
         more = "an unknown number" if heat.bound_s is None else f"at most {heat.bound_s:,.0f}"
         return (
@@ -142,28 +143,28 @@ def heat_words(
             f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
         )
     if unreported_s is not None:
-        return f"below what is reported: at most {unreported_s:,.0f} units/s"
+        return f"too cold to be reported: at most {unreported_s:,.0f} units/s"
     return not_known(leads, leader, nobody_leads)
 
 
 def wanted_words(value: int | None, reason: str) -> str:
-    return f"{value} buckets, which the store refuses to write so far: {reason}"
+    return f"{value} buckets ({reason}); the store has refused to write this so far"
 
 
 def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
     """Why a process does not know the heat of the fleet, and who does."""
     if nobody_leads:
-        return "not known: nobody leads"
+        return "not known: there is no leader"
     if leads:
         return "not known: reports of heat are missing or late"
     if leader:
-        return f"not known here: ask {leader}, which leads"
+        return f"not known here: ask the leader, {leader}"
     return "not known: no leader is known"
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """What has to be asked for an explanation."""
+    """Explains keys, from the registry and the coordinator of this process."""
 
     registry: Registry
     backoff: Backoff
@@ -228,9 +229,10 @@ def what_the_store_can_do(
     rules: BucketRules,
     takes_less: bool | None,
 ) -> str | None:
-    """In words. `crowded` is how many keys meet the heat of others at present.
+    """What the store can do about throttled writes, in words.
 
-    `takes_less` is whether a partition takes less than the rules say; None where nobody tells.
+    `crowded` is the number of keys that are throttled because of other keys in their partition.
+    `takes_less` is whether a partition takes less than the rules assume; None if not known.
     """
     if culprit is None:
         return None
@@ -239,7 +241,7 @@ def what_the_store_can_do(
     lower = "lower that to 80 % of what it takes"
     if culprit == "key":
         hint = f"; {less}: {lower}" if takes_less else ""
-        return f"one hot key{where}: no store can split it, more buckets take its heat apart{hint}"
+        return f"one hot key{where}: the store cannot split it, more buckets can{hint}"
     others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
     hint = f". Or {less}: then {lower}" if takes_less is None else ""
     return (

@@ -29,7 +29,7 @@ SHOWN_MAX = 256
 
 
 class StorePartitions:
-    """Where this process's latest writes went, and what they cost beyond what was foreseen."""
+    """What the store says of this process's writes: their partition, and their cost."""
 
     def __init__(self, meter: ConsumptionNotes) -> None:
         self._notes = meter.notes
@@ -70,7 +70,7 @@ def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ..
 
 
 def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> KeyHeat:
-    """With what its partition took: no more than was left unsaid, if nothing was said of it."""
+    """The key's heat with that of its partition, or the bound if its partition is unreported."""
     if heat.partition is None or not window.complete:
         return heat
     in_all_s = units_in.get(heat.partition, window.unreported_s)
@@ -80,8 +80,8 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
 class KeyWatch:
     """Observes the fleet's heat together with the layouts and pins in force.
 
-    Every server reports every window, this one too. When not even its own reports arrive, the bus
-    is broken rather than the fleet calm, and there is nothing to decide from.
+    Every server reports every window, this one too. If not even its own reports arrive, the bus is
+    broken. That does not mean that the fleet is calm, so nothing is decided.
     """
 
     def __init__(self, bus: HeatBus, registry: Registry, name: str, window_s: float) -> None:

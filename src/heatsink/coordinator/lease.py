@@ -113,9 +113,10 @@ class Lease:
         self._is_asking = False
 
     async def resign(self) -> None:
-        """Let the standby lead at once. Best effort: a lost resignation only costs a lease.
+        """Give up the lease, so that a standby leads at once.
 
-        Whoever was cancelled while it asked for the lead may have got it.
+        If this fails, the standby waits until the lease expires. A process that was cancelled
+        while it tried to get the lease may have it, so it resigns too.
         """
         if self._term is None and not self._is_asking:
             return
@@ -129,40 +130,40 @@ class Lease:
 
 
 class Leadership(msgspec.Struct, frozen=True):
-    """Who leads at `now_ms`, a time of the store's clock."""
+    """Who leads at `now_ms`, by the store's clock."""
 
     last: str
-    """Who led last; empty if that one gave its lease back, or nobody ever led."""
+    """The last leader; empty if it gave up its lease, or there never was one."""
     until_ms: int
-    """Until when the lease lasts, or lasted; 0 if nobody ever led."""
+    """The end of the last lease; 0 if there never was one."""
     now_ms: int
 
     @property
     def leader(self) -> str:
-        """Empty: nobody leads."""
+        """The leader; empty if there is none."""
         return self.last if self.now_ms <= self.until_ms else ""
 
     @property
     def leaderless_s(self) -> float:
-        """For how long nobody has led: 0 while somebody does, infinite if nobody ever did."""
+        """How long there has been no leader: 0 with a leader, infinite if there never was one."""
         if self.leader:
             return 0.0
         return max(self.now_ms - self.until_ms, 0) / 1000 if self.until_ms else float("inf")
 
     @property
     def vacancy(self) -> str | None:
-        """Since when and why nobody leads, in words; None while somebody leads."""
+        """How long there has been no leader, and why, in words; None while there is one."""
         if self.leader:
             return None
         if not self.until_ms:
-            return "nobody has led yet"
+            return "there has been no leader yet"
         since = datetime.fromtimestamp(self.until_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        why = f"; the lease of {self.last} ran out" if self.last else ""
-        return f"nobody leads since {since} UTC ({self.leaderless_s:,.0f} s ago{why})"
+        why = f"; the lease of {self.last} expired" if self.last else ""
+        return f"no leader since {since} UTC ({self.leaderless_s:,.0f} s ago{why})"
 
 
 def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
-    """`led_until_ms`: until when somebody leads for sure, whatever META said when it was read."""
+    """Who leads; `led_until_ms` is a later end of the lease than META's, if one is known."""
     return Leadership(meta.leader, max(meta.lease_ms, led_until_ms), now_ms)
 
 

@@ -121,19 +121,20 @@ class Coordinator:
 
 
 class Policy(Protocol[Observation_contra]):
-    """Deterministic: the same observations in the same order give the same decisions.
+    """Decides from observations alone, without a clock, I/O or randomness.
 
-    Time comes in with the observation; a policy has no clock, does no I/O and takes no chances.
+    The same observations in the same order give the same decisions.
     """
 
     def decide(self, observation: Observation_contra) -> list[Decision]: ...
 
 
 class ControlLoop(Generic[Observation]):
-    """Nobody is told anything: whoever acts on a decision reads it in its own view.
+    """Observe, decide, publish: once each turn.
 
-    What could not be published is tried again at the next turns, not when it is decided again: a
-    hot key's epochs lie in the partition that it heats, where a write seldom gets through.
+    A decision that could not be published is tried again for ten turns, without waiting for the
+    policy to decide it again: a key's epochs lie in the partition that the key heats, where few
+    writes succeed.
     """
 
     def __init__(
@@ -146,12 +147,12 @@ class ControlLoop(Generic[Observation]):
         self._wanted: dict[tuple[Subject, str], tuple[Decision, int]] = {}
 
     def wanted(self, subject: Subject, setting: str) -> Decision | None:
-        """What is decided and could not be published yet."""
+        """A decision that could not be published yet."""
         decision, _ = self._wanted.get((subject, setting), (None, 0))
         return decision
 
     async def run_once(self) -> list[Decision]:
-        """One turn. Returns what was decided and was news."""
+        """Take one turn, and return the decisions that changed something."""
         self._turn += 1
         for decision in self._policy.decide(await self._observe()):
             self._wanted[decision.subject, decision.setting] = decision, self._turn + TURNS_MAX
@@ -178,7 +179,7 @@ class BackgroundLoop:
         self._running: asyncio.Task[list[Decision]] | None = None
 
     async def run_once(self) -> list[Decision]:
-        """Start a turn if none is under way. Returns, or raises, what came of the last one."""
+        """Start a turn if none is running; return what the last one decided, or raise its error."""
         last = self._running
         if last is not None and not last.done():
             return []

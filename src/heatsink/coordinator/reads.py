@@ -27,7 +27,7 @@ class NearPlace:
 
 
 class NearWatch:
-    """Looks at each complete window that the watch for hot keys has observed."""
+    """Decides on near keys from each complete window that the loop for hot keys observed."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class NearWatch:
         return decisions
 
     def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
-        """What holds is said again now and then, a little of it at each window."""
+        """Decisions to publish again for processes that missed them, a few in each window."""
         due_s = self._clock.monotonic_s() - REPEAT_S
         self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}
         due = (

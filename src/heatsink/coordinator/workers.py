@@ -34,7 +34,10 @@ REPEAT_S = 30.0
 
 
 class Advisor:
-    """Readings in, advice out: `redis:host:6379 · own_redis · 8 · "72 % of a core …"`."""
+    """Advises to move partitions away from a Redis that has been busy for several readings.
+
+    The advice is a decision: `redis:host:6379 · own_redis · 8 · "it uses 72 % of a core …"`.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
@@ -78,7 +81,7 @@ class Advisor:
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """A queue partition now. `target` is what was decided, as far as this process knows."""
+    """A queue partition now; `target` is the leader's decision, if this process knows it."""
 
     number: int
     load: PartitionLoad

@@ -155,7 +155,7 @@ def test_a_log_is_spread_whose_partition_takes_less_than_a_bucket_is_meant_to(ca
             return told, await hs.explain("hot")
 
     told, explained = run_on_virtual_time(run())
-    assert "more buckets take its heat apart; a partition takes less than" in told
+    assert "more buckets can; a partition takes less than" in told
     assert "throttled/s on " in explained.reason
     assert explained.heat is not None
     assert (explained.heat.throttles_s, explained.store) == (0, None)

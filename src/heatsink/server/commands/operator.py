@@ -44,7 +44,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
             return f"Heat is not known: {escape(heat['nobody_leads'])}. {CURE.capitalize()}."
         return f"Heat is {escape(not_known(heat['leads'], heat['leader'], None))}."
     if not heat["keys"] and heat["unreported_s"] is None:
-        whom = "" if heat["leads"] else f"; ask {escape(heat['leader'])}, which leads"
+        whom = "" if heat["leads"] else f"; ask the leader, {escape(heat['leader'])}"
         return f"Heat is not known: reports of heat are missing or late{whom}."
     if not heat["keys"]:
         return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
@@ -133,7 +133,7 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
 def _when(done: dict[str, Any]) -> str:
     """When the decision takes effect."""
     if done["nobody_leads"]:
-        return f"not in force yet, as {done['nobody_leads']}: {CURE}"
+        return f"not in force yet: {done['nobody_leads']}: {CURE}"
     return "in force within a second"
 
 

@@ -76,7 +76,7 @@ def _header(status: dict[str, Any] | None) -> Text:
     role = "leads" if status["leads"] else f"follows; {status['leader']} leads"
     if not status["leader"]:
         leaderless_s = status["leaderless_s"]  # null if it is infinite
-        role = f"nobody leads for {leaderless_s:,.0f} s" if leaderless_s else "nobody has led yet"
+        role = f"sees no leader for {leaderless_s:,.0f} s" if leaderless_s else "sees no leader yet"
     return Text(
         f"{status['name']} {role} · {status['servers']} server(s) · version {status['version']} · "
         f"{status['spread_keys']} keys spread over {status['extra_buckets']} extra buckets · "

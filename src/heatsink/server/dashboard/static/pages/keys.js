@@ -140,7 +140,7 @@ function unitsOf(found) {
 
 function boundWords(found) {
   const heat = found?.heat;
-  if (!heat) return found?.unreported_s == null ? "not known" : "below what is reported";
+  if (!heat) return found?.unreported_s == null ? "not known" : "too cold to be reported";
   if (heat.bound_s == null) return "a report is late: it may be more";
   return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
 }
