@@ -179,7 +179,7 @@ def test_a_burst_counts_once_as_backlog_and_not_as_arrivals_too() -> None:
     steered.run(5)
     steered.submit(1_000)
     steered.run(60)
-    assert "844 runnable × 0.38 s in 30 s need 15;" in steered.reasons[0]
+    assert "844 runnable items × 0.38 s in 30 s need 15 workers;" in steered.reasons[0]
 
 
 def test_a_new_leader_waits_before_it_shrinks_what_it_finds() -> None:

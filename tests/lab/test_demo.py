@@ -154,7 +154,7 @@ def test_the_chat_ends_with_why_a_young_table_needs_both() -> None:
     plain, adaptive, salted, both = (table.throttled_s for table in verdict.young)
     assert plain > adaptive > salted > both == 0
     assert verdict.findings[-1].good
-    assert "one key is never split" in verdict.findings[-1].text
+    assert "cannot split one key" in verdict.findings[-1].text
 
 
 def test_a_jump_is_spread_within_three_seconds_and_nothing_is_lost() -> None:
@@ -168,7 +168,7 @@ def test_a_run_says_what_happens_in_every_phase() -> None:
     _, told = run_virtually(TrafficPlan("ramp", peak=400, limit=100))
     plain = " ".join(snapshot.narration.plain for snapshot in told)
     spread = " ".join(snapshot.narration.heatsink for snapshot in told)
-    for words in ("all is well", "The rest is refused", "Calm again"):
+    for words in ("so none is refused", "The rest is refused", "Calm again"):
         assert words in plain
     for words in ("one partition is enough", "sees the limit coming", "goes back from"):
         assert words in spread
@@ -196,7 +196,7 @@ def test_few_refusals_are_promised_only_of_a_gentle_rise() -> None:
     gentle, hasty = (reach_verdict(ended(), refused, None, gentle=g) for g in (True, False))
     assert (gentle.findings[1].good, hasty.findings[1].good) == (False, None)
     assert gentle.kept_everything
-    assert gentle.line.startswith("Throttled 50 with Heatsink against 0 without")
+    assert gentle.line.startswith("Throttled writes: 50 with Heatsink, 0 without.")
 
 
 # --- the page
@@ -441,7 +441,7 @@ def test_headless_prints_a_table_and_the_verdict(
     result = CliRunner().invoke(main, ["demo", "--headless", "--peak", "400", "--limit", "100"])
     assert result.exit_code == 0, result.output
     assert "hot partition" in result.output
-    assert "Read back, every one of them is there, once." in result.output
+    assert "Reading them back found each exactly once." in result.output
     assert list(tmp_path.iterdir()) == []
 
 

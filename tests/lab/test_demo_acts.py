@@ -82,9 +82,8 @@ def test_heatsink_counts_every_like_and_the_plain_counter_falls_behind() -> None
     assert last.counted_heatsink == last.heatsink.totals.offered
     assert last.counted_plain == last.plain.totals.accepted
     assert last.counted_plain < 0.8 * last.heatsink.totals.offered
-    assert f"counted {last.counted_heatsink:,}, the plain counter {last.counted_plain:,}" in (
-        verdict.line
-    )
+    counted = f"{last.counted_heatsink:,} and the plain counter {last.counted_plain:,}"
+    assert f"Heatsink counted {counted}" in verdict.line
     shards = [now.heatsink.spread.buckets for now in cast("list[LikesNow]", told)]
     assert shards[0] == 1
     assert max(shards) >= 3
@@ -114,7 +113,7 @@ def test_one_load_serves_many_views_and_the_plain_database_is_worn_out() -> None
     assert product.loads_s(peak.plain) >= 90
     assert peak.plain.rates.throttled_s > 100
     assert cast("ProductNow", told[-1]).plain.totals.dropped > 500
-    assert "behind hs.reads it is asked" in words(told)
+    assert "with hs.reads, the database gets" in words(told)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_past_the_threshold_a_post_writes_no_home_and_every_fan_sees_it() -> Non
     assert all(post.writes for post in before)
     assert not any(post.writes for post in after)
     assert after[-1].always_writes > last.threshold
-    assert "that is cheap" in words(told)
+    assert "which is cheap" in words(told)
     assert "Grace is pulled" in words(told)
 
 
@@ -161,7 +160,7 @@ def test_a_home_that_misses_a_post_is_called_a_failure() -> None:
     verdict = celebrity.judge(posts, (40, 1), 8)
     assert not verdict.kept_everything
     assert marks(verdict) == [False, True, None]
-    assert "2 posts took 5 home writes with the threshold against 14" in verdict.line
+    assert "2 posts took 5 home writes with the threshold, 14 if always pushed" in verdict.line
 
 
 # --- bulk
@@ -194,7 +193,7 @@ def test_what_takes_too_long_is_called_off_and_said_so(
     last = cast("BulkNow", told[-1])
     assert 0 < last.done < last.items
     assert verdict.kept_everything
-    assert f"the other {last.items - last.done:,} were called off" in verdict.findings[0].text
+    assert f"the other {last.items - last.done:,} were cancelled" in verdict.findings[0].text
     assert "more than" in verdict.line
 
 

@@ -28,8 +28,8 @@ STORY = f"""\
 One partition, {WORKERS} workers, {SERVICE_S} s per item. While a giant batch runs, batches of
 {SMALL} items arrive, each after a random pause.
 
-In one queue, a small batch would wait for everything before it. Here tenants share the workers
-by the time their items take, and within a tenant the batch with the least work left goes first."""
+In a single queue, a small batch would wait for everything before it. Here tenants get equal shares
+of the workers' time, and within a tenant the batch with the least work left goes first."""
 
 
 class BatchTimes(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> Lab
         figures=[
             Figure("alone", f"{alone.share(0.5):.2f} s", "the median"),
             Figure("beside the giant", f"{other.share(0.5):.2f} s", f"{_longest(other)} at most"),
-            Figure("in a line it would be", f"{in_line_s / 3600:,.1f} h", "behind the giant"),
+            Figure("in a single queue", f"{in_line_s / 3600:,.1f} h", "behind the giant"),
         ],
         tables=[_table(alone, beside, in_line_s)],
         charts=[
@@ -105,8 +105,8 @@ def _table(alone: BatchTimes, beside: list[BatchTimes], in_line_s: float) -> Rep
         ]
         for times in (alone, *beside)
     ]
-    rows.append(["in a line, behind the giant", round(in_line_s), round(in_line_s), ""])
-    columns = ["a small batch", "median, s", "p99, s", "of alone"]
+    rows.append(["in a single queue, behind the giant", round(in_line_s), round(in_line_s), ""])
+    columns = ["a small batch", "median, s", "p99, s", "relative to alone"]
     return ReportTable("From acceptance to the last item", columns, rows)
 
 

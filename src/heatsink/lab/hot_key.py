@@ -39,13 +39,13 @@ CASES = {"one bucket": False, "Heatsink": True}
 
 
 STORY = f"""\
-A conversation with few messages goes viral: 20 % more every second, up to the limit of four
-partitions. Writers retry for {RETRIES.deadline_s:g} s, and then give up.
+A conversation with few messages goes viral: its rate grows by 20 % every second, up to what four
+partitions accept. Writers retry for {RETRIES.deadline_s:g} s and then give up.
 
-With one bucket, everything above the partition's limit is throttled. Heatsink sees the slope and
-adds buckets before they are needed; a while after the rush there is one again.
+With one bucket, everything above the partition's limit is throttled. Heatsink sees the rate rise
+and adds buckets before they are needed; some time after the rush it goes back to one.
 
-Buckets cost nothing to write and something to read: a page of {PAGE} has to query each of them."""
+Buckets do not make writes more expensive, but reads: a page of {PAGE} must query each of them."""
 
 
 class HotKeySecond(msgspec.Struct):
@@ -203,7 +203,7 @@ def _table(runs: list[HotKeyRun]) -> ReportTable:
         [run.case, *(run.total(field) for field in fields), run.found] for run in runs
     ]
     columns = ["case", "offered", "acknowledged", "refusals", "given up", "found"]
-    note = "A write may be refused more than once. Found: rows when everything was read back."
+    note = "A write may be refused more than once. Found: rows that were read back at the end."
     return ReportTable("The whole run", columns, rows, note)
 
 
@@ -212,7 +212,7 @@ def _cost_table(costs: list[PageCost]) -> ReportTable:
         [cost.buckets, round(cost.queries, 1), round(cost.rows), cost.buckets * PAGE]
         for cost in costs
     ]
-    columns = ["buckets", "queries", "rows read", f"asking each for {PAGE}"]
+    columns = ["buckets", "queries", "rows read", f"if each is asked for {PAGE}"]
     return ReportTable(f"What a page of {PAGE} costs", columns, rows)
 
 
@@ -232,7 +232,7 @@ def _run_charts(plain: HotKeyRun, spread: HotKeyRun, limit_s: float) -> list[Cha
             ],
         ),
         Chart(
-            "Answers “throttled”",
+            "Throttled writes",
             "a second",
             [
                 _line("one bucket", plain, "refused", 1),

@@ -22,9 +22,9 @@ STORY = f"""\
 {WORKERS} workers in each partition, {SERVICE_S} s per item. One tenant has a large batch, while
 another one submits batches of {SMALL} items.
 
-The original design keeps each batch in one partition, to protect the other partitions. Here each
+A simple design keeps each batch in one partition, to protect the other partitions. Here each
 partition is fair, so a large batch can be spread over a quarter of them: it is done sooner, and
-the small ones are hardly slower."""
+the small batches are hardly slower."""
 
 
 class IsolationOutcome(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def experiment(large: int = LARGE, seed: int = 1) -> LabReport:
         figures=[
             Figure("small batches, the slowest", f"{worst_s:.2f} s", "over all of these runs"),
             Figure(
-                "the large one, spread",
+                "the large batch, spread",
                 f"{most.large_per_s:,.0f}/s",
                 f"{alone.large_per_s:,.0f}/s in one of {alone.partitions} partitions",
             ),

@@ -159,10 +159,11 @@ second {SPIKE_S} on one conversation gets {writes_per_s:,} writes per second, an
 {OTHERS_PER_S} together. The store splits a partition that was hot for {LAG_S:g} s (DynamoDB takes
 minutes). Throttled writes are not retried.
 
-Adaptive capacity isolates the conversation from its neighbours, which then have room, and stops
-there: a key is never split. Salting spreads it over up to {RULES.buckets_max} keys (every page
-queries all of them), but these land in the existing partitions, and keys in one partition share its
-limit. With both, the store splits the partitions that the salted keys share."""
+Adaptive capacity moves the conversation to a partition of its own, so that its neighbours have
+room. It cannot do more, since a key is never split. Salting spreads the conversation over up to
+{RULES.buckets_max} keys (every page queries all of them), but these are placed in the existing
+partitions, and keys in one partition share its limit. With both, the store splits the partitions
+that the salted keys share."""
 
 
 def _throttled(run: PartitionsRun) -> str:

@@ -17,7 +17,7 @@ from .world import ACTION, LabWorld, StrictDownstream, WorkerFleet, world
 TENANTS = ("red", "green", "blue")
 JOBS = 15_000
 PER_S = 10
-SEED_S, SEED_IDEAL_S, SEED_THROTTLES = 720, 500, 1.45
+REPORTED_S, REPORTED_IDEAL_S, REPORTED_THROTTLES = 720, 500, 1.45  # of a queue that requeues
 PARTITIONS = 4
 
 UNKNOWN_PER_S = 100
@@ -28,12 +28,12 @@ WINDOW_S = 5
 
 
 STORY = f"""\
-Jobs in three batches, each at {PER_S}/s, on {PARTITIONS} partitions. The original design lets
-workers run into the limit and requeues their jobs. Here starts are booked ahead, and a batch that
-must wait costs nothing.
+Jobs in three batches, each limited to {PER_S}/s, on {PARTITIONS} partitions. Other queues let
+workers run into the limit and requeue the refused jobs. Here starts are booked ahead, and a batch
+that must wait costs nothing.
 
-Then a service with a limit of {UNKNOWN_PER_S} calls in any second, half of that in the middle
-third, which nobody declares: it only refuses. The queue begins without any limit."""
+Then a service that refuses more than {UNKNOWN_PER_S} calls in any second, and more than half of
+that in the middle third. Nobody declares this limit: the queue starts without one and finds it."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -106,10 +106,12 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> L
             Figure(
                 "time, relative to the ideal",
                 f"{known.took_s / known.ideal_s:.2f} ×",
-                f"original design: {SEED_S / SEED_IDEAL_S:.2f} ×",
+                f"with requeuing: {REPORTED_S / REPORTED_IDEAL_S:.2f} ×",
             ),
             Figure(
-                "refusals per job", f"{known.throttles:.2f}", f"original design: {SEED_THROTTLES}"
+                "refusals per job",
+                f"{known.throttles:.2f}",
+                f"with requeuing: {REPORTED_THROTTLES}",
             ),
             Figure("unknown limit: used", f"{used:.1%}", "of the whole run, changes included"),
             Figure(
@@ -126,7 +128,7 @@ def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> L
 def _declared_table(known: Declared) -> ReportTable:
     rows: list[list[Cell]] = [
         ["here", round(known.took_s, 1), round(known.ideal_s), round(known.throttles, 3)],
-        ["original design", SEED_S, SEED_IDEAL_S, SEED_THROTTLES],
+        ["with requeuing, as reported elsewhere", REPORTED_S, REPORTED_IDEAL_S, REPORTED_THROTTLES],
     ]
     columns = ["", "time, s", "ideal, s", "refusals per job"]
     return ReportTable(f"Three batches at {PER_S}/s each", columns, rows)

@@ -150,10 +150,10 @@ class BucketPolicy:
             if self._suffers(heat, window, layout):
                 self._remember_refusal(key, heat, layout)
                 demand = max(demand, 1.25 * layout.buckets * self._rules.bucket_units_s)
-                why = f"{heat.throttles_s:,.0f} throttled/s on {layout.buckets} buckets; {why}"
+                why = f"{heat.throttles_s:,.0f} throttled/s on {_count(layout.buckets)}; {why}"
             needed = self._rules.buckets_for(demand)
             if needed > layout.buckets:
-                reason = f"{why} at {self._rules.bucket_units_s:,} a bucket"
+                reason = f"{why}; a bucket should get at most {self._rules.bucket_units_s:,}"
                 grown[key] = for_key(key, BUCKETS, needed, reason)
         if window.complete:
             self._forget(window.start_s)
@@ -221,7 +221,7 @@ class BucketPolicy:
         if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
         calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
-        fill = f"{buckets} would stay at most {self._rules.shrink_fill:.0%} full"
+        fill = f"{_count(buckets)} would be at most {self._rules.shrink_fill:.0%} full"
         return for_key(key, BUCKETS, buckets, f"{calm}: {fill}")
 
     def _forget(self, start_s: float) -> None:
@@ -252,3 +252,7 @@ def _pinned(observation: KeyObservation) -> list[Decision]:
         for key, pin in observation.pins.items()
         if observation.layouts.get(key, COLD).buckets != pin.value
     ]
+
+
+def _count(buckets: int) -> str:
+    return "1 bucket" if buckets == 1 else f"{buckets} buckets"

@@ -61,7 +61,7 @@ def test_two_keys_too_much_for_one_partition_are_split_apart_after_the_lag() -> 
     assert before > 1_500
     run.load(20, 1_600, two_keys)
     assert run.changes == [
-        Split(1, TWO, "1,600 write units/s wanted of 1,000 for 5 s; no key is more than 50% of it")
+        Split(1, TWO, "1,600 write units/s (limit 1,000) for 5 s; no key has more than 50% of it")
     ]
     assert run.throttled <= before + 1_600  # what came until the split
     settled = run.throttled
@@ -181,7 +181,7 @@ def test_reads_heat_as_writes_do() -> None:
         changes += table.review(now_s)
         table.charge(two_keys(number), 0.0, 1.0, now_s)
     assert [type(change) for change in changes] == [Split]
-    assert "4,000 read units/s wanted of 3,000" in changes[0].reason
+    assert "4,000 read units/s (limit 3,000)" in changes[0].reason
 
 
 def test_a_request_that_reads_and_writes_is_taken_whole_or_not_at_all() -> None:

@@ -85,8 +85,8 @@ def test_what_throttles_much_is_not_cheap_for_it() -> None:
 @pytest.mark.parametrize(
     ("writes_s", "capacity", "said"),
     [
-        (4_001, None, "of writes 4,001 units per second and it takes 4,000"),
-        (600, TableCapacity(500, 500), "of writes 600 units per second and it takes 500"),
+        (4_001, None, "needs 4,001 write units per second and the table has 4,000"),
+        (600, TableCapacity(500, 500), "needs 600 write units per second and the table has 500"),
     ],
 )
 def test_a_table_that_is_too_small_as_a_whole_is_told_apart(

@@ -33,7 +33,7 @@ def test_a_key_is_pinned_with_a_reason_and_unpinned(site: Site, visit: Visit) ->
     expect(page.get_by_text(f"{WARM} is pinned to 3 buckets")).to_be_visible()
     expect(chosen.get_by_text("pinned to 3: launch at noon")).to_be_visible()
     chosen.get_by_role("button", name="Unpin").click()
-    expect(chosen.get_by_text("decided by heat")).to_be_visible()
+    expect(chosen.get_by_text("decided by load")).to_be_visible()
     expect(chosen.get_by_role("button", name="Unpin")).to_be_hidden()
 
 
@@ -60,7 +60,7 @@ def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     shown.get_by_role("button", name="Close").click()
     expect(shown).to_be_hidden()
     row.get_by_role("button", name="Retry failed").click()
-    expect(page.get_by_text("What failed runs once more.")).to_be_visible()
+    expect(page.get_by_text("Failed items run again.")).to_be_visible()
 
 
 def test_decisions_can_be_searched(site: Site, visit: Visit) -> None:
@@ -70,7 +70,7 @@ def test_decisions_can_be_searched(site: Site, visit: Visit) -> None:
     expect(page.locator("tbody tr")).to_have_count(2)
     expect(page.locator("tbody tr").first).to_contain_text(f"author {PULLED}")
     page.get_by_label("Search decisions").fill("no such thing")
-    expect(page.get_by_text("Nothing of what is loaded matches")).to_be_visible()
+    expect(page.get_by_text("No loaded decision matches")).to_be_visible()
 
 
 def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) -> None:
@@ -112,4 +112,4 @@ def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
         page.get_by_role("button", name="Explain").click()
         page.get_by_label("Reason").fill("may I?")
         page.get_by_role("button", name="Pin", exact=True).click()
-        expect(page.get_by_text("Not done: this call needs the scope admin")).to_be_visible()
+        expect(page.get_by_text("Failed: this call needs the scope admin")).to_be_visible()

@@ -93,7 +93,7 @@ def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
 def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: Visit) -> None:
     page = visit(f"{demo}#product")
     line = page.locator("#line")
-    expect(line).to_contain_text("loads with hs.reads against", timeout=VERDICT_MS)
+    expect(line).to_contain_text("loads with hs.reads,", timeout=VERDICT_MS)
     said = line.text_content()
     chart = page.locator("#picture .chart.tall").first
     label, plot = chart.locator(".annotation-text").bounding_box(), chart.bounding_box()
@@ -117,8 +117,8 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
 def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
     page = visit(f"{demo}#likes")
     shows(page, "likes", 2)
-    expect(page.get_by_text("the shards of one number", exact=True)).to_be_visible()
-    peak = page.get_by_text("at the peak: the shards of one number", exact=True)
+    expect(page.get_by_text("the shards of one counter", exact=True)).to_be_visible()
+    peak = page.get_by_text("at the peak: the shards of one counter", exact=True)
     expect(peak).to_be_visible(timeout=VERDICT_MS)
 
 

@@ -65,8 +65,8 @@ class LittlesLaw:
 
     def _more(self, load: Load, needed: int) -> Target:
         allowed, why = self._knee.allow(load, needed)
-        work = f"{load.runnable:,} runnable × {load.service_s:,.3g} s"
-        reason = f"{work} in {self._rules.drain_s:g} s need {needed}; {why}"
+        work = f"{load.runnable:,} runnable items × {load.service_s:,.3g} s"
+        reason = f"{work} in {self._rules.drain_s:g} s need {needed} workers; {why}"
         return Target(max(allowed, self._rules.base), reason)
 
     def _fewer(self, load: Load) -> Target | None:
@@ -76,7 +76,7 @@ class LittlesLaw:
         peak = int(self._peak.at(load.time_s))
         if peak > load.workers * WORTH_SHRINKING:
             return None
-        return Target(peak, f"at most {peak} needed for {self._rules.hold_s:g} s")
+        return Target(peak, f"at most {peak} workers needed in the last {self._rules.hold_s:g} s")
 
 
 class Knee:
@@ -110,9 +110,9 @@ class Knee:
         if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
             self._step_back()
         self.rest()
-        known = f"up to {self._proven} added throughput"
+        known = f"up to {self._proven} workers added throughput"
         if self._found_s is not None:
-            known = f"more than {self._proven} added no throughput"
+            known = f"more than {self._proven} workers added no throughput"
         return min(load.workers * 2, self._proven, wanted), known
 
     def _step_back(self) -> None:
@@ -140,9 +140,8 @@ class Knee:
     def _step_up(self, here: Point, wanted: int) -> tuple[int, str]:
         self.rest()
         self._proven, self._before = here.workers, here
-        return min(
-            ceil(here.workers * STEP), wanted
-        ), f"{here.workers} get {here.per_s:,.0f}/s done"
+        step = min(ceil(here.workers * STEP), wanted)
+        return step, f"{here.workers} workers finish {here.per_s:,.0f}/s"
 
     def _judge(self, below: Point, above: Point, load: Load, wanted: int) -> tuple[int, str]:
         if _gain(below, above) >= GAIN_MIN:
@@ -152,7 +151,7 @@ class Knee:
         is_known = self._place / STEP <= self._proven <= self._place * STEP
         self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
         self._place = self._proven
-        return min(wanted, self._proven), f"{above.workers} added no throughput"
+        return min(wanted, self._proven), f"{above.workers} workers added no throughput"
 
 
 class Look:

@@ -175,12 +175,13 @@ def relieve(
     if look.is_one_key or hottest is None:
         return _cannot(look, settings, "it holds one key, and a key is never split: spread it")
     if partitions >= settings.partitions_max:
-        return _cannot(look, settings, f"it has all {settings.partitions_max:,} partitions")
+        most = f"the table has its maximum of {settings.partitions_max:,} partitions"
+        return _cannot(look, settings, most)
     median = look.heat.median()
     if median is None or hottest.share > settings.isolate_share:
-        reason = f"{_measured(look, settings)}; one key is {hottest.share:.0%} of it"
+        reason = f"{_measured(look, settings)}; one key has {hottest.share:.0%} of it"
         return Isolate(look.number, hottest.key, reason)
-    reason = f"{_measured(look, settings)}; no key is more than {hottest.share:.0%} of it"
+    reason = f"{_measured(look, settings)}; no key has more than {hottest.share:.0%} of it"
     return Split(look.number, median, reason)
 
 
@@ -196,7 +197,7 @@ def _measured(look: PartitionLook, settings: SplitSettings) -> str:
         rate, limit, what = look.writes_s, settings.write_units, "write"
     else:
         rate, limit, what = look.reads_s, settings.read_units, "read"
-    return f"{rate:,.0f} {what} units/s wanted of {limit:,.0f} for {look.hot_for_s:,.0f} s"
+    return f"{rate:,.0f} {what} units/s (limit {limit:,.0f}) for {look.hot_for_s:,.0f} s"
 
 
 def unite(left: PartitionLook, right: PartitionLook, settings: SplitSettings) -> Merge | None:

@@ -145,7 +145,7 @@ class Spread(msgspec.Struct, frozen=True):
     reason: str
 
 
-UNSPREAD = Spread(1, 1, 1, "a plain store has no other place for it")
+UNSPREAD = Spread(1, 1, 1, "a plain store keeps a key in one partition")
 
 
 async def spread_of(heatsink: Heatsink, key: str) -> Spread:

@@ -13,9 +13,9 @@ CURED = 0.99
 SAME = 0.005
 COARSE = 10_000  # units of one replayed request: a partition's limit for ten seconds
 POINTS_MAX = 288
-THROTTLES = ["remedy", "throttled", "of all", "worst minute", "served from near"]
-SIZES = ["remedy", "widest key", "buckets added", "for hours", "partitions"]
-COSTS = ["remedy", "on demand, $", "provisioned, $", "of a request served"]
+THROTTLES = ["remedy", "throttled", "share", "worst minute", "from near cache"]
+SIZES = ["remedy", "buckets at most", "extra on average", "extra bucket hours", "partitions"]
+COSTS = ["remedy", "on demand, $", "provisioned, $", "per request served"]
 
 
 def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
@@ -102,17 +102,17 @@ def _overload(found: Replay) -> list[str]:
     capacity = found.settings.capacity
     writes, reads = min(writes, capacity.writes or writes), min(reads, capacity.reads or reads)
     asked = [
-        f"{name} {asked:,.0f} units per second and it takes {taken:,.0f}"
+        f"the load needs {asked:,.0f} {name} units per second and the table has {taken:,.0f}"
         for name, asked, taken in (
-            ("of writes", seen.peak_writes_s, writes),
-            ("of reads", seen.peak_reads_s, reads),
+            ("write", seen.peak_writes_s, writes),
+            ("read", seen.peak_reads_s, reads),
         )
         if asked > taken
     ]
     if not asked:
         return []
     too_small = f"The table is too small as a whole: {'; '.join(asked)}."
-    return [f"{too_small} No remedy for keys helps: add capacity, or warm the table up before."]
+    return [f"{too_small} Spreading keys does not help: add capacity, or pre-warm the table."]
 
 
 def report_of(found: Replay) -> LabReport:
@@ -198,14 +198,14 @@ def _assumptions(found: Replay) -> str:
         f"${prices.million_writes:g} and ${prices.million_reads:g} per million write and read "
         f"units on demand; ${prices.write_unit_hour:g} and ${prices.read_unit_hour:g} an hour "
         f"provisioned{_scaled(found)}. A month has 30 days like this trace. "
-        f"Storage, app servers and Heatsink's own requests are left out."
+        f"Storage, app servers and Heatsink's own requests are not included."
     )
 
 
 def _scaled(found: Replay) -> str:
     if found.settings.capacity.writes is not None:
         return ""
-    return f", where each hour has its busiest minute's rate at {found.settings.prices.target:.0%}"
+    return f", scaled each hour so that its busiest minute uses {found.settings.prices.target:.0%}"
 
 
 def _throttled(found: Replay) -> Chart:

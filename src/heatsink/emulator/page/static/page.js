@@ -5,7 +5,7 @@ const SPACE = 2 ** 64;
 const EXACT = 2 ** 12; // bounds are 64 bits wide, numbers here 53
 const HOT = 0.9;
 const KEY_SHOWN = 40;
-const COLUMNS = ["partition", "of the hashes", "rows", "writes/s", "reads/s", "refused/s", "load", "lent/s", "burst left", "throttles/s", "throttles", "hottest key"];
+const COLUMNS = ["partition", "of hash range", "rows", "writes/s", "reads/s", "refused/s", "load", "lent/s", "burst left (write / read)", "throttles/s", "throttles in all", "hottest key"];
 const WORDS = { Lend: "lend", Split: "split", Isolate: "isolate", Merge: "merge", CannotHelp: "cannot help" };
 
 const count = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
@@ -20,7 +20,7 @@ function h(tag, attributes, ...children) {
 const share = (state) => (state.end - state.start < EXACT ? "one key" : percent.format((state.end - state.start) / SPACE));
 
 function space(partitions) {
-  return h("div", { className: "space", role: "img", ariaLabel: "load of each partition over the hash space" },
+  return h("div", { className: "space", role: "img", ariaLabel: "load of each partition, in the order of key hashes" },
     ...partitions.map(({ state }) => {
       const height = `${Math.min(state.load, 1) * 100}%`;
       const kind = state.throttles_s > 0 ? "over" : state.load >= HOT ? "hot" : "";
@@ -63,8 +63,8 @@ function table(report) {
     h("h2", {}, report.table, h("small", {}, ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`)),
     space(report.partitions),
     h("div", { className: "wide" }, h("table", {}, h("thead", {}, head), h("tbody", {}, ...report.partitions.map(row)))),
-    h("h3", {}, "What was done"),
-    report.events.length ? h("ol", {}, ...report.events.toReversed().map(event)) : h("p", { className: "soft" }, "Nothing yet."));
+    h("h3", {}, "Changes"),
+    report.events.length ? h("ol", {}, ...report.events.toReversed().map(event)) : h("p", { className: "soft" }, "No changes yet."));
 }
 
 async function look() {
@@ -77,7 +77,7 @@ async function look() {
     link.textContent = "live";
   } catch {
     link.className = "lost";
-    link.textContent = "the engine does not answer";
+    link.textContent = "the emulator does not answer";
   }
   setTimeout(look, EVERY_MS);
 }

@@ -34,22 +34,22 @@ POLL_S = 0.25
 PATIENCE_S = 90.0  # after this a slow machine cancels the rest
 REST_S = 9.0  # for the number of workers to come down
 WORDS = """\
-One customer submits {items:,} items, another twenty: in one line the twenty would wait until
-all the others are through.
+One customer submits {items:,} items, another submits twenty. In a single queue the twenty would
+wait until all the others are done.
 
-Heatsink's queue is split into partitions, gives each customer a fair share of every worker's
-time, and accepts a batch only when it is safely on disk.
+Heatsink's queue is split into partitions and gives each customer a fair share of every worker's
+time. It accepts a batch only when the batch is safely on disk.
 
-A control loop looks at the backlog once a second and sends as many workers as it takes to drain
-it in {drain:g} s, as long as more workers get more done.
+Once a second, a control loop compares the backlog with the number of workers. It adds enough
+workers to drain the backlog in {drain:g} s, as long as more workers raise the throughput.
 
-Look at the dots: each is a small batch, and its height is how long it took beside the large
-one. Above them, the workers follow the backlog up and down.
+Look at the dots: each is a small batch, and its height is how long that batch took while the
+large one was running. Above them, the number of workers follows the backlog up and down.
 
-hs.bulk.submit() and hs.worker() on a private Valkey that was started for this demo and keeps
-its log on disk. An action here is a pause: {call:g} s for {together} items of the large batch,
-{small:g} s for the twenty of a small one; everything else is real. The small ones are put into
-partitions of the large."""
+hs.bulk.submit() and hs.worker() on a private Valkey server that the demo started; its log is on
+disk. An action only sleeps: {call:g} s for {together} items of the large batch, {small:g} s for
+the twenty items of a small one. Everything else is real. Small batches go to partitions that
+also hold the large batch."""
 
 
 class SmallNow(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class DemoBatch:
         self.items = plan.items
         self.batch: Batch | None = None
         self.progress: Progress | None = None
-        self.leg = "the items are submitted, as a stream"
+        self.leg = "submitting the items as a stream"
         self.patience_s = PATIENCE_S / plan.speed
         self.accepted_s = self.ended_s = 0.0
         self._hs = world.hs
@@ -130,7 +130,7 @@ class DemoBatch:
         items = ({"conversation": number} for number in range(self.items))
         self.batch = await self._hs.bulk.submit(LARGE, items, tenant="large", id=self._name)
         self.accepted_s = self.second
-        self.leg = "beside it, somebody submits twenty"
+        self.leg = "others submit twenty items each"
 
     async def submit_small(self) -> None:
         """Submit into a partition of the large batch, where it must get its fair share."""
@@ -185,7 +185,7 @@ class DemoBatch:
                 await self.submit_small()
                 next_s += SMALL_EVERY_S
         self.ended_s = self.second
-        self.leg = "done: the workers are sent home" if self.is_done else "the rest is called off"
+        self.leg = "done: workers are removed" if self.is_done else "the rest is cancelled"
 
     async def until_small_ones_are_done(self) -> None:
         for name in self._submitted.keys() - self._ended.keys():
@@ -243,16 +243,16 @@ def _amount(plan: TrafficPlan) -> str:
 
 def narrate(items: int, done: int, done_s: int, workers: int, small: list[SmallNow]) -> str:
     if not workers:
-        return "Nothing runs yet: a batch is accepted whole or not at all."
+        return "No item runs yet: workers start when the whole batch is accepted."
     if done >= items:
-        return f"All {items:,} are done. {workers} workers are left of those who came."
+        return f"All {items:,} are done. {workers} workers remain."
     pace = f"{items - done:,} items to go, {done_s:,} a second with {workers} workers."
     return f"{pace} {_of_small(small)}"
 
 
 def _of_small(small: list[SmallNow]) -> str:
     took = [one.took_s for one in small if one.took_s is not None]
-    return f"The last twenty beside it took {took[-1]:.1f} s." if took else ""
+    return f"The latest small batch took {took[-1]:.1f} s." if took else ""
 
 
 def judge(job: DemoBatch) -> ActVerdict:
@@ -262,16 +262,16 @@ def judge(job: DemoBatch) -> ActVerdict:
     whole = progress.done + progress.cancelled == job.items and len(took) == len(small)
     in_line = _in_line(job, small, progress.done == job.items)
     return ActVerdict(
-        f"{progress.done:,} items in {job.ended_s - job.accepted_s:.0f} s; of {len(small)} small "
-        f"batches beside them the slowest took {max(took, default=0.0):.1f} s, against {in_line} "
-        "in one line.",
+        f"{progress.done:,} items took {job.ended_s - job.accepted_s:.0f} s. The slowest of "
+        f"{len(small)} small batches took {max(took, default=0.0):.1f} s; in a single queue, the "
+        f"first one would have waited {in_line}.",
         whole,
         [
             ActFinding(whole, _count(job, progress)),
             ActFinding(
                 None,
-                f"The small batches took {_spread(took)}. In one line the first of them would have "
-                f"waited for the {small[0].ahead if small else 0:,} items before it: {in_line}.",
+                f"The small batches took {_spread(took)}. In a single queue, the first one would "
+                f"have waited for {small[0].ahead if small else 0:,} items before it: {in_line}.",
             ),
         ],
     )
@@ -284,11 +284,11 @@ def _in_line(job: DemoBatch, small: list[SmallNow], is_done: bool) -> str:
 
 
 def _count(job: DemoBatch, progress: Progress) -> str:
-    accepted = f"All {job.items:,} items were accepted in {job.accepted_s:.1f} s, on disk; "
+    accepted = f"All {job.items:,} items were accepted and on disk in {job.accepted_s:.1f} s; "
     done = f"{progress.done:,} are recorded as done, each once, and {progress.failed:,} as failed"
     if not progress.cancelled:
         return f"{accepted}{done}."
-    cut = f"after {job.patience_s:.0f} s the other {progress.cancelled:,} were called off"
+    cut = f"after {job.patience_s:.0f} s the other {progress.cancelled:,} were cancelled"
     return f"{accepted}{done}; {cut}."
 
 
@@ -296,4 +296,4 @@ def _spread(took: list[float]) -> str:
     if not took:
         return "no time"
     middle = sorted(took)[len(took) // 2]
-    return f"{min(took):.1f} to {max(took):.1f} s ({middle:.1f} s in the middle)"
+    return f"{min(took):.1f} to {max(took):.1f} s (median {middle:.1f} s)"

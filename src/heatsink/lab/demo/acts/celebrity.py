@@ -29,24 +29,24 @@ FRIENDS_S, CROWD_S = 20, 150  # new followers per second
 POST_EVERY_S = 1.0
 LOOKED_AT = 40
 HOME_PAGE = 200
-WHY = "to compare with"
+WHY = "for comparison"
 
 
 WORDS = """\
-A post is pushed into the home of every follower, so that reading a home is one read: with fifty
-followers that is fifty writes, with ten million, ten million.
+A post is pushed into the home timeline of every follower, so that reading a home takes one read.
+With fifty followers that is fifty writes; with ten million followers it is ten million.
 
-Heatsink counts followers and changes an author from pushed to pulled at a threshold, here
-{threshold:,}: from then on a post is written once, and homes fetch it when they are read.
+Heatsink counts followers and switches an author from push to pull at a threshold, here
+{threshold:,}. From then on a post is written once, and homes fetch it when they are read.
 
-Grace goes on posting while the crowd comes in; beside her the same posts, to the same
-followers, always pushed.
+Grace keeps posting while she gains followers. For comparison, a second author sends the same
+posts to the same followers and is always pushed.
 
-Look at the bars: each pair is one post, and its height is how many homes were written for it.
-Past the threshold the blue bars end.
+Look at the bars: each pair is one post, and the height is the number of homes written for it.
+Past the threshold there are no more blue bars.
 
-hs.timelines with a threshold of {threshold:,} (outside a demo it is 10,000) on SQLite and a
-private Valkey; pushes are bulk actions of its queue. The other author is pinned to push."""
+hs.timelines with a threshold of {threshold:,} (the default is 10,000), on SQLite and a private
+Valkey server. Pushes are bulk actions in its queue. The second author is pinned to push."""
 
 
 class PostNow(msgspec.Struct, frozen=True):
@@ -70,8 +70,8 @@ class CelebrityNow(ActSnapshot, frozen=True, tag="snapshot"):
         return {
             "followers": self.followers,
             "posts": len(self.posts),
-            "always pushed: homes of the last": last.always_writes,
-            "threshold: homes of the last": last.writes,
+            "last post, always pushed": last.always_writes,
+            "last post, threshold": last.writes,
             "now": self.mode,
         }
 
@@ -203,12 +203,12 @@ def _look(fame: Fame, pacer: Pacer, traffic: Traffic, threshold: int) -> Celebri
 def narrate(followers: int, mode: str, threshold: int) -> str:
     if mode == PULLED:
         return (
-            f"{followers:,} followers, more than {threshold:,}: Grace is pulled. A post of hers is "
-            f"one write, and with the next look at home every fan has it."
+            f"{followers:,} followers, more than {threshold:,}: Grace is pulled. Each post is one "
+            "write, and fans see it when they next read their home."
         )
     if followers > threshold / 2:
-        return f"{followers:,} followers: every post is {followers:,} writes, and more each time."
-    return f"{followers:,} followers: a post is pushed into their homes, and that is cheap."
+        return f"{followers:,} followers: a post takes {followers:,} writes, and more each time."
+    return f"{followers:,} followers: a post is pushed into their homes, which is cheap."
 
 
 def judge(posts: list[PostNow], homes: tuple[int, int], threshold: int) -> ActVerdict:
@@ -216,25 +216,25 @@ def judge(posts: list[PostNow], homes: tuple[int, int], threshold: int) -> ActVe
     always, mine = sum(p.always_writes for p in posts), sum(p.writes for p in posts)
     pulled = [post for post in posts if post.mode == PULLED]
     return ActVerdict(
-        f"{len(posts)} posts took {mine:,} home writes with the threshold against {always:,} "
-        f"always pushed; the last one {posts[-1].writes:,} against {posts[-1].always_writes:,}.",
+        f"{len(posts)} posts took {mine:,} home writes with the threshold, {always:,} if always "
+        f"pushed. The last post took {posts[-1].writes:,} and {posts[-1].always_writes:,}.",
         not wrong,
         [
             ActFinding(
                 not wrong,
-                f"The homes of {looked_at} fans, drawn by lot, were read: {looked_at - wrong} show "
-                "every post of both authors, each once, pushed or pulled.",
+                f"Of {looked_at} fans picked at random, {looked_at - wrong} have a home that shows "
+                "every post of both authors exactly once, pushed or pulled.",
             ),
             ActFinding(
                 not any(post.writes for post in pulled) if pulled else None,
-                f"From {threshold:,} followers on she was pulled: {len(pulled)} posts, "
+                f"Above {threshold:,} followers she was pulled: {len(pulled)} posts, "
                 f"{sum(post.writes for post in pulled):,} home writes.",
             ),
             ActFinding(
                 None,
-                f"Always pushed, a post was multiplied by {always / len(posts):,.0f} on "
-                f"average and by {max(post.always_writes for post in posts):,} at the most; with "
-                f"the threshold by {mine / len(posts):,.0f} on average.",
+                f"Always pushed, a post took {always / len(posts):,.0f} home writes on average "
+                f"and {max(post.always_writes for post in posts):,} at most; with the threshold, "
+                f"{mine / len(posts):,.0f} on average.",
             ),
         ],
     )

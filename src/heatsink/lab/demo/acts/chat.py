@@ -1,7 +1,7 @@
 """Act 1: one conversation goes viral, on a plain store and on Heatsink.
 
 Both get the same messages. At the end everything is read back from both stores, and the same kind
-of rush is played on virtual time on a new table whose store adapts.
+of rush is simulated on a new table whose store splits hot partitions.
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
 THROTTLED_SHARE_MAX = 0.01
 RECOVERY_S_MAX = 3.0
 WORDS = """\
-A database keeps its rows in partitions, and all rows of one key, such as one conversation, live
-in the same partition.
+A database stores its rows in partitions. All rows of one key, such as one conversation, are in
+the same partition.
 
-A partition takes only so much, here {limit:,} writes a second: when one conversation gets more,
-the rest is refused (throttled), however idle all other partitions are. That is a hot partition.
+A partition accepts a limited number of writes, here {limit:,} a second: if one conversation gets
+more, the store refuses (throttles) the rest, even if all other partitions are idle. That is a hot
+partition.
 
-Below, the very same messages go to a plain store and to Heatsink, which sees the heat coming
-and spreads the conversation over more partitions.
+Below, the same messages go to a plain store and to Heatsink. Heatsink sees the rate rise and
+spreads the conversation over more partitions.
 
-Look at the red: it is what the store refuses. With Heatsink, watch the partitions multiply
-before the dashed limit is reached, and go again when it is calm. At the end a third picture
-plays a rush on a young table whose store adapts by itself: why it takes both.
+Look at the red lines and bars: they are the writes that the store refuses. With Heatsink, the
+number of partitions grows before the dashed limit is reached, and shrinks when traffic is calm
+again. At the end, one more chart simulates a rush on a new table whose store splits hot
+partitions by itself. It shows why both are needed.
 
-Two SQLite files, each wrapped in the same limit per partition key. The plain client tries three
-times with growing random pauses, as the AWS SDKs do in their standard mode. Heatsink waits five
-calm seconds before it takes partitions back; outside a demo it waits five minutes. The
-command “heatsink lab partitions” plays the young table at more length."""
+Both sides write to SQLite files with the same limit per partition key. The plain client tries
+each write three times with growing random pauses, like the AWS SDKs in their standard mode.
+Heatsink removes partitions after five calm seconds; the default is five minutes. The command
+“heatsink lab partitions” shows the new table in more detail."""
 REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 
@@ -125,16 +127,16 @@ def _of_plain(now: LaneNow, limit: int) -> str:
     gets = f"The conversation gets {offered:,} writes/s"
     if refused and offered > limit:
         return (
-            f"{gets}; its one partition takes {limit:,}. The rest is refused and tried again. "
-            f"After three tries a message is gone: {gone:,} so far."
+            f"{gets}; its one partition accepts {limit:,}. The rest is refused and retried. "
+            f"After three tries a message is dropped: {gone:,} so far."
         )
     if refused or now.totals.waiting > limit / 2:
-        return "The rush is over, but those who were refused still try again and crowd it."
+        return "The rush is over, but refused messages are being retried in the same partition."
     if offered > limit:
-        return f"{gets}, its one partition takes {limit:,}. A small reserve helps for a moment."
+        return f"{gets}; its one partition accepts {limit:,}. A small reserve lasts for a moment."
     if gone:
-        return f"Calm again. But {gone:,} messages never got in."
-    return f"{gets}. Its one partition takes {limit:,}: all is well."
+        return f"Calm again, but {gone:,} messages were dropped."
+    return f"{gets}. Its one partition accepts {limit:,}, so none is refused."
 
 
 def _of_heatsink(now: LaneNow, limit: int) -> str:
@@ -149,28 +151,28 @@ def _of_heatsink(now: LaneNow, limit: int) -> str:
     if spread.target < spread.buckets:
         return (
             f"The rush is over: Heatsink goes back from {spread.buckets} to "
-            f"{_partitions(spread.target)}. No message has to be moved."
+            f"{_partitions(spread.target)}. No stored message is moved."
         )
     if spread.buckets > 1:
         each = offered // spread.buckets
         return (
             f"{offered:,} writes/s over {_partitions(spread.buckets)}, about {each:,} each: "
-            f"every one stays under its limit of {limit:,}."
+            f"each stays under its limit of {limit:,}."
         )
     if spread.widest > 1:
-        return "One partition again, for new messages. Readers still find all the older ones."
-    return f"{offered:,} writes/s: one partition is enough. Heatsink only counts."
+        return "New messages go to one partition again. Readers still find all older messages."
+    return f"{offered:,} writes/s: one partition is enough. Heatsink only measures the rate."
 
 
 def _of_surprise(now: LaneNow) -> str:
     if now.spread.buckets == 1:
         return (
-            "More came at once than one partition takes. Those refused wait and try again while "
+            "The rate jumped above what one partition accepts. Refused messages are retried while "
             "Heatsink spreads the conversation; none is dropped."
         )
     return (
-        f"New messages go to {_partitions(now.spread.buckets)} by now. The {now.totals.waiting:,} "
-        "that came before are still let in where they belong; none is dropped."
+        f"New messages go to {_partitions(now.spread.buckets)} now. {now.totals.waiting:,} earlier "
+        "messages are still being retried in their own partition; none is dropped."
     )
 
 
@@ -209,10 +211,11 @@ def why_both(tables: list[YoungTable]) -> ActFinding:
     plain, adaptive, salted, both = tables
     return ActFinding(
         both.throttled_s == 0,
-        f"On a young table of {PARTITIONS} partitions (virtual time) {plain.throttled_s:,.0f} "
-        f"writes/s are throttled. A store that adapts leaves {adaptive.throttled_s:,.0f}: one key "
-        f"is never split. Buckets alone leave {salted.throttled_s:,.0f}: some share a partition. "
-        f"With both the store parts them: {both.throttled_s:,.0f}.",
+        f"On a new table of {PARTITIONS} partitions (simulated), {plain.throttled_s:,.0f} writes/s "
+        f"are throttled. With a store that splits hot partitions, {adaptive.throttled_s:,.0f}: it "
+        f"cannot split one key. With Heatsink's buckets alone, {salted.throttled_s:,.0f}: some "
+        f"buckets share a partition. With both, the store splits those partitions: "
+        f"{both.throttled_s:,.0f}.",
     )
 
 
@@ -282,8 +285,8 @@ def reach_verdict(
 def _line(plain: ReadBack, heatsink: ReadBack) -> str:
     ours, theirs = heatsink.totals, plain.totals
     return (
-        f"Throttled {ours.throttled:,} with Heatsink against {theirs.throttled:,} without; "
-        f"messages dropped: {ours.dropped:,} against {theirs.dropped:,}."
+        f"Throttled writes: {ours.throttled:,} with Heatsink, {theirs.throttled:,} without. "
+        f"Dropped messages: {ours.dropped:,} with Heatsink, {theirs.dropped:,} without."
     )
 
 
@@ -296,13 +299,13 @@ def _kept(ended: ReadBack) -> ActFinding:
     if _kept_everything(ended):
         return ActFinding(
             True,
-            f"Heatsink accepted all {totals.offered:,} messages. Read back, every one of them is "
-            "there, once.",
+            f"Heatsink accepted all {totals.offered:,} messages. Reading them back found each "
+            "exactly once.",
         )
     return ActFinding(
         False,
         f"Heatsink dropped {totals.dropped:,}, lost {ended.lost:,} and duplicated "
-        f"{ended.duplicated:,} of {totals.offered:,} messages. It must not.",
+        f"{ended.duplicated:,} of {totals.offered:,} messages. All three must be 0.",
     )
 
 
@@ -312,7 +315,7 @@ def _refused(plain: ReadBack, heatsink: ReadBack, share: float, promised: bool) 
     goal = "" if good is None else f" (goal: under {THROTTLED_SHARE_MAX:.0%})"
     return ActFinding(
         good,
-        f"The store refused {refused:,} tries of Heatsink and {of:,} of the plain client: "
+        f"The store throttled {refused:,} writes of Heatsink and {of:,} of the plain client: "
         f"{share:.2%}{goal}.",
     )
 
@@ -321,12 +324,12 @@ def _recovered(recovery: Recovery) -> list[ActFinding]:
     return [
         ActFinding(
             recovery.spread_s <= RECOVERY_S_MAX,
-            f"{recovery.spread_s:.1f} s after the jump Heatsink had spread the conversation: from "
-            f"then on every new write was accepted at once (goal: {RECOVERY_S_MAX:g} s).",
+            f"{recovery.spread_s:.1f} s after the jump, Heatsink had spread the conversation: from "
+            f"then on, new writes were accepted at the first try (goal: {RECOVERY_S_MAX:g} s).",
         ),
         ActFinding(
             recovery.drained_s <= RECOVERY_S_MAX,
-            f"{recovery.drained_s:.1f} s after the jump the last write that had to wait was in "
+            f"{recovery.drained_s:.1f} s after the jump, the last retried write was accepted "
             f"(goal: {RECOVERY_S_MAX:g} s).",
         ),
     ]
@@ -337,7 +340,7 @@ def _gone(plain: ReadBack) -> ActFinding:
     share = totals.dropped / max(totals.offered, 1)
     return ActFinding(
         None,
-        f"The plain store dropped {totals.dropped:,} of the same messages ({share:.0%}), after "
+        f"The plain client dropped {totals.dropped:,} of the same messages ({share:.0%}) after "
         "three tries each.",
     )
 

@@ -1,4 +1,4 @@
-"""Act 2: everybody likes one video. A counter in one row, and one in many shards."""
+"""Act 2: everybody likes one video. A counter in one row, and one in several shards."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ QUIET, PEAK = 1 / 16, 3 / 4  # of the plan's peak
 
 
 WORDS = """\
-The likes of a video are one number, one number is one row, and one row lives in one partition,
-which takes {limit:,} writes a second here.
+The likes of a video are one number in one row, and the row is in one partition. Here a partition
+accepts {limit:,} writes a second.
 
-Past that, likes are refused; an app tries again a few times and gives up, and the number on the
-screen falls behind what people did.
+Above that rate, likes are refused. The app retries a few times and gives up, so the number on the
+screen is too low.
 
-Heatsink keeps the number in several shards while it is hot and adds them up for readers: every
-acknowledged like counts once, however often it was sent.
+While the counter is hot, Heatsink splits it into several shards and adds them up for readers.
+Every acknowledged like counts once, even if it was sent more than once.
 
-Look at the gap between what was liked and what is counted. Below, each bar is a shard of the
-same counter: with Heatsink all stay under the dashed limit.
+Look at the gap between the likes given and the likes counted. Below, each bar is a shard of the
+counter: with Heatsink, all of them stay under the dashed limit.
 
-hs.counters.add() and .value(), beside the same kind of store used with one key. Both numbers
-are read from the stores twice a second while the likes come in."""
+Heatsink's side calls hs.counters.add() and .value(). The plain side uses the same kind of store
+with one key. Both numbers are read from the stores twice a second."""
 
 
 class LikesNow(ActSnapshot, frozen=True, tag="snapshot"):
@@ -140,11 +140,11 @@ async def _look(duel: Duel, plain: PlainCounter, heatsink: SpreadCounter, limit:
 def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
     likes_s, shards = heatsink.rates.offered_s, heatsink.spread.buckets
     if not likes_s:
-        return "All likes are in. What was refused and is tried again comes a little later."
+        return "All likes were sent. Refused ones are still being retried."
     if plain.rates.throttled_s and likes_s > limit:
         return (
-            f"{likes_s:,} likes a second. The one row takes {limit:,} and refuses the rest; "
-            f"Heatsink has the number in {shards} shards, about {likes_s // shards:,} likes each."
+            f"{likes_s:,} likes a second. The plain row accepts {limit:,} and refuses the rest; "
+            f"Heatsink uses {shards} shards, with about {likes_s // shards:,} likes each."
         )
     if shards > 1:
         return f"{likes_s:,} likes a second, in {shards} shards of one counter."
@@ -155,15 +155,16 @@ def judge(plain: Totals, heatsink: Totals, plain_value: int, value: int) -> ActV
     exact = value == heatsink.accepted == heatsink.offered
     behind = plain.offered - plain_value
     return ActVerdict(
-        f"Of {heatsink.offered:,} likes Heatsink counted {value:,}, the plain counter "
-        f"{plain_value:,}; throttled {heatsink.throttled:,} against {plain.throttled:,}.",
+        f"Of {heatsink.offered:,} likes, Heatsink counted {value:,} and the plain counter "
+        f"{plain_value:,}. Throttled: {heatsink.throttled:,} with Heatsink, "
+        f"{plain.throttled:,} without.",
         exact,
         [
             ActFinding(exact, _exactness(heatsink, value)),
             ActFinding(
                 None,
-                f"The plain counter is {behind:,} behind ({behind / max(plain.offered, 1):.0%}): "
-                "likes given up after three tries each.",
+                f"The plain counter is too low by {behind:,} "
+                f"({behind / max(plain.offered, 1):.0%}): likes dropped after three tries each.",
             ),
         ],
     )
@@ -174,5 +175,5 @@ def _exactness(totals: Totals, value: int) -> str:
         return f"Heatsink acknowledged all {totals.offered:,} likes, and its number is exact."
     return (
         f"Heatsink acknowledged {totals.accepted:,} of {totals.offered:,} likes and counted "
-        f"{value:,}. It must count each once."
+        f"{value:,}. It must count each exactly once."
     )

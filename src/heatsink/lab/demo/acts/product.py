@@ -34,21 +34,21 @@ NEWEST = Ask(None, None, 1, newest_first=True)
 
 
 WORDS = """\
-A page that everybody looks at is one row, and spreading it would not help: what wears the
-database out is the reading.
+A page that everybody reads is one row. Spreading it over partitions would not help, because the
+load comes from reading, not from writing.
 
-The page has {kb} KB, which is three read units, and a partition gives {units:,} units a second:
-so {views:,} views, and from there on errors.
+The page has {kb} KB, which costs three read units, and a partition serves {units:,} units a
+second. So it serves {views:,} views a second, and all others get errors.
 
-With hs.reads all who ask at the same time share one load, and what was loaded is kept for
-{fresh:g} s; when the price changes it is forgotten at once.
+With hs.reads, all readers that ask at the same time share one load, and the result is cached for
+{fresh:g} s. When the price changes, the cached page is dropped at once.
 
-Look at the loads a second that reach each database while the views climb: one line hits the
-limit, the other stays on the floor.
+Look at the loads a second that reach each database while the number of views rises: without
+hs.reads they hit the limit, with it they stay near zero.
 
-hs.reads.get(key, load, fresh_for={fresh:g}, stale_for={stale:g}) in front of the same kind of
-SQLite file. The price changes every {every:g} s, and no view may show one that was replaced
-before it asked."""
+Heatsink's side calls hs.reads.get(key, load, fresh_for={fresh:g}, stale_for={stale:g}) in front
+of the same kind of SQLite file. The price changes every {every:g} s, and no view may show a price
+that was replaced before the view began."""
 
 
 class ProductOutcome(msgspec.Struct):
@@ -141,9 +141,9 @@ def traffic_of(plan: TrafficPlan) -> Traffic:
     quiet = plan.peak / 20
     return Traffic(
         (
-            Leg("a few look", 4, quiet, quiet),
+            Leg("a few readers", 4, quiet, quiet),
             Leg("it is in the news", 5, quiet, plan.peak),
-            Leg("everybody looks", 12, plan.peak, plan.peak),
+            Leg("everybody reads it", 12, plan.peak, plan.peak),
             Leg("old news", 5, plan.peak, quiet),
         )
     ).faster(plan.speed)
@@ -213,15 +213,15 @@ async def _look(duel: Duel, limit: int) -> ProductNow:
 def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
     views_s, loads = heatsink.rates.offered_s, loads_s(heatsink)
     if not views_s:
-        return "Nobody looks any more. Some of those refused still try again."
+        return "No new views. Refused ones are still being retried."
     if plain.rates.throttled_s and views_s > limit:
         return (
-            f"{views_s:,} views a second. Plain, the database can load {limit:,} of them and "
-            f"refuses the rest; behind hs.reads it is asked {loads:,} times a second."
+            f"{views_s:,} views a second. The plain database serves {limit:,} of them and refuses "
+            f"the rest; with hs.reads, the database gets {loads:,} loads a second."
         )
     if plain.totals.dropped:
-        return f"Calmer: {views_s:,} views a second, and hs.reads loads {loads:,}."
-    return f"{views_s:,} views a second: the plain database loads every one, hs.reads {loads:,}."
+        return f"Fewer views: {views_s:,} a second. With hs.reads, {loads:,} loads a second."
+    return f"{views_s:,} views a second: as many loads without hs.reads, {loads:,} with it."
 
 
 def judge(plain: LaneMeter, heatsink: LaneMeter, outcome: ProductOutcome) -> ActVerdict:
@@ -229,22 +229,22 @@ def judge(plain: LaneMeter, heatsink: LaneMeter, outcome: ProductOutcome) -> Act
     served = _served(heatsink.totals)
     right = not outcome.outdated and outcome.oldest_s <= STALE_S
     return ActVerdict(
-        f"{heatsink.totals.offered:,} views took {loads:,} loads with hs.reads against "
-        f"{plain_loads:,} without; throttled {heatsink.totals.throttled:,} against "
-        f"{plain.totals.throttled:,}.",
+        f"{heatsink.totals.offered:,} views took {loads:,} loads with hs.reads, {plain_loads:,} "
+        f"without. Throttled: {heatsink.totals.throttled:,} with hs.reads, "
+        f"{plain.totals.throttled:,} without.",
         served and right,
         [
             ActFinding(served, _serving(heatsink.totals)),
             ActFinding(
                 right,
-                f"No view showed a price that was replaced before it asked (found: "
-                f"{outcome.outdated:,}); the oldest page shown had been loaded "
-                f"{outcome.oldest_s:.2f} s before (allowed: {STALE_S:g} s).",
+                f"{outcome.outdated:,} views showed a price that was replaced before the view "
+                f"began (allowed: 0). The oldest page shown was {outcome.oldest_s:.2f} s old "
+                f"(allowed: {STALE_S:g} s).",
             ),
             ActFinding(
                 None,
-                f"Without it {plain.totals.dropped:,} viewers got an error "
-                f"({plain.totals.dropped / max(plain.totals.offered, 1):.0%}), after three tries "
+                f"Without hs.reads, {plain.totals.dropped:,} viewers got an error "
+                f"({plain.totals.dropped / max(plain.totals.offered, 1):.0%}) after three tries "
                 "each.",
             ),
         ],

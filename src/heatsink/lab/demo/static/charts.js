@@ -42,7 +42,7 @@ export function partitions(element, names, heat, limit, top = 0) {
   });
   const labelled = names.filter((_, place) => place % Math.ceil(names.length / (1.5 * ticks(element))) === 0);
   const highest = Math.max(top, ...heat.map((one) => one.taken_s + one.refused_s));
-  Plotly.react(element, [bar("taken", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
+  Plotly.react(element, [bar("accepted", "taken_s", "accent"), bar("throttled", "refused_s", "refused")], layout({
     barmode: "stack",
     bargap: 0.25,
     margin: { l: 50, r: 10, t: 8, b: 26 },

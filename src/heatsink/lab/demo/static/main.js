@@ -8,7 +8,7 @@ import { make as makeChat } from "/demo/static/acts/chat.js";
 import { make as makeLikes } from "/demo/static/acts/likes.js";
 import { make as makeProduct } from "/demo/static/acts/product.js";
 
-const STOPPED = "The demo stopped. Run ./dev demo again, and this page comes back by itself.";
+const STOPPED = "The demo has stopped. Run ./dev demo again: this page reconnects by itself.";
 const MAKERS = { chat: makeChat, likes: makeLikes, product: makeProduct, celebrity: makeCelebrity, bulk: makeBulk };
 const DASHBOARD = {
   chat: ["/keys", "Keys"], likes: ["/keys", "Keys"], product: ["/reads", "Reads"],
@@ -95,7 +95,7 @@ function banner(text) {
 async function play(name, shape = "") {
   try {
     const answer = await fetch(`/demo/run?act=${name}&shape=${shape}`, { method: "POST" });
-    if (!answer.ok && answer.status !== 409) banner(`No new run: ${await answer.text()}.`);
+    if (!answer.ok && answer.status !== 409) banner(`The run could not be started: ${await answer.text()}.`);
   } catch {
     banner(STOPPED);
   }
@@ -183,7 +183,7 @@ function showCourse(run) {
   const next = acts[place() + 1];
   find("previous").disabled = place() <= 0;
   find("next").disabled = false;
-  write(find("next"), next ? `Next: ${next.title} →` : "On to the dashboard →");
+  write(find("next"), next ? `Next: ${next.title} →` : "Open the dashboard →");
   for (const button of find("replays").children) {
     button.disabled = isPlaying(shown);
   }
@@ -194,13 +194,13 @@ function showCourse(run) {
 
 function legOf(run, now) {
   if (run.over) return "The run is over";
-  if (run.stopped) return "The run was broken off";
+  if (run.stopped) return "The run was stopped";
   return now ? now.leg[0].toUpperCase() + now.leg.slice(1) : "Waiting for the first numbers…";
 }
 
 function clockOf(run, now) {
   const left = Math.ceil(run.seconds - now.second);
-  return left > 0 ? `· second ${Math.round(now.second)}, about ${left} to go` : "· the last answers, and reading everything back";
+  return left > 0 ? `· second ${Math.round(now.second)}, about ${left} to go` : "· waiting for the last answers, then reading everything back";
 }
 
 function showVerdict(verdict) {

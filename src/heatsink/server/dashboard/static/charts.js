@@ -54,7 +54,7 @@ export function bars(element, names, values, limit) {
     bargap: 0.3,
     xaxis: { type: "category", tickvals: shown, tickangle: 0, range: [-0.6, Math.max(names.length, 4) - 0.4] },
     yaxis: { range: [0, Math.max(1.25 * limit, 1.1 * Math.max(0, ...values))] },
-    ...limitLine(limit, `meant to take ${limit.toLocaleString("en")}`),
+    ...limitLine(limit, `should get at most ${limit.toLocaleString("en")}`),
   }), CONFIG);
 }
 

@@ -1,4 +1,4 @@
-// Starts everything: follows the events, shows the page of the URL, and says how the line is.
+// Starts everything: follows the events, shows the page of the URL, and the state of the connection.
 
 import { hasToken, keepToken } from "/static/api.js";
 import { write } from "/static/elements.js";
@@ -22,7 +22,7 @@ const MAKERS = {
 };
 const TICK_MS = 500;
 const NOTICE_MS = 8_000;
-const TRIES = "Is heatsink serve running? This page tries again by itself.";
+const TRIES = "Is heatsink serve running? This page reconnects by itself.";
 const find = (id) => document.getElementById(id);
 const made = {};
 let shown = null;
@@ -44,7 +44,7 @@ const app = {
       await act();
       app.say(done);
     } catch (error) {
-      app.say(`Not done: ${error.message}`, true);
+      app.say(`Failed: ${error.message}`, true);
     }
   },
   go(url) {
@@ -86,7 +86,7 @@ function say(state) {
   find("banner").hidden = !lost;
   find("other-token").hidden = !hasToken();
   if (lost) {
-    const old = lastWord ? `Disconnected: the figures below are of ${lastWord}.` : "Not connected yet.";
+    const old = lastWord ? `Disconnected: the figures below are from ${lastWord}.` : "Not connected yet.";
     write(find("banner"), `${old} ${TRIES}`);
   } else {
     catchUp().catch((error) => app.say(error.message, true));

@@ -74,18 +74,18 @@ export function target(decision) {
   if (setting === "pin") {
     return value == null ? "unpinned" : `pinned to ${count(value, "bucket")}`;
   }
-  if (value == null) return `${setting} taken back`;
+  if (value == null) return `${setting} removed`;
   return setting === "buckets" ? count(value, "bucket") : `${setting} ${number(value)}`;
 }
 
 // What is hot now: one sentence for each key that matters, and whether it is bad news.
 export function hotNow(heat) {
-  if (!heat) return [{ text: "Waiting for the first word from the server…" }];
+  if (!heat) return [{ text: "Waiting for the first data from the server…" }];
   if (!heat.window && !heat.leads) {
-    if (heat.nobody_leads) return [{ text: `The heat of the fleet is not known: ${heat.nobody_leads}.` }];
-    return [{ text: `Another server leads and knows the heat of the fleet: ${heat.leader || "none yet"}.` }];
+    if (heat.nobody_leads) return [{ text: `The load of the fleet is unknown: ${heat.nobody_leads}.` }];
+    return [{ text: `This server is not the leader. The leader knows the load of the fleet: ${heat.leader || "none yet"}.` }];
   }
-  if (!heat.window) return [{ text: "Waiting for reports of heat…" }];
+  if (!heat.window) return [{ text: "Waiting for the first load reports…" }];
   const room = heat.bucket_units_s;
   const hot = heat.keys.filter((one) => one.throttles_s > 0 || one.write_units_s > room / 2);
   if (!hot.length) return [{ text: calmWords(heat.keys, room) }];
@@ -93,20 +93,20 @@ export function hotNow(heat) {
 }
 
 function calmWords(keys, room) {
-  const nothing = `Nothing is hot: no key takes half of what one bucket is meant to take (${number(room)} write units/s).`;
+  const nothing = `No key is hot: none gets half of what one bucket should get at most (${number(room)} write units/s).`;
   const busiest = keys[0];
   return busiest ? `${nothing} The busiest is ${keyName(idOf(busiest))} with ${number(busiest.write_units_s)}.` : nothing;
 }
 
 function heatWords(one, room) {
   const each = number(one.write_units_s / one.buckets);
-  const where = one.buckets > 1 ? `spread over ${one.buckets} buckets, about ${each} in each` : "in one bucket";
-  const takes = ` takes ${number(one.write_units_s)} write units/s, ${where}`;
-  return `${takes}; a bucket is meant to take ${number(room)}.${throttledWords(one, room)}`;
+  const where = one.buckets > 1 ? `spread over ${one.buckets} buckets, about ${each} each` : "in one bucket";
+  const takes = ` gets ${number(one.write_units_s)} write units/s, ${where}`;
+  return `${takes}. A bucket should get at most ${number(room)}.${throttledWords(one, room)}`;
 }
 
 function throttledWords(one, room) {
   if (!(one.throttles_s > 0)) return "";
-  const why = one.write_units_s / one.buckets < room ? ", though its buckets are not full: the store takes less than they are meant to" : "";
+  const why = one.write_units_s / one.buckets < room ? ", although its buckets get less than that: the limit of the store is lower" : "";
   return ` It is throttled ${number(one.throttles_s)} times a second${why}.`;
 }

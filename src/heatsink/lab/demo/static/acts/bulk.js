@@ -10,13 +10,13 @@ const total = (list) => list.reduce((sum, one) => sum + one, 0);
 export function make() {
   let now = null;
   const ended = () => (now?.small ?? []).filter((one) => one.took_s != null);
-  const inLine = () => (now?.done_s ? `in one line: ${seconds((now.items - now.done) / now.done_s)} from now` : "");
+  const inLine = () => (now?.done_s ? `in a single queue: ${seconds((now.items - now.done) / now.done_s)}` : "");
   const top = summary({
     done: () => [number(now?.done ?? 0), `of ${number(now?.items)}`],
     "items a second": () => number(now?.done_s ?? 0),
     workers: () => [number(total(now?.workers ?? [])), `in ${number(now?.workers.length ?? 0)} partitions`],
     "small batches": () => [number(ended().length), "twenty items each"],
-    "the last one took": () => [seconds(ended().at(-1)?.took_s), inLine()],
+    "the latest took": () => [seconds(ended().at(-1)?.took_s), inLine()],
   });
   const whole = bar();
   whole.setAttribute("aria-label", "How much of the large batch is done");
@@ -39,7 +39,7 @@ export function make() {
       lines(workers, run, [{ name: "workers", style: "steps", of: (one) => total(one.workers) }], { top: 10 });
       lines(pace, run, [{ name: "items/s", style: "main", of: (one) => one.done_s }], { top: 1000 });
       dots(small, run, ended().map((one) => ({
-        x: one.second, y: one.took_s, text: `${seconds(one.took_s)}, beside ${number(one.ahead)} that waited`,
+        x: one.second, y: one.took_s, text: `${seconds(one.took_s)}, while ${number(one.ahead)} items of the large batch waited`,
       })), " s");
     },
   };

@@ -1,4 +1,4 @@
-// Act 4: each post as a pair of bars, how many homes were written for it.
+// Act 4: each post as a pair of bars: the number of homes written for it.
 
 import { chart, wide } from "/static/elements.js";
 import { number } from "/static/words.js";
@@ -22,7 +22,7 @@ export function make() {
   const element = picture(
     top.element,
     wide("Homes written for each post", bars),
-    side("Followers", "the line is the threshold", followers),
+    side("Followers", "the dashed line is the threshold", followers),
     side("Home writes so far", "all posts together", writes),
   );
   return {

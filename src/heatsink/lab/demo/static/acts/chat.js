@@ -1,7 +1,7 @@
-// Act 1: two lanes, each with its traffic, the heat of its partitions, and how many there are; then a young table.
+// Act 1: two lanes, each with its traffic, the load of its partitions, and how many there are; then a new table.
 
 import { chart, figures, h, wide, write } from "/static/elements.js";
-import { number } from "/static/words.js";
+import { count, number } from "/static/words.js";
 import { lines, partitions } from "/demo/static/charts.js";
 import { moment, namesOf, picture, short, side, titled, wait } from "/demo/static/parts.js";
 
@@ -19,16 +19,16 @@ function makeLane(name) {
     accepted: () => number(now?.totals.accepted ?? 0),
     throttled: bad("throttled"),
     dropped: bad("dropped"),
-    "99 % wait": () => [wait(now?.rates.p99_ms ?? 0), "", (now?.rates.p99_ms ?? 0) >= 1000],
+    "99 % within": () => [wait(now?.rates.p99_ms ?? 0), "", (now?.rates.p99_ms ?? 0) >= 1000],
   });
   const when = h("span", {}, "now");
   const traffic = chart(`Writes a second offered, accepted and throttled over time, ${title}`);
-  const heat = chart(`Writes a second that each partition takes and refuses, ${title}`, true);
+  const heat = chart(`Writes a second that each partition accepts and refuses, ${title}`, true);
   const buckets = short(`Number of partitions over time, ${title}`);
   const why = h("p", { class: "small" });
   const element = side(title, note, says, shown.element,
     ...titled("Writes a second", "", traffic),
-    h("h3", {}, "Heat of each partition, ", when, h("small", {}, " the line is what one takes")), heat,
+    h("h3", {}, "Load of each partition, ", when, h("small", {}, " the line is its limit")), heat,
     ...titled("Partitions in use", "", buckets), why);
   element.classList.add("lane");
   return {
@@ -40,7 +40,7 @@ function makeLane(name) {
       write(when, run.over ? "at the peak" : "now");
       shown.update();
       const widest = now && now.spread.widest > 1;
-      write(why, widest ? `Last decision: ${now.spread.target} because of ${now.spread.reason}` : "");
+      write(why, widest ? `Last decision: ${count(now.spread.target, "partition")}, because: ${now.spread.reason}` : "");
       drawCharts(run, name, { traffic, heat, buckets });
     },
   };
@@ -64,9 +64,9 @@ function drawCharts(run, name, { traffic, heat, buckets }) {
 const CASES = ["plain", "offered", "soft", "main"];
 
 function makeYoung() {
-  const throttled = chart("Writes a second throttled on a young table: plain, adaptive, with buckets, and with both");
-  const element = wide("A rush on a young table, once more on virtual time", h("p", { class: "small" },
-    "Writes a second that are throttled. A store that adapts splits partitions, never a key; buckets may share a partition."), throttled);
+  const throttled = chart("Writes a second throttled on a new table: plain, adaptive, with buckets, and with both");
+  const element = wide("A rush on a new table, simulated", h("p", { class: "small" },
+    "Throttled writes a second. An adaptive store splits hot partitions, but never a key. Buckets may share a partition."), throttled);
   return {
     element,
     draw(run) {

@@ -1,12 +1,12 @@
-// Act 2: what was liked and what is counted, and the shards that count it.
+// Act 2: likes given and likes counted, and the shards of the counter.
 
 import { chart, wide } from "/static/elements.js";
 import { number } from "/static/words.js";
 import { lines, partitions } from "/demo/static/charts.js";
 import { moment, namesOf, picture, side, summary, tall, when } from "/demo/static/parts.js";
 
-const PLAIN = "one row; red is refused";
-const SHARDS = "the shards of one number";
+const PLAIN = "one row; red is throttled";
+const SHARDS = "the shards of one counter";
 
 export function make() {
   let now = null;
@@ -14,16 +14,16 @@ export function make() {
   const top = summary({
     liked: () => number(now?.heatsink.totals.offered ?? 0),
     "counted, Heatsink": () => number(now?.counted_heatsink ?? 0),
-    "counted, plain": () => [number(now?.counted_plain ?? 0), `${number(behind())} behind`, behind() > 2000],
+    "counted, plain": () => [number(now?.counted_plain ?? 0), `too low by ${number(behind())}`, behind() > 2000],
     "throttled, Heatsink": () => number(now?.heatsink.totals.throttled ?? 0),
     "throttled, plain": () => [number(now?.plain.totals.throttled ?? 0), "", (now?.plain.totals.throttled ?? 0) > 0],
     shards: () => number(now?.heatsink.spread.buckets ?? 1),
   });
   const counted = tall("Likes given, and likes counted by the plain counter and by Heatsink, over time");
-  const plain = chart("Likes a second that the plain counter's row takes and refuses");
-  const heatsink = chart("Likes a second that each of Heatsink's shards takes and refuses");
+  const plain = chart("Likes a second that the plain counter's row accepts and refuses");
+  const heatsink = chart("Likes a second that each of Heatsink's shards accepts and refuses");
   const sides = { plain: side("The plain counter", PLAIN, plain), heatsink: side("Heatsink's counter", SHARDS, heatsink) };
-  const element = picture(top.element, wide("Liked, and counted so far", counted), sides.plain, sides.heatsink);
+  const element = picture(top.element, wide("Likes given, and likes counted so far", counted), sides.plain, sides.heatsink);
   return {
     element,
     draw(run) {

@@ -15,16 +15,16 @@ export function make() {
     "loads a second, plain": () => number(now ? loads(now.plain) : 0),
     "errors, hs.reads": () => number(now?.heatsink.totals.dropped ?? 0),
     "errors, plain": () => [number(now?.plain.totals.dropped ?? 0), "", (now?.plain.totals.dropped ?? 0) > 0],
-    "99 % wait": () => [wait(now?.heatsink.rates.p99_ms ?? 0), `plain: ${wait(now?.plain.rates.p99_ms ?? 0)}`],
+    "99 % within": () => [wait(now?.heatsink.rates.p99_ms ?? 0), `plain: ${wait(now?.plain.rates.p99_ms ?? 0)}`],
   });
   const loaded = tall("Views a second, and loads a second plain and with hs.reads, over time");
   const refused = chart("Loads a second that the database refuses, plain and with hs.reads");
-  const waits = chart("How long 99 of 100 views take at most, plain and with hs.reads");
+  const waits = chart("Within which time 99 of 100 views are answered, plain and with hs.reads");
   const element = picture(
     top.element,
     wide("Loads a second that reach the database", loaded),
-    side("Refused", "loads a second", refused),
-    side("How long a view takes", "99 of 100 are faster", waits),
+    side("Throttled", "loads a second that the database refuses", refused),
+    side("How long a view takes", "99 % are faster", waits),
   );
   const sides = (of) => [
     { name: "plain", style: "plain", of: (one) => of(one.plain) },
@@ -36,7 +36,7 @@ export function make() {
       now = run.snapshots.at(-1);
       top.update(now?.says ?? "");
       const views = { name: "views", style: "offered", of: (one) => one.heatsink.rates.offered_s };
-      lines(loaded, run, [views, ...sides(loads)], { limit: run.plan.limit, text: `it gives ${number(run.plan.limit)} loads/s` });
+      lines(loaded, run, [views, ...sides(loads)], { limit: run.plan.limit, text: `the database serves ${number(run.plan.limit)} loads/s` });
       lines(refused, run, sides((lane) => lane.rates.throttled_s), { top: 10 });
       lines(waits, run, sides((lane) => lane.rates.p99_ms / 1000), { top: 0.1, unit: " s" });
     },

@@ -21,7 +21,7 @@ const NO_BATCHES = [
   h("code", {}, "heatsink bulk submit ACTION items.jsonl --queue URL"),
 ];
 const NO_QUEUE = [
-  "This server has no queue, so it takes no bulk actions and no timelines. Start it with one: ",
+  "This server has no queue, so it accepts no bulk actions and no timelines. To give it one: ",
   h("code", {}, "heatsink serve --queue redis://HOST:6379 …"),
 ];
 const LOOKS_MIN = 2;
@@ -68,11 +68,11 @@ function batchButtons(app, id, showFailures) {
   const steer = (verb, said) => () => app.attempt(() => send("POST", `/v1/bulk/${part(id)}/${verb}`), said);
   const named = (verb, made) => Object.assign(made, { verb });
   return h("div", { class: "buttons" },
-    named("pause", button("Pause", steer("pause", "Paused: what runs may finish."))),
-    named("resume", button("Resume", steer("resume", "It goes on."))),
-    named("retry-failed", button("Retry failed", steer("retry-failed", "What failed runs once more."))),
+    named("pause", button("Pause", steer("pause", "Paused. Running items still finish."))),
+    named("resume", button("Resume", steer("resume", "Resumed."))),
+    named("retry-failed", button("Retry failed", steer("retry-failed", "Failed items run again."))),
     named("failures", button("Failures", () => showFailures(id))),
-    named("cancel", sureButton("Cancel", "Really cancel?", steer("cancel", "Cancelled: what waits will not run."))));
+    named("cancel", sureButton("Cancel", "Really cancel?", steer("cancel", "Cancelled. Waiting items will not run."))));
 }
 
 function allow(buttons, one) {
@@ -84,11 +84,11 @@ function allow(buttons, one) {
 function makeFailures(app) {
   const title = h("h2");
   const rows = table([
-    count("item", (one) => one.index),
-    { name: "what", make: () => h("code"), update: (node, one) => write(node, JSON.stringify(one.item).slice(0, 200)) },
+    count("number", (one) => one.index),
+    { name: "item", make: () => h("code"), update: (node, one) => write(node, JSON.stringify(one.item).slice(0, 200)) },
     { name: "why it failed", text: (one) => one.reason },
     count("attempts"),
-  ], (one) => one.index, "Nothing failed for good.");
+  ], (one) => one.index, "No item has failed permanently.");
   const close = button("Close", () => { element.hidden = true; });
   const element = h("section", { class: "card wide", "aria-label": "Failures", hidden: true }, title, rows.element, close);
   async function show(id) {
@@ -106,19 +106,19 @@ function makeFailures(app) {
   return { element, show };
 }
 
-// The busy ones, and all of them for who wants to see that the others are idle.
+// The busy partitions, or all of them.
 function makePartitions() {
   const isBusy = (one) => one.target != null || one.pin || one.in_flight + waits(one) > 0;
   const parts = table([
     count("partition"),
     count("workers"),
-    { name: "decided", text: (one) => (one.target == null ? NONE : `${number(one.target)}: ${one.reason}`) },
+    { name: "decision", text: (one) => (one.target == null ? NONE : `${number(one.target)}: ${one.reason}`) },
     count("waiting", waits),
     count("running", (one) => one.in_flight),
-    { name: "oldest", number: true, text: (one) => (one.oldest_s ? seconds(one.oldest_s) : NONE) },
+    { name: "longest wait", number: true, text: (one) => (one.oldest_s ? seconds(one.oldest_s) : NONE) },
     count("done"),
     { ...count("failed"), bad: isBad("failed") },
-  ], (one) => one.partition, "No partition is known yet.");
+  ], (one) => one.partition, "No partitions yet.");
   const calm = h("p", { class: "empty" }, "All partitions are idle.");
   let all = false;
   const more = button("", () => { all = !all; });
@@ -141,7 +141,7 @@ function makeTenants() {
     count("running"),
     count("done"),
     { ...count("failed"), bad: isBad("failed") },
-  ], (one) => one.tenant, "No tenants yet: they come with batches.", true);
+  ], (one) => one.tenant, "No tenants yet. A tenant appears with its first batch.", true);
   const update = (all) => {
     const lines = [...new Set(all.map((one) => one.tenant))].map((tenant) => {
       const own = all.filter((one) => one.tenant === tenant);
@@ -156,7 +156,7 @@ function makeTenants() {
 // A chart of at least two looks; before that, a word instead of empty axes.
 function lookChart(title, label, of, unit) {
   const drawn = chart(label);
-  const soon = h("p", { class: "empty" }, "Drawn from the second look on: a moment.");
+  const soon = h("p", { class: "empty" }, "Collecting data…");
   const update = () => {
     const known = series.partitions.length >= LOOKS_MIN;
     soon.hidden = known;
@@ -173,7 +173,7 @@ export function makeBulk(app) {
     "waiting": () => number(sum(lines(), waits)),
     "running": () => number(sum(lines(), (one) => one.in_flight)),
     "workers": () => number(sum(lines(), (one) => one.workers)),
-    "the oldest waits for": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s)) || null),
+    "longest wait": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s)) || null),
   });
   const failures = makeFailures(app);
   const list = batchTable(app, failures.show);

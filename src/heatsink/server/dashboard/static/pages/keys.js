@@ -9,7 +9,7 @@ import { count, idOf, isOwn, keyName, number, pageOf, seconds, subjectOf } from 
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
 const NO_KEYS = [
-  "No key is hot enough to be reported. Write to one: ",
+  "No key has enough traffic to be reported. Write to one: ",
   h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/conversations/conv_1/messages`),
 ];
 
@@ -20,8 +20,8 @@ export function makeKeys(app) {
     { name: "key", make: (id) => button(keyName(id), () => choose(id), "plain"), update() {} },
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
     { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
-    { name: "in each bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
-    { name: "a bucket is full to", make: bar, update: showFull },
+    { name: "per bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
+    { name: "load of a bucket", make: bar, update: showFull },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
   ], idOf, NO_KEYS);
@@ -55,8 +55,8 @@ export function makeKeys(app) {
 
 function boundOfOthers(heat) {
   if (!heat?.window) return "";
-  if (heat.unreported_s == null) return "a report is late: what anything else costs is not known";
-  return `anything else costs at most ${number(heat.unreported_s)} a second`;
+  if (heat.unreported_s == null) return "a report is late: the load of other keys is unknown";
+  return `any other key costs at most ${number(heat.unreported_s)} a second`;
 }
 
 function showFull(element, one) {
@@ -70,11 +70,11 @@ function makeDetail(app) {
   const title = h("h2");
   const refusal = h("p", { class: "empty" });
   const facts = figures({
-    "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by heat"],
+    "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by load"],
     "write units a second": () => [number(unitsOf(state.found)), boundWords(state.found)],
-    "reading a page asks": () => count(state.found?.queries_per_page ?? 1, "bucket"),
-    "reads kept near": () => nearWords(state.found?.near),
-    "reading everything asks": () => count(state.found?.partitions ?? 1, "partition"),
+    "queries for a page": () => number(state.found?.queries_per_page ?? 1),
+    "near cache": () => nearWords(state.found?.near),
+    "partitions with its rows": () => number(state.found?.partitions ?? 1),
   });
   const why = h("p");
   const over = chart("Number of buckets over time", true);
@@ -131,7 +131,7 @@ function whyWords(found) {
 }
 
 function nearWords(near) {
-  return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["no", "not read often enough"];
+  return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["off", "not read often enough"];
 }
 
 function unitsOf(found) {
@@ -140,9 +140,9 @@ function unitsOf(found) {
 
 function boundWords(found) {
   const heat = found?.heat;
-  if (!heat) return found?.unreported_s == null ? "not known" : "too cold to be reported";
+  if (!heat) return found?.unreported_s == null ? "unknown" : "too cold to be reported";
   if (heat.bound_s == null) return "a report is late: it may be more";
-  return heat.bound_s > 0 ? `at most ${number(heat.bound_s)} more` : "counted exactly";
+  return heat.bound_s > 0 ? `up to ${number(heat.bound_s)} more` : "exact";
 }
 
 function note(state, found) {
@@ -180,18 +180,18 @@ function makePin(app, state) {
   const buckets = h("input", { type: "number", name: "buckets", min: 1, max: 10_000, value: 4, required: true });
   const reason = h("input", { name: "reason", required: true, maxlength: 500, placeholder: "launch at noon" });
   const path = () => `/v1/keys/${part(subjectOf(state.id).key)}/pin`;
-  const takeBack = () => app.attempt(() => send("DELETE", path()), `${keyName(state.id)} is unpinned: heat decides again.`);
+  const takeBack = () => app.attempt(() => send("DELETE", path()), `${keyName(state.id)} is unpinned: its load decides again.`);
   const unpin = button("Unpin", takeBack);
   const form = h("form", { class: "line" },
-    h("label", {}, "Buckets", buckets), h("label", { class: "grow" }, "Reason, for whoever asks later", reason),
+    h("label", {}, "Buckets", buckets), h("label", { class: "grow" }, "Reason (shown with the decision)", reason),
     h("div", { class: "buttons" }, h("button", { type: "submit" }, "Pin"), unpin));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wish = { buckets: Number(buckets.value), reason: reason.value };
-    const said = `${keyName(state.id)} is pinned to ${count(wish.buckets, "bucket")}: in force within a second or two.`;
+    const said = `${keyName(state.id)} is pinned to ${count(wish.buckets, "bucket")}: takes effect within two seconds.`;
     app.attempt(() => send("PUT", path(), wish), said);
   });
-  const element = h("div", {}, h("h3", {}, "Pin ", h("small", {}, "a fixed number of buckets, until it is taken back")), form);
+  const element = h("div", {}, h("h3", {}, "Pin ", h("small", {}, "a fixed number of buckets, until you unpin it")), form);
   return {
     element,
     update() {

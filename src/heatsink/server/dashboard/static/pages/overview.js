@@ -1,4 +1,4 @@
-// Overview: how hot it is, whether anybody is refused or waits, and what is hot, in words.
+// Overview: the load, what is refused or waits, and in words which keys are hot.
 
 import { overTime } from "/static/charts.js";
 import { bar, card, chart, figures, fillBar, h, keyed, table, wide, write } from "/static/elements.js";
@@ -6,28 +6,28 @@ import { decided, latest, older, rateOf, requestsNow, series } from "/static/his
 import { hotNow, keyName, moment, number, pageOf, seconds, subject, target } from "/static/words.js";
 
 const SHOWN = 6;
-const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the partitions of the store that a key is spread over.";
+const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the store’s partitions that a key is spread over.";
 const FINAL = ["done", "failed", "lost", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
 const waiting = () => last("partitions").waiting?.reduce((sum, one) => sum + one, 0);
 
 function waitWords(kind) {
   const { p50_s, p99_s } = requestsNow(kind);
-  return [seconds(p99_s), p99_s == null ? "no calls just now" : `half within ${seconds(p50_s)}`];
+  return [seconds(p99_s), p99_s == null ? "no recent calls" : `median ${seconds(p50_s)}`];
 }
 
 function callWords() {
   const [writes, reads] = [requestsNow(0), requestsNow(1)];
   const refused = writes.refused + reads.refused;
   const rate_s = writes.rate_s == null ? null : writes.rate_s + reads.rate_s;
-  return [number(rate_s), refused ? `${number(refused)} refused lately` : "none refused", refused > 0];
+  return [number(rate_s), refused ? `${number(refused)} refused recently` : "none refused", refused > 0];
 }
 
 const queueWords = () => (latest.partitions?.partitions.length === 0 ? "no queue" : `${number(waiting())} waiting`);
 
 function serverWords() {
   const status = latest.status;
-  return [number(status?.servers), status ? (status.leads ? "this one leads" : status.leader ? "another one leads" : "nobody leads: nothing is decided") : ""];
+  return [number(status?.servers), status ? (status.leads ? "this one leads" : status.leader ? "another one leads" : "no leader: nothing is decided") : ""];
 }
 
 const makeFigures = () => figures({
@@ -65,7 +65,7 @@ function drawWaits(element) {
   const shown = (value_s) => (value_s == null ? null : factor * value_s);
   overTime(element, series.requests, [
     { name: "writes, 99 %", style: "line", of: (one) => shown(one.writes.p99_s) },
-    { name: "writes, half", style: "dotted", of: (one) => shown(one.writes.p50_s) },
+    { name: "writes, median", style: "dotted", of: (one) => shown(one.writes.p50_s) },
     { name: "reads, 99 %", style: "soft", of: (one) => shown(one.reads.p99_s) },
   ], { ticksuffix: unit });
 }
@@ -79,18 +79,18 @@ export function makeOverview() {
     { name: "when", text: (one) => moment(one.time), tight: true },
     { name: "what", text: (one) => `${subject(one)}: ${target(one)}` },
     { name: "why", text: (one) => one.reason },
-  ], (one) => `${one.version} ${subject(one)} ${one.setting}`, "Nothing is decided yet: decisions come when a key gets hot.");
+  ], (one) => `${one.version} ${subject(one)} ${one.setting}`, "No decisions yet. The first one is made when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => [one.action, one.tenant, one.reason].filter(Boolean).join(" · ") },
     { name: "progress", make: bar, update: showProgress },
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
-  ], (one) => one.id, "No batch is under way.");
+  ], (one) => one.id, "No unfinished batches.");
   const element = h("div", { class: "cards" },
     wide("What is hot now", says, h("p", { class: "hint" }, UNITS)),
     wide("Now", now.element),
-    card("Heat of the hottest keys, a second", heat),
+    card("Load of the hottest keys, per second", heat),
     card("HTTP latency of this server", wait),
-    wide("Batches under way", batches.element),
+    wide("Unfinished batches", batches.element),
     wide("Latest decisions", news.element));
   const update = () => {
     keyed(says, hotNow(latest.heat), (line) => line.id ?? "", sentence, saySentence);

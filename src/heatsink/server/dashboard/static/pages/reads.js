@@ -6,7 +6,7 @@ import { latest, requestsNow, saved, series, together } from "/static/history.js
 import { idOf, keyName, number, percent, seconds } from "/static/words.js";
 
 const NOT_READ = [
-  "Nothing was read near in this server yet. Applications read anything through it: ",
+  "This server’s near cache has not been used yet. Applications use theirs with: ",
   h("code", {}, "await hs.reads.get(key, load, fresh_for=1.0)"),
 ];
 
@@ -29,23 +29,23 @@ function makeKept() {
     "hit ratio, now": () => [percent(ratioLately()), `${percent(ratio())} since the start`],
     "loads saved": () => [number(totals() ? saved(totals()) : null), "answered without the store"],
     "loads": () => [number(totals()?.loads), `${number(series.reads.at(-1)?.loads_s)} a second`],
-    "waited together": () => [number(totals()?.coalesced), "for somebody else's load"],
-    "answered stale": () => number(totals()?.stale_hits),
-    "kept": () => [number(totals()?.entries), `${number(totals()?.evictions)} let go`],
+    "shared a load": () => [number(totals()?.coalesced), "waited for another reader’s load"],
+    "stale answers": () => number(totals()?.stale_hits),
+    "entries": () => [number(totals()?.entries), `${number(totals()?.evictions)} evicted`],
   });
 }
 
 export function makeReads() {
   const now = figures({
     "HTTP reads a second": () => number(requestsNow(1).rate_s),
-    "half within": () => seconds(requestsNow(1).p50_s),
+    "median": () => seconds(requestsNow(1).p50_s),
     "99 % within": () => seconds(requestsNow(1).p99_s),
-    "store queries a second": () => [number(series.heat.at(-1)?.reads), "of the hottest keys, fleet-wide"],
+    "store queries a second": () => [number(series.heat.at(-1)?.reads), "of the hottest keys, whole fleet"],
   });
   const kept = makeKept();
-  const ratio = chart("Answered near and loaded over time");
+  const ratio = chart("Reads answered from the near cache and loads over time");
   const nothing = h("p", { class: "empty" }, ...NOT_READ);
-  const near = wide("Kept near", kept.element, ratio, nothing);
+  const near = wide("Near cache", kept.element, ratio, nothing);
   const most = table([
     { name: "key", text: (one) => keyName(idOf(one)) },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
@@ -53,7 +53,7 @@ export function makeReads() {
   ], idOf, "No key is read often enough to be reported.", true);
   const rate = chart("HTTP reads and store queries a second over time");
   const element = h("div", { class: "cards" },
-    wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Read most", most.element));
+    wide("Reads now", now.element), near, card("HTTP reads a second", rate), card("Most read keys", most.element));
   const showKept = () => {
     const totals = latest.reads && together(latest.reads);
     const used = totals && saved(totals) + totals.loads > 0;

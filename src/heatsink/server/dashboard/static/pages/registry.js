@@ -6,7 +6,7 @@ import { count, moment, number, subject, target } from "/static/words.js";
 
 const SHOWN_MAX = 400;
 const NO_DECISIONS = [
-  "Nothing is decided yet: decisions come when a key gets hot, or with ", h("code", {}, "heatsink pin KEY"), ".",
+  "No decisions yet. One is made when a key gets hot, or by ", h("code", {}, "heatsink pin KEY"), ".",
 ];
 
 export function makeRegistry(app) {
@@ -35,7 +35,7 @@ export function makeRegistry(app) {
     });
     rows.update(older.known && matches.slice(0, SHOWN_MAX));
     rows.element.hidden = all.length > 0 && matches.length === 0;
-    write(none, `Nothing of what is loaded matches “${box.value}”.`);
+    write(none, `No loaded decision matches “${box.value}”.`);
     none.hidden = !rows.element.hidden;
     const loaded = count(all.length, "decision");
     write(found, words.length ? `${number(matches.length)} of ${loaded} match` : `${loaded} loaded`);

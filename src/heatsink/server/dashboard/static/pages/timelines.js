@@ -1,4 +1,4 @@
-// Timelines: whose posts are pushed to homes, and whose readers pull them.
+// Timelines: whose posts are pushed to homes, and whose posts followers pull.
 
 import { get } from "/static/api.js";
 import { card, figures, h, table, wide } from "/static/elements.js";
@@ -8,7 +8,7 @@ import { count, moment, number, seconds } from "/static/words.js";
 const LOOK_MS = 3_000;
 const FAN_OUT = "heatsink.fanout";
 const NO_PUSHES = [
-  "Nobody posted lately. Post: ",
+  "No recent posts. Post one: ",
   h("code", {}, `curl --json '{"body": "hey"}' ${location.origin}/v1/timelines/ada/posts`),
 ];
 const NOBODY = { posts: 0, groups: 0, waiting: 0, eta_s: 0 };
@@ -39,12 +39,12 @@ export function makeTimelines() {
   const pulled = () => state.authors.filter((one) => one.mode === "pull");
   const pushers = () => pushersBut(pulled());
   const now = figures({
-    "pulled authors": () => [number(pulled().length), "read where their posts are"],
-    "pushed lately": () => [count(pushers().length, "author"), "of the newest batches"],
-    "posts under way": () => [number(pushers().filter((one) => one.waiting).length), "still being pushed"],
+    "pulled authors": () => [number(pulled().length), "followers read the author’s own log"],
+    "pushed recently": () => [count(pushers().length, "author"), "in the newest batches"],
+    "unfinished posts": () => [number(pushers().filter((one) => one.waiting).length), "still being pushed"],
   });
   const refusal = h("p", { class: "empty" });
-  const celebrities = modeTable("No author is pulled: nobody has that many followers. All posts are pushed.");
+  const celebrities = modeTable("No author is pulled: none has enough followers. All posts are pushed.");
   const pushed = table([
     { name: "author", text: (one) => one.author },
     { name: "posts", number: true, text: (one) => number(one.posts) },
@@ -54,7 +54,7 @@ export function makeTimelines() {
     { name: "last post", text: (one) => moment(one.last), tight: true },
   ], (one) => one.author, NO_PUSHES);
   const back = modeTable("");
-  const again = wide("Pushed again ", back.element);
+  const again = wide("Switched back to push ", back.element);
   const element = h("div", { class: "cards" }, wide("Now", now.element, refusal),
     card("Pulled ", celebrities.element), card("Pushed ", pushed.element), again);
 
