@@ -17,6 +17,8 @@ from heatsink.testing import ManualClock
 
 from .servers import PATIENCE_S
 
+pytest_plugins = ["tests.plugins.cpu"]
+
 settings.register_profile(
     "heatsink",
     deadline=None,
