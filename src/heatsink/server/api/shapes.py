@@ -1,4 +1,4 @@
-"""What comes in and goes out as JSON: bodies, queries and answers of the API."""
+"""The JSON of the API: request bodies, queries and responses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Reason = Annotated[str, Meta(min_length=1, max_length=500, description="For whoe
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a caller sends: a field that nobody reads is a mistake, and is refused."""
+    """What a caller sends; an unknown field is refused."""
 
 
 class Base64(Strict, frozen=True):
-    """Bytes that are not text."""
+    """Bytes that are not UTF-8 text."""
 
     base64: bytes
 
@@ -36,7 +36,7 @@ class NoQuery(Strict, frozen=True):
 
 
 class NewMessage(Strict, frozen=True):
-    """`id` makes repeating it safe; without one the server mints it."""
+    """A message to append. Send an `id` to make retries safe; without one the server makes it."""
 
     body: str | Base64
     id: str | None = None
@@ -48,7 +48,7 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """`body` is text, or `{"base64": …}` where the stored bytes are no UTF-8."""
+    """A message. `body` is text, or `{"base64": …}` if the stored bytes are not UTF-8."""
 
     id: str
     time: datetime
@@ -56,7 +56,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """`cursor` goes on where they end; null after the last page."""
+    """A page of messages. Pass `cursor` to get the next page; it is null on the last one."""
 
     messages: list[Message]
     cursor: str | None
@@ -77,7 +77,7 @@ class PageQuery(Strict, frozen=True):
 
 
 class Add(Strict, frozen=True):
-    """With the same `token`, an id, it is the same add. `value`: answer with the sum too."""
+    """Adds with the same `token`, an id, count once. With `value` the response has the sum."""
 
     amount: int = 1
     token: str | None = None
@@ -96,14 +96,14 @@ class CounterValue(msgspec.Struct, frozen=True):
 
 
 class Follow(Strict, frozen=True):
-    """`follows: false` ends it."""
+    """Follow an author; `follows: false` stops following."""
 
     author: str
     follows: bool = True
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """`changed` is false if it was so before."""
+    """`changed` is false if nothing had to change."""
 
     author: str
     follows: bool
@@ -111,7 +111,7 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """`mode`: pushed to homes by the batch named, or pulled by readers."""
+    """With mode `push` the named batch writes it to every home; with `pull` readers fetch it."""
 
     id: str
     time: datetime
@@ -137,7 +137,7 @@ class HomeQuery(Strict, frozen=True):
 
 
 class AuthorLine(msgspec.Struct, frozen=True):
-    """`since` is null where a decision has not taken effect yet."""
+    """How an author's posts reach readers; `since` is null before a decision takes effect."""
 
     author: str
     mode: str
@@ -146,7 +146,7 @@ class AuthorLine(msgspec.Struct, frozen=True):
 
 
 class Authors(msgspec.Struct, frozen=True):
-    """The latest decided first. Everybody who is not listed is pushed."""
+    """Authors, the latest decision first. Posts of authors who are not listed are pushed."""
 
     authors: list[AuthorLine]
 
@@ -172,7 +172,7 @@ class FailuresQuery(Strict, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """Every item of it will be run, whatever dies meanwhile."""
+    """An accepted batch: each of its items will run, whichever process crashes."""
 
     id: str
     items: int
@@ -180,7 +180,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class BatchLine(msgspec.Struct, frozen=True):
-    """`done`, `failed`, `cancelled` and `lost` count parts that have ended: all, once it has."""
+    """A batch. `done`, `failed`, `cancelled` and `lost` count only parts that have ended."""
 
     id: str
     action: str
@@ -199,7 +199,7 @@ class BatchLine(msgspec.Struct, frozen=True):
 
 
 class ReadActivity(msgspec.Struct, frozen=True):
-    """What this process's caches did: for `hs.reads`, and for pages with `fresh_for`."""
+    """Statistics of this server's caches: `hs.reads`, and pages read with `fresh_for`."""
 
     values: ReadStats
     pages: ReadStats
@@ -210,7 +210,7 @@ class Batches(msgspec.Struct, frozen=True):
 
 
 class Underway(msgspec.Struct, frozen=True):
-    """How far the newest batches are that have not ended."""
+    """The progress of the newest batches that have not ended."""
 
     progress: list[Progress]
 
@@ -219,17 +219,17 @@ class Underway(msgspec.Struct, frozen=True):
 
 
 class SubjectLine(msgspec.Struct, frozen=True):
-    """What a decision is about. The `name` of a subject of kind `key` is a user's key."""
+    """What a decision is about. If `kind` is `key`, `name` is a key of the application."""
 
     kind: Kind
     name: str
 
 
 class HotKeyLine(msgspec.Struct, frozen=True):
-    """Costs a second over the whole fleet: each is true within `[rate, rate + bound_s]`.
+    """A hot key and its rates over all servers; a true rate lies in `[rate, rate + bound_s]`.
 
-    `kind` is `key` for a user's key, and `posts`, for example, for the rows of an author's posts.
-    `bound_s` is null where a server's report is late: then nobody knows how much more it is.
+    `kind` is `key` for a key of the application; `posts`, for example, are the rows of an author's
+    posts. `bound_s` is null while a server's report is late: then there is no upper bound.
     """
 
     kind: Kind
@@ -243,12 +243,12 @@ class HotKeyLine(msgspec.Struct, frozen=True):
 
 
 class HeatAnswer(msgspec.Struct, frozen=True):
-    """Where `window` is null, the fleet's heat is not known here: ask `leader`.
+    """The hottest keys. If `window` is null, this server does not know them: ask `leader`.
 
-    No key that is not listed costs more than `unreported_s` a second; null: nobody knows, as a
-    server's report is late. A bucket is meant to take
-    `bucket_units_s` write units a second. `partitions` are those of a store that tells of them.
-    `nobody_leads` says since when nobody leads, and is null while somebody does.
+    A key that is not listed costs at most `unreported_s` units a second; null if there is no such
+    bound, because a server's report is late. `bucket_units_s` is the planned load of a bucket, in
+    write units a second. `partitions` is empty unless the store reports its partitions.
+    `nobody_leads` says how long there has been no leader; it is null while there is one.
     """
 
     leads: bool
@@ -267,34 +267,34 @@ class LimitQuery(Strict, frozen=True):
 
 
 class SubjectQuery(Strict, frozen=True):
-    """`kind` is what the heat lists for rows of Heatsink's own, such as `posts`."""
+    """`kind` as `/v1/heat` lists it, for Heatsink's own rows such as `posts`."""
 
     kind: Kind = Kind.KEY
 
 
 class EpochLine(msgspec.Struct, frozen=True):
-    """`start` is null for the first, which is from the beginning."""
+    """A layout of the key; `start` is null for its first one."""
 
     start: datetime | None
     buckets: int
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A value in force, and why."""
+    """A value in force, and the reason for it."""
 
     value: int
     reason: str
 
 
 class KeyAnswer(msgspec.Struct, frozen=True):
-    """`heat` is null for a key that costs at most `unreported_s`, and where that is null too.
+    """A key's buckets, heat and layouts, and the reasons for them.
 
-    Then the fleet's heat is not known here: ask `leader`.
-    `bucket_units` went to each bucket through this server, since it started.
-    `hot_by` says what makes it hot, writes or reads; `near` for how many ms its reads are kept.
-    `store` is about a key that is throttled: by its own heat, or by its partition's. `wanted` are
-    buckets that are decided and that the store refuses to write so far. `nobody_leads` says since
-    when nobody leads, and is null while somebody does.
+    `heat` is null for a key that costs at most `unreported_s`. If that is null too, this server
+    does not know the heat: ask `leader`. `bucket_units` are the write units that this server has sent to
+    each bucket since it started. `hot_by` says whether writes or reads make it hot. `near` is how
+    long all servers cache its reads, in milliseconds. `store` says what the store can do about
+    throttled writes. `wanted` is a decision that the store has refused to write so far.
+    `nobody_leads` says how long there has been no leader; it is null while there is one.
     """
 
     kind: Kind
@@ -324,16 +324,16 @@ class Pin(Strict, frozen=True):
 
 
 class WorkerPin(Strict, frozen=True):
-    """`workers: null` lets the policy decide again."""
+    """A fixed number of workers; `workers: null` removes the pin."""
 
     workers: Annotated[int, Meta(ge=1, le=10_000)] | None
     reason: Reason
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was asked for is decided. It is in force within a second or two, if somebody leads.
+    """The decision is stored. The leader puts it in force within a second or two.
 
-    `nobody_leads` says since when nobody does; then it waits for the next leader.
+    `nobody_leads` says how long there has been no leader; then the decision waits for the next one.
     """
 
     subject: SubjectLine
@@ -342,7 +342,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class DecisionLine(msgspec.Struct, frozen=True):
-    """`effective` is when it takes effect for new rows; `value: null` takes it back."""
+    """A decision. It applies to rows written from `effective` on; `value: null` revokes one."""
 
     version: int
     time: datetime
@@ -354,7 +354,7 @@ class DecisionLine(msgspec.Struct, frozen=True):
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """The newest first. `before` goes on where they end; null after the oldest that is kept."""
+    """Decisions, newest first. Pass `before` to get older ones; it is null on the last page."""
 
     decisions: list[DecisionLine]
     before: int | None
@@ -366,9 +366,9 @@ class DecisionsQuery(Strict, frozen=True):
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
-    """Totals (`claimed`, `done`, …) only grow; the rest is now.
+    """A queue partition. `claimed`, `done`, `failed` and `retried` are totals, the rest is current.
 
-    `target` is what the coordinator decided, null where that is not known.
+    `target` is the number of workers that the leader wants; null if this server does not know it.
     """
 
     partition: int
@@ -404,10 +404,10 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
-    """How the server that was asked is doing.
+    """The state of the server that answers.
 
-    `horizon_s` is how far its view is ahead of now: below 0 it is not `ready`, and writes wait.
-    `nobody_leads` says since when nobody leads, and is null while `leader` does.
+    `horizon_s` is how far its view of the registry is ahead of now. Below 0 it is not `ready`, and
+    writes wait. `nobody_leads` says how long there has been no leader, and is null with one.
     """
 
     name: str
@@ -425,7 +425,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
 
 
 class RequestTotals(msgspec.Struct, frozen=True):
-    """`times` counts answers by the first bound they were within; the last is beyond all."""
+    """`times` is a histogram of response times over `bounds_s`; its last bin has no bound."""
 
     kind: Literal["writes", "reads"]
     answered: int
@@ -435,14 +435,14 @@ class RequestTotals(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """Calls for data since this server started: totals, so that a missed look misses nothing."""
+    """Requests for data since this server started, as totals that only grow."""
 
     bounds_s: list[float]
     kinds: list[RequestTotals]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error, as RFC 9457 has it. `field` names what of the request is wrong."""
+    """An error in the format of RFC 9457. `field` names the wrong part of the request."""
 
     type: str
     title: str
