@@ -7,24 +7,24 @@ HeatsinkError                   catch this to catch them all
 │   ├── InvalidCursor           made up, damaged, or of another key
 │   ├── InvalidBody             not bytes, or too large
 │   └── InvalidSetting          names the setting and what it accepts
-│       ├── NotFound            names something that is not there
-│       └── Misconfigured       no call is wrong but the deployment: its operator must mend it
-│           ├── NoTable         the DynamoDB table is not there, or no longer
-│           ├── TableExists     the DynamoDB table to be created is there already
-│           └── NoAccess        credentials, login or certificate are refused, or no longer taken
+│       ├── NotFound            names something that does not exist
+│       └── Misconfigured       the deployment is wrong, not the call: its operator must fix it
+│           ├── NoTable         the DynamoDB table does not exist, or no longer
+│           ├── TableExists     the DynamoDB table to be created exists already
+│           └── NoAccess        credentials, login or certificate are refused
 ├── Conflict                    the id is taken by another body
 │   ├── Deleted                 the id was used and deleted
-│   └── IdReused                the id is a batch's that was submitted otherwise
-├── TokenExpired                too old to tell whether it was counted already
+│   └── IdReused                the id belongs to a batch with other items or options
+├── TokenExpired                the token is too old: it may have been counted already
 ├── Retryable                   the same call, with the same id, may succeed later
 │   ├── Throttled               one partition is over its limit
 │   ├── Unavailable             the store did not answer, or not in time
-│   │   └── NoRegistry          the store is empty: nobody has connected to it yet, or it was wiped
-│   └── Overloaded              retries went on until the deadline
+│   │   └── NoRegistry          the store is empty: it is new, or it was wiped
+│   └── Overloaded              all retries failed until the deadline
 ├── Closed                      the client was closed
-└── RegistryError               the registry refuses
+└── RegistryError               the registry refuses a change, or this process
     ├── Deposed                 another coordinator leads
-    ├── Outdated                somebody else committed first: read again, then retry
+    ├── Outdated                another process committed first: read again, then retry
     └── WrongIncarnation        the data was restored from a backup, or wiped: reconnect
 """
 
@@ -38,9 +38,9 @@ class HeatsinkError(Exception):
     """Root of all errors of this library."""
 
     field: str | None = None
-    """The parameter or setting that is wrong, if it is one."""
+    """The parameter or setting that is wrong, if there is one."""
     id: object = None
-    """Of an append that was sent and may have happened: repeat it with `id=`."""
+    """The id of an append that may have been applied: repeat the append with this `id=`."""
 
 
 class InvalidInput(HeatsinkError):
@@ -64,7 +64,7 @@ class InvalidId(InvalidInput):
     field = "id"
 
     def called(self, name: str) -> InvalidId:
-        """The same of an id that goes by another name in its call."""
+        """The same error for an id whose parameter has another name."""
         return InvalidId(re.sub(r"\bid\b", name, str(self), count=1), field=name)
 
 
@@ -85,19 +85,19 @@ class InvalidSetting(InvalidInput):
 
 
 class NotFound(InvalidSetting):
-    """What was named is not there: it never was, or it is gone."""
+    """Something that was named does not exist, or no longer."""
 
 
 class Misconfigured(InvalidSetting):
-    """A table, a login, a queue, a port or a package that this process needs is not as it must be.
+    """A table, a login, a queue, a port or a package that this process needs is missing or wrong.
 
-    The message says what the operator must mend. A call that meets it after connecting is not at
-    fault: keep it, and repeat it with the same id.
+    The message says what the operator must fix. If a call raises it after connecting, the call
+    itself is right: keep it, and repeat it with the same id.
     """
 
 
 class NoTable(Misconfigured):
-    """There is no DynamoDB table of that name: it was never made, or it is gone."""
+    """There is no DynamoDB table of that name: it was never created, or was deleted."""
 
 
 class TableExists(Misconfigured):
@@ -105,7 +105,7 @@ class TableExists(Misconfigured):
 
 
 class NoAccess(Misconfigured):
-    """The store lets this process in no more: its credentials, its login or a certificate."""
+    """The store refuses this process: its credentials, its login or a certificate."""
 
 
 class Conflict(HeatsinkError):
@@ -117,7 +117,7 @@ class Deleted(Conflict):
 
 
 class IdReused(Conflict):
-    """The id is that of a batch of another action, of other items or options."""
+    """The id belongs to a batch with another action, other items or other options."""
 
     field = "id"
 
@@ -127,7 +127,7 @@ class TokenExpired(HeatsinkError):
 
 
 class Retryable(HeatsinkError):
-    """Nothing is known to be wrong with the call: repeat it with the same id."""
+    """The call may succeed later: repeat it with the same id."""
 
 
 class Throttled(Retryable):
@@ -139,26 +139,26 @@ class Throttled(Retryable):
 
     @property
     def is_cured_by_buckets(self) -> bool:
-        """Not if it is the table or the account that is over its limit: then nobody is named."""
+        """False if the table or the account is over its limit: then no partition is named."""
         return bool(self.partition)
 
 
 class Unavailable(Retryable):
-    """The store gave no answer. A write may or may not have happened: retry with the same id."""
+    """The store did not answer. A write may have been applied: retry with the same id."""
 
 
 class NoRegistry(Unavailable):
-    """The store has no registry: a new one gets it from the first client, a wiped one lost it."""
+    """The store has no registry: it is new, and no client has connected, or it was wiped."""
 
     def __init__(self) -> None:
         super().__init__(
             "this store has no registry: if it is new, connect a client or start a coordinator, "
-            "which founds one; if it had one, it was wiped: restore a backup"
+            "which creates one; if it had one, it was wiped: restore a backup"
         )
 
 
 class Overloaded(Retryable):
-    """Every retry failed until the deadline. A write may or may not have happened."""
+    """Every retry failed until the deadline. A write may have been applied: keep its id."""
 
 
 class Closed(HeatsinkError):
@@ -166,7 +166,7 @@ class Closed(HeatsinkError):
 
     @classmethod
     def meanwhile(cls, what: str) -> Closed:
-        """For a call that was under way when the client, or what it calls, was closed."""
+        """For a call that was running when the client, or a part of it, was closed."""
         return cls(
             f"{what} was closed during the call: a write may have happened, "
             "repeat it with the same id"
@@ -178,11 +178,11 @@ class RegistryError(HeatsinkError):
 
 
 class Deposed(RegistryError):
-    """Another coordinator leads now; this one must stop deciding."""
+    """Another coordinator leads now, so this one must stop deciding."""
 
 
 class Outdated(RegistryError):
-    """Another commit came first: renew the view and try again."""
+    """Another commit came first: read the registry again and retry."""
 
 
 class WrongIncarnation(RegistryError):
