@@ -1,8 +1,8 @@
-"""Where a client's chance comes from.
+"""Random numbers and secrets.
 
-Numbers that may be guessed, such as jitter and the random part of ids, come from a `Random`: fresh
-in every process, also after a fork. Who sees enough of them can tell the next ones and the ones
-before. So a secret comes from the operating system, and never from a `Random`.
+Jitter and the random part of ids come from a `Random`, which is seeded anew in every process, also
+after a fork. Its numbers can be predicted by anyone who has seen enough of them. So secrets come
+from the operating system instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def fresh_random() -> Random:
 
 
 def fresh_secret() -> bytes:
-    """What a new registry signs its news with."""
+    """The secret with which the processes of a new registry sign their news."""
     return token_bytes(SECRET_BYTES)
 
 
 def _seed_all() -> None:
-    """A child that went on with its parent's numbers would mint its parent's ids."""
+    """Seed every source again: with its parent's numbers a child would mint its parent's ids."""
     for source in _sources:
         source.seed()
 

@@ -70,7 +70,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 
 
 async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Any iterable, as it comes."""
+    """The items of an iterable, asynchronous or not; `InvalidSetting` for anything else."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

@@ -17,7 +17,7 @@ TIME_ERROR, STA_UNSYNC, STA_NANO = 5, 0x0040, 0x2000
 
 
 class Clock(Protocol):
-    """What a process believes about time. The wall clock may be wrong and may jump."""
+    """The time as a process sees it. The wall clock may be wrong and may jump."""
 
     def now_s(self) -> float: ...
 
@@ -28,16 +28,16 @@ class Clock(Protocol):
 
 @runtime_checkable
 class Witness(Protocol):
-    """What a machine knows about time beside its wall clock. A `Clock` may be one as well."""
+    """What a machine knows about time besides its wall clock; a `Clock` may be a witness too."""
 
     def boot_id(self) -> str:
-        """Names the boot whose clock `boot_s` is; empty if that is not known."""
+        """The id of the boot that `boot_s` counts from; empty if it is not known."""
 
     def boot_s(self) -> float:
-        """Seconds since the boot, sleep included. Nobody can set it."""
+        """Seconds since the boot, including sleep. It cannot be set."""
 
     def synchronised_s(self) -> float | None:
-        """The kernel's wall clock if it is synchronised, as by NTP; None if not, or not known."""
+        """The kernel's wall clock if NTP or the like synchronises it; None otherwise."""
 
 
 class SystemClock:
@@ -63,7 +63,7 @@ class SystemClock:
 
 
 class NoWitness:
-    """For a clock that is none: the boot is not known, and nobody vouches for the wall clock."""
+    """For clocks that know nothing of the boot or of NTP."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,14 +87,14 @@ def now_ms(clock: Clock) -> int:
 
 
 class SteadyTime:
-    """A wall clock whose jumps are believed only after they have lasted `BELIEVE_S`."""
+    """A wall clock that follows a jump only after the jump has lasted `BELIEVE_S`."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
         self._jumped_s: float | None = None
 
     def read(self, wall_ms: int, monotonic_s: float) -> int:
-        """The time by this clock, without a jump that may yet be undone."""
+        """The time, without a jump that is still recent and may be undone."""
         passed_ms = int(monotonic_s * 1000)
         offset_ms = wall_ms - passed_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= SKEW_MS_MAX:
@@ -120,7 +120,7 @@ def _boot_id() -> str:
 
 
 def _boot_session() -> str:
-    """What macOS has for it."""
+    """The id of the boot on macOS."""
     name, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
     try:
         ask = _libc().sysctlbyname
@@ -131,7 +131,7 @@ def _boot_session() -> str:
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of Linux's `struct timex`, with room for the rest."""
+    """The first fields of Linux's `struct timex`, and space for the others."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -150,7 +150,7 @@ class _Timex(ctypes.Structure):
 
 
 def _synchronised_s() -> float | None:
-    """`adjtimex` without a mode changes nothing and needs no right."""
+    """Ask `adjtimex`; without a mode it changes nothing and needs no privileges."""
     timex = _Timex()
     try:
         state = _libc().adjtimex(ctypes.byref(timex))

@@ -1,4 +1,4 @@
-"""What every HTTP server of ours needs: sockets, bounded connections, and the names of its host.
+"""What every HTTP server of Heatsink needs: sockets, bounded connections, a check of the host.
 
 Nobody may use up a server before a request is complete: the head of a request is bounded in bytes,
 in headers and in time, connections are bounded in number, and a silent one is closed. If there are
@@ -42,7 +42,7 @@ SHOWN_MAX = 80
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """What a server takes before a request is complete."""
+    """Limits for requests that are not complete yet."""
 
     header_bytes: int = 16 * 1_024
     """Size of a request's head: its URL and its headers."""
@@ -67,7 +67,7 @@ SomeLimits = TypeVar("SomeLimits", bound=ConnectionLimits)
 
 
 class HeadTooLarge(Exception):
-    """Stops the parser in the middle of a head that is over its bounds."""
+    """The head of a request exceeds its limits; raised to stop the parser."""
 
 
 class Crowd:
@@ -84,7 +84,7 @@ class Crowd:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look again when the first connection may be due, unless somebody does already."""
+        """Set the timer for the connection that expires first, unless it is set already."""
         if self._timer is not None:
             return
         dues = [since_s + self.limits.header_s for since_s in _first(self.heads)]
@@ -105,7 +105,7 @@ class Crowd:
         self.watch(loop)
 
     def longest_idle(self) -> Bounded:
-        """Whoever was stirred goes to the end of the line, once."""
+        """The connection that has been idle for longest; one that was used moves back."""
         while (first := next(iter(self.idle))).was_stirred():
             pass
         return first
@@ -148,7 +148,7 @@ class Bounded:
         """Answer with an error and close the connection."""
 
     def enter(self) -> None:
-        """A connection is made."""
+        """Count a new connection."""
         crowd, now_s = self.crowd, self.loop.time()
         crowd.all.add(self)
         crowd.heads[self] = crowd.idle[self] = now_s
@@ -157,12 +157,12 @@ class Bounded:
         crowd.watch(self.loop)
 
     def give_up(self) -> None:
-        """At once, also for the count: the loop reports it only after accepting more."""
+        """Drop the connection, and count it as gone now: the loop reports it only later."""
         self.leave()
         self.transport.abort()
 
     def leave(self) -> None:
-        """The connection is lost, or about to be."""
+        """Count the connection as gone."""
         crowd = self.crowd
         crowd.all.discard(self)
         crowd.idle.pop(self, None)
@@ -171,7 +171,7 @@ class Bounded:
             crowd.end_watch()
 
     def heard(self, size: int, was_in_head: bool) -> None:
-        """The parser has taken `size` bytes; `was_in_head` is what `in_head` was before."""
+        """Note that the parser has read `size` bytes; `was_in_head` is `in_head` before that."""
         if not self._in_head:
             return
         self._has_begun = True
@@ -226,11 +226,11 @@ class Bounded:
             self.transport.close()
 
     def keep(self) -> None:
-        """A request is being answered: nobody closes the connection meanwhile."""
+        """Keep the connection open while a request is being answered."""
         self.crowd.idle.pop(self, None)
 
     def release(self) -> None:
-        """Nobody works for the connection any more, from now on."""
+        """Note that the connection is idle from now on."""
         crowd = self.crowd
         crowd.idle.pop(self, None)
         if self in crowd.all:
@@ -238,14 +238,14 @@ class Bounded:
             crowd.watch(self.loop)
 
     def was_stirred(self) -> bool:
-        """Whether a request was answered since it was released last: then it is released now."""
+        """Whether a request was answered since the last `release`; if so, release it now."""
         stirred, self._stirred = self._stirred, False
         if stirred:
             self.release()
         return stirred
 
     def close_if_stuck(self, now_s: float) -> None:
-        """A reader that still takes the answer has time; one that takes nothing has not."""
+        """Close the connection if its reader takes nothing; a slow reader gets more time."""
         left = self.transport.get_write_buffer_size()
         if 0 < left < self._unsent:
             self._unsent = left

@@ -1,4 +1,4 @@
-"""Attempts that end at a deadline, whatever they wait for. What was sent may still land."""
+"""Timeouts for attempts. A request that was sent before its timeout may still be applied."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOOK_S_MIN = 0.001
 
 
 class Cut:
-    """`with cut(deadline_s)` around an attempt cancels it then, which makes it `Unavailable`.
+    """`with cut(deadline_s):` cancels its block at the deadline and raises `Unavailable`.
 
-    Where what was cancelled adds a note to the cancellation, the error says that: what it waited
-    for, say.
+    The text of the error is `said`, or a note that the cancelled code added to the cancellation,
+    for example what it waited for.
 
-    That is `asyncio.timeout` at a quarter of its cost: one timer looks after all attempts. As calls
-    have equal time and most end early, it goes off about once in such a time. A task has one
-    attempt under way.
+    This does what `asyncio.timeout` does, at a quarter of the cost: one timer serves all attempts.
+    Calls have equal timeouts and most end early, so the timer fires about once per timeout. A task
+    can have one attempt at a time.
     """
 
     def __init__(self, clock: Clock, said: str) -> None:
@@ -51,7 +51,7 @@ class Cut:
             self._end(task, error)
 
     def _end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Of an attempt that was cut: unless somebody else cancelled it as well, nobody did."""
+        """Turn our own cancellation into `Unavailable`; a cancellation by others stays as it is."""
         is_ours = task.uncancel() <= self._made.pop(task)
         if is_ours and isinstance(error, asyncio.CancelledError):
             raise Unavailable(*getattr(error, "__notes__", [self._said])[-1:]) from None

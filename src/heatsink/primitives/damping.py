@@ -1,4 +1,4 @@
-"""What keeps decisions calm: looking ahead before growing, looking back before shrinking."""
+"""Keep decisions stable: grow by a forecast, shrink by the recent peak."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 def forecast(previous: float, current: float, interval_s: float, lead_s: float) -> float:
-    """Where a rising rate will be in `lead_s` by its present slope; a falling one stays put."""
+    """The rate in `lead_s` seconds if it rises as it does now; a falling rate is left as it is."""
     slope = (current - previous) / interval_s
     return current + max(slope, 0.0) * lead_s
 
@@ -24,7 +24,7 @@ class RecentPeak:
         self._falling.append((time_s, value))
 
     def at(self, time_s: float) -> float:
-        """The peak as of a time that never goes back; 0 if nothing was added in the span."""
+        """The peak at a time, which must not go back; 0 if nothing was added in the span."""
         while self._falling and self._falling[0][0] < time_s - self._span_s:
             self._falling.popleft()
         return self._falling[0][1] if self._falling else 0.0

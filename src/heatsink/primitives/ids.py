@@ -1,4 +1,4 @@
-"""Ids that carry their time: minted once, before the first attempt, kept through every retry.
+"""Ids that contain their time: made once, before the first attempt, and kept for every retry.
 
 Inside Heatsink an id is its sortable bytes (`raw`); an `IdScheme` turns what callers hold into
 raw and back. One deployment has one scheme: ids of two kinds do not sort together.
@@ -41,7 +41,7 @@ class IdScheme(Protocol):
     def value(self, raw: bytes) -> Any: ...
 
     def from_text(self, text: str) -> Any:
-        """The value whose `str` this is: for ids that come as text, in a URL or in JSON."""
+        """The id from its text, as in a URL or in JSON."""
 
     def time_ms(self, raw: bytes) -> int: ...
 
@@ -139,7 +139,7 @@ class Snowflake:
 
     @property
     def name(self) -> str:
-        """With the epoch: by another one the same id would belong to another time."""
+        """The name, with the epoch: with another epoch the same id has another time."""
         return f"snowflake since {self.epoch_ms}"
 
     def raw(self, value: object) -> bytes:
@@ -169,7 +169,7 @@ class Snowflake:
 
 
 def scheme_named(name: str) -> IdScheme:
-    """The scheme that a store says it was founded with."""
+    """The scheme of a store, by the name in its META."""
     if name.startswith("snowflake since "):
         return Snowflake(int(name.removeprefix("snowflake since ")))
     for scheme in (Uuid7(), Ulid()):
@@ -196,7 +196,7 @@ class Minter:
         self._last = self._end = 0
 
     def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
-        """The raw id and its time: now, clamped into what may be placed and is still unused."""
+        """A raw id and its time: now, or as close to now as the horizon and earlier ids allow."""
         self._advance(now_ms, horizon_ms, 1)
         tail = self._random_bits(TAIL_BITS)
         return self._from_parts(self._last_ms, self._last, tail), self._last_ms
@@ -218,7 +218,7 @@ class Minter:
 
 
 class SteppingMinter(Minter):
-    """At half the cost, for ids of 16 bytes whose lower 62 bits may be any: UUIDs and ULIDs.
+    """A faster minter for ids of 16 bytes whose lower 62 bits are free: UUIDs and ULIDs.
 
     Inside a millisecond each is a random step above the last. The first leaves room for 2**29.
     """
@@ -240,5 +240,5 @@ class SteppingMinter(Minter):
 
 
 def minter_of(scheme: IdScheme, rng: Random) -> Minter:
-    """A scheme of somebody's own makes every id itself, also one derived from ours."""
+    """The minter for a scheme; a scheme of the application makes every id itself."""
     return (SteppingMinter if type(scheme) in (Uuid7, Ulid) else Minter)(scheme, rng)

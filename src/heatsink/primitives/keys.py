@@ -75,7 +75,7 @@ def key_of(partition: str) -> tuple[str, int | None]:
 
 
 def seeded_state(seed: bytes) -> Callable[[], blake2b]:
-    """Begins a hash. Setting the key up once saves a third of each."""
+    """The state of a hash with its key set up, which saves a third of each hash."""
     return blake2b(key=seed, digest_size=8).copy
 
 

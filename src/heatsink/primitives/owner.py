@@ -1,8 +1,8 @@
-"""Which process and which event loop a client belongs to. All others are refused at once.
+"""The process and the event loop that a client belongs to; in any other, its calls raise `Closed`.
 
 A client holds connections, threads and tasks of the event loop that opened it. In another loop they
-would wait for ever. After a fork the child has copies of them that nobody serves, and of a store in
-memory that nobody else sees.
+would wait for ever. A forked child has copies of them that no thread serves, and a copy of a store
+in memory that no other process sees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _owners: WeakSet[Owner] = WeakSet()
 
 
 class Owner:
-    """Belongs to the first event loop that asks. `loop` is compared directly on the hot path."""
+    """Belongs to the first event loop that checks it. The hot path compares `loop` directly."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -43,7 +43,7 @@ class Owner:
             self.settle()
 
     def settle(self) -> None:
-        """For who found another loop than `loop`: take it, if nobody has yet, or refuse."""
+        """Take the running event loop if there is none yet; raise `Closed` if it is another one."""
         self.check_process()
         if self.loop is not None:
             raise Closed(ELSEWHERE)
@@ -52,12 +52,12 @@ class Owner:
         _owners.add(self)
 
     def follow(self, other: Owner) -> None:
-        """Belong to whom `other` belongs, so that no first caller can be somebody else."""
+        """Belong to the same event loop as `other`."""
         self.loop, self._thread = other.loop, other._thread
         _owners.add(self)
 
     def closed(self, otherwise: str) -> Closed:
-        """The error of what is not open, and why: a fork, or what the caller says."""
+        """The error for a client that is not open, because of a fork or for the given reason."""
         return Closed(FORKED if self.is_forked else otherwise)
 
     def check_process(self) -> None:
@@ -65,7 +65,7 @@ class Owner:
             raise Closed(FORKED)
 
     def check_thread(self) -> None:
-        """For calls that await nothing: the loop need not run, but nobody else may use it."""
+        """Raise `Closed` in another thread; for plain calls, which need no running event loop."""
         self.check_process()
         if self.loop is not None and get_ident() != self._thread:
             raise Closed(ELSEWHERE)

@@ -1,4 +1,4 @@
-"""What a decision, a pin, a layout or heat is about: a user's key, or something of Heatsink's own.
+"""What decisions, pins, layouts and heat are about: a user's key, or a thing of Heatsink's own.
 
 Dictionaries, reports and stores hold a subject as its text. The text of a user's key is the key
 itself. Every other text begins with NUL, which no user's key may contain, so no user's key can be
@@ -15,7 +15,7 @@ OWN = "\0"
 
 
 class Kind(StrEnum):
-    """What kinds of subject there are. The name of each says which one it is."""
+    """The kinds of subjects; the name of a subject says which one of its kind it is."""
 
     KEY = "key"
     """A user's key."""
@@ -47,24 +47,24 @@ WITH_ROWS = frozenset({Kind.KEY, Kind.POSTS, Kind.FOLLOWERS, Kind.FOLLOWING, Kin
 
 
 class Subject(msgspec.Struct, frozen=True, array_like=True):
-    """A tagged name. Timelines pass subjects where users pass keys: `log.append(subject, …)`."""
+    """A kind and a name. Timelines use subjects where users use keys: `log.append(subject, …)`."""
 
     kind: Kind
     name: str
 
     @property
     def text(self) -> str:
-        """The one spelling of this subject in dictionaries, reports and stores."""
+        """The text of this subject in dictionaries, reports and stores."""
         return self.name if self.kind is Kind.KEY else f"{OWN}{self.kind}:{self.name}"
 
     @property
     def has_rows(self) -> bool:
-        """Whether its layout says where rows are, so that its buckets cost reads."""
+        """Whether its layout places rows, so that more buckets make reads more expensive."""
         return self.kind in WITH_ROWS
 
     @property
     def has_layout(self) -> bool:
-        """Whether pins of it become epochs: also an author's mode is an epoch of a layout."""
+        """Whether pins become epochs of its layout; an author's mode is an epoch too."""
         return self.has_rows or self.kind is Kind.AUTHOR
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ AnyKey = str | Subject
 
 
 def subject_of(text: str) -> Subject:
-    """The subject that a text spells."""
+    """The subject of a text."""
     if not text.startswith(OWN):
         return Subject(Kind.KEY, text)
     kind, _, name = text[len(OWN) :].partition(":")

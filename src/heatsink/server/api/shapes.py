@@ -292,8 +292,8 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     `heat` is null for a key that costs at most `unreported_s`. If that is null too, this server
     does not know the heat: ask `leader`. `bucket_units` are the write units that this server has
     sent to each bucket since it started. `hot_by` says whether writes or reads make it hot. `near`
-    is how long all servers cache its reads, in milliseconds. `store` says what the store can do about
-    throttled writes. `wanted` is a decision that the store has refused to write so far.
+    is how long all servers cache its reads, in milliseconds. `store` says what the store can do
+    about throttled writes. `wanted` is a decision that the store has refused to write so far.
     `nobody_leads` says how long there has been no leader; it is null while there is one.
     """
 
