@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from heatsink.testing import ManualClock
 
 from .servers import PATIENCE_S
 
-pytest_plugins = ["tests.plugins.cpu"]
+pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection"]
 
 settings.register_profile(
     "heatsink",
@@ -81,3 +82,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def hs(url: str) -> AsyncIterator[Heatsink]:
     async with connect(url) as client:
         yield client
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live until the end, so that no `gc.collect()` needs to look at them."""
+    gc.collect()
+    gc.freeze()

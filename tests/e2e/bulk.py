@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, chdir, contextmanager
 from pathlib import Path
 from time import monotonic
 from time import sleep as pause
 
 import msgspec
+from click.testing import CliRunner, Result
 
+from heatsink.cli import main
 from heatsink.client.queue import Queue, connect_queue
 from heatsink.testing.redis import RedisServer
 
@@ -165,15 +166,14 @@ def until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
         pause(0.02)
 
 
-def heatsink(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command as a user types it."""
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        [*HEATSINK, *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def heatsink(folder: Path, *words: str) -> Result:
+    """A command as a user types it in that folder, in this process."""
+    path, modules = list(sys.path), set(sys.modules)
+    try:
+        with chdir(folder):
+            return CliRunner().invoke(main, words, env={"COLUMNS": "200"})
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if getattr(sys.modules[name], "__file__", None) == str(folder / f"{name}.py"):
+                del sys.modules[name]

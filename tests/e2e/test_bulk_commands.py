@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def submit(folder: Path, text: str, *words: str, name: str = "items.csv") -> tup
     file.write_text(text)
     action, *options = words
     ran = heatsink(folder, "bulk", "submit", action, name, *options)
-    return ran.returncode, ran.stdout.strip(), ran.stderr
+    return ran.exit_code, ran.stdout.strip(), ran.stderr
 
 
 def test_a_file_is_submitted_watched_and_done(redis: RedisServer, workers: Workers) -> None:
@@ -65,7 +64,7 @@ def test_failures_come_as_csv_and_are_tried_again(redis: RedisServer, workers: W
     [failure] = csv.DictReader(failures.splitlines())
     assert (failure["index"], failure["reason"]) == ("150", "the name is wrong")
     assert json.loads(failure["item"]) == {"n": "150", "name": "wrong"}
-    assert heatsink(workers.folder, "bulk", "retry-failed", id, *queue).returncode == 0
+    assert heatsink(workers.folder, "bulk", "retry-failed", id, *queue).exit_code == 0
     again = submit(workers.folder, text, "picky", *queue, "--id", id, name="one-wrong.csv")
     assert again[0] == 1
     assert workers.starts_of(id)[150] == 2
@@ -98,12 +97,11 @@ def test_wrong_input_is_refused_in_one_line_that_says_the_cure(
         ("bulk", "status", "unknown", *queue): "there is no batch 'unknown'",
     }
     not_there = {words for words in cases if NOBODY in words or "status" in words}
-    with ThreadPoolExecutor(2) as pool:
-        ran = list(pool.map(lambda words: heatsink(folder, *words), cases))
-    for one, words, expected in zip(ran, cases, cases.values(), strict=True):
-        assert one.returncode == (1 if words in not_there else 2), words
-        assert expected in one.stderr, words
-        assert "Traceback" not in one.stderr, words
+    for words, expected in cases.items():
+        ran = heatsink(folder, *words)
+        assert ran.exit_code == (1 if words in not_there else 2), words
+        assert expected in ran.stderr, words
+        assert "Traceback" not in ran.stderr, words
 
 
 def test_what_was_half_submitted_runs_nothing(redis: RedisServer, workers: Workers) -> None:

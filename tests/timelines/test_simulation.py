@@ -12,16 +12,20 @@ from heatsink.timelines.modes import Modes
 from heatsink.timelines.policy import PUSHED
 from heatsink.timelines.store import HomeEntry
 from heatsink.timelines.timelines import Timelines
+from tests.planted import seeds
 
 from .simulation import PINNED, Flips, Violation, simulate
 
+SEEDS = seeds(2, full=8)
+SEEDS_PER_TEST = seeds(2, full=4)
 SEEDS_FOR_BUGS = 15
+REST = pytest.mark.full("a run takes seconds of CPU; three bugs stand for the others")
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("first", range(0, 8, 4))
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_every_home_shows_every_post_once_in_order(first: int) -> None:
-    flips = sum(map(simulate, range(first, first + 4)), Flips())
+    flips = sum(map(simulate, range(first, first + SEEDS_PER_TEST)), Flips())
     assert flips.to_pull > 0
     assert flips.to_push > 0
     assert flips.by_cost > 0
@@ -102,12 +106,12 @@ def homes_merged_by_id_alone() -> AbstractContextManager[object]:
     "plant",
     [
         mode_of_today,
-        last_choice_of_the_policy_holds_for_older_posts,
-        no_back_fill,
+        pytest.param(last_choice_of_the_policy_holds_for_older_posts, marks=REST),
+        pytest.param(no_back_fill, marks=REST),
         no_rebuild,
-        unfollowed_stay,
+        pytest.param(unfollowed_stay, marks=REST),
         cursor_without_the_author,
-        homes_merged_by_id_alone,
+        pytest.param(homes_merged_by_id_alone, marks=REST),
     ],
 )
 def test_a_planted_bug_is_found(plant: object) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, seeds
+from tests.planted import FULL, find, from_seed, hold, seeds
 
 from .bugs import BUGS
 from .history import Violation
 from .world import simulate
 
-SEEDS = seeds(20, full=110)
+SEEDS = seeds(10, full=110)
 SEEDS_PER_TEST = 10
+REPLAYED = [0, 3, 4] if FULL else [3]
 SEEDS_PER_BUG = 200
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "wishes_that_are_told_only_once": 30,
@@ -24,21 +26,38 @@ FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "a_lost_record_that_is_not_rebuilt": 10,
     "an_end_that_is_told_before_it_is_durable": 97,
     "a_version_that_is_compared_without_its_tag": 118,
+    "an_outcome_taken_whoever_tells_it": 7,
+    "a_lease_that_expires_without_a_fence": 1,
+    "leases_that_never_expire": 1,
+    "a_claim_repeated_under_its_name": 1,
+    "a_seal_that_ignores_the_version": 2,
+    "an_end_forgotten_before_home_knows": 1,
+    "a_seal_before_the_parts_are_verified": 1,
+    "no_verification_after_a_restart": 5,
+    "a_seal_that_is_not_read_back": 1,
+    "an_end_forgotten_before_its_record_is_durable": 1,
+    "a_pump_that_dies_of_a_missing_chunk": 19,
+    "time_that_runs_backwards": 1,
+    "a_forward_step_that_is_believed_at_once": 2,
+    "a_gap_that_nobody_may_refuse": 2,
 }
+
+
+played = cache(simulate)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_the_invariants_hold_whatever_goes_wrong(first: int) -> None:
-    hold(simulate, range(first, first + SEEDS_PER_TEST), Violation, of="bulk")
+    hold(played, range(first, first + SEEDS_PER_TEST), Violation, of="bulk")
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4])
+@pytest.mark.parametrize("seed", REPLAYED)
 def test_a_seed_replays_exactly(seed: int) -> None:
-    assert simulate(seed) == simulate(seed)
+    assert simulate(seed) == played(seed)
 
 
 def test_runs_are_not_vacuous() -> None:
-    histories = [simulate(seed) for seed in range(16)]
+    histories = [played(seed) for seed in range(16)]
     events = sum((history.events for history in histories), Counter[str]())
     errors = sum((history.errors for history in histories), Counter[str]())
     assert sum(history.starts.total() for history in histories) > 1_000

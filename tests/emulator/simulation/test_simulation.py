@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
-from tests.planted import find, hold, seeds
+from tests.planted import find, from_seed, hold, seeds
 from tests.simulation.history import Violation
 
 from .bugs import BUGS
@@ -15,19 +16,30 @@ from .world import simulate
 SEEDS = seeds(20, full=100)
 SEEDS_PER_BUG = 100
 SEEDS_PER_TEST = 10
+FOUND_AT = {  # to begin there saves seconds; all other seeds are tried as well
+    "a_scan_reads_source_and_target_whole": 2,
+    "a_write_goes_to_the_old_partition_during_a_move": 1,
+    "a_delete_misses_what_has_moved": 3,
+    "a_read_looks_in_the_old_partition_during_a_move": 1,
+    "the_order_of_a_key_is_lost_when_it_moves": 10,
+    "new_partitions_begin_with_full_buckets": 15,
+    "a_batch_does_not_tell_what_was_throttled": 1,
+}
+
+played = cache(simulate)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_every_answer_is_that_of_a_dictionary(first: int) -> None:
-    hold(simulate, range(first, first + SEEDS_PER_TEST), Violation, of="engine")
+    hold(played, range(first, first + SEEDS_PER_TEST), Violation, of="engine")
 
 
 def test_a_seed_replays_exactly() -> None:
-    assert simulate(3) == simulate(3)
+    assert simulate(3) == played(3)
 
 
 def test_runs_are_not_vacuous() -> None:
-    counts = sum((simulate(seed).counts for seed in range(20)), Counter[str]())
+    counts = sum((played(seed).counts for seed in range(20)), Counter[str]())
     for name in ("Split", "Isolate", "Merge", "Lend", "by policy", "forced", "walks over changes"):
         assert counts[name] > 50, name
     for name in ("throttled", "PutItem", "UpdateItem", "GetItem", "Query", "Scan"):
@@ -38,4 +50,4 @@ def test_runs_are_not_vacuous() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    find(BUGS[name], simulate, range(SEEDS_PER_BUG), Violation)
+    find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
