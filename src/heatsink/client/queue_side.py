@@ -49,21 +49,18 @@ class QueueSide:
     counters: Counters
     cache: Cache
     hooks: Hooks
+    opened: Queue | None = None
     _loop: WorkersLoop | None = None
 
-    @cached_property
-    def queue(self) -> Queue:
-        if self.make_queue is None:
-            raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
-        queue = self.make_queue()
-        queue.bulk.owner.follow(self.owner)
-        return queue
-
     @property
-    def opened(self) -> Queue | None:
-        """The queue, if a call has needed it."""
-        queue: Queue | None = self.__dict__.get("queue")
-        return queue
+    def queue(self) -> Queue:
+        """The queue; the first call makes it."""
+        if self.opened is None:
+            if self.make_queue is None:
+                raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
+            self.opened = self.make_queue()
+            self.opened.bulk.owner.follow(self.owner)
+        return self.opened
 
     @cached_property
     def timelines(self) -> Timelines:
