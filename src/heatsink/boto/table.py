@@ -70,14 +70,25 @@ class Table:
         self._queries = Queries(self._keys, *parts)
 
     def put_item(self, *, Item: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
-        """Write an item, or replace the one with the same keys."""
+        """Write an item, or replace the one with the same keys.
+
+        Raises `InvalidSetting` for a missing key or an unknown parameter, `InvalidId` if the sort
+        key carries no time or one in the future, and `Overloaded` if all retries are throttled::
+
+            table.put_item(Item={"room": "r1", "at": "2026-11-15T12:00:00.000Z", "text": "hey"})
+        """
         _refuse("put_item", others)
         ((key, bucket, _), request), *_ = self._placed(Item, deleted=False).items()
         answer = self._calls.send("put_item", key, bucket, **request["PutRequest"])
         return dict(answer)
 
     def delete_item(self, *, Key: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
-        """Delete an item; one that does not exist is no error."""
+        """Delete an item; deleting one that does not exist is no error.
+
+        Raises as `put_item` does::
+
+            table.delete_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
+        """
         _refuse("delete_item", others)
         answer: dict[str, Any] = {}
         for (key, bucket, _), request in self._placed(Key, deleted=True).items():
@@ -91,7 +102,13 @@ class Table:
         ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
         **others: Any,
     ) -> dict[str, Any]:
-        """One item by its keys, under "Item" in the response if it exists."""
+        """One item by its keys, under "Item" in the response if it exists.
+
+        Raises as `put_item` does::
+
+            found = table.get_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
+            item = found.get("Item")
+        """
         _refuse("get_item", others)
         self._background.check_open()
         key, sort = self._key_of(Key, exactly=True)
@@ -119,7 +136,11 @@ class Table:
     ) -> dict[str, Any]:
         """Items of one key in the order of their sort keys; follow `LastEvaluatedKey` for more.
 
-        `table.query(KeyConditionExpression=Key("room").eq("r1"), Limit=20)`
+        Raises `InvalidSetting` for a condition or parameter that is not supported, and `Overloaded`
+        if all retries are throttled::
+
+            page = table.query(KeyConditionExpression=Key("room").eq("r1"), Limit=20)
+            items = page["Items"]
         """
         _refuse("query", others)
         self._background.check_open()
@@ -139,21 +160,37 @@ class Table:
         return answer
 
     def batch_writer(self, **others: Any) -> BatchWriter:
-        """A context manager that batches puts and deletes; `overwrite_by_pkeys` is always on."""
+        """A context manager that batches puts and deletes; `overwrite_by_pkeys` is always on.
+
+        Example::
+
+            with table.batch_writer() as batch:
+                batch.put_item(Item={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
+        """
         others.pop("overwrite_by_pkeys", None)
         _refuse("batch_writer", others)
         return BatchWriter(self._calls, self._placed)
 
     def explain(self, key: str) -> Explanation:
-        """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
+        """A key's buckets, epochs and heat, the reason for them, and what a read costs.
+
+        Example::
+
+            print(table.explain("r1"))
+        """
         return self._background.client.explain(self._subject(key))
 
     def pin(self, key: str, *, buckets: int, reason: str) -> None:
-        """Give a key a fixed number of buckets until `unpin`, whatever its heat."""
+        """Give a key a fixed number of buckets until `unpin`, whatever its heat.
+
+        Example::
+
+            table.pin("r1", buckets=8, reason="launch at noon")
+        """
         self._background.client.pin(self._subject(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
-        """Remove a pin, so that the policy decides again."""
+        """Remove a pin, so that the policy decides again: `table.unpin("r1")`"""
         self._background.client.unpin(self._subject(key))
 
     def _subject(self, key: str) -> Subject:
@@ -161,7 +198,7 @@ class Table:
         return self._places.subject(check_partition_value(key))
 
     def close(self) -> None:
-        """Close Heatsink's client; your own boto3 table stays usable."""
+        """Close Heatsink's client; your own boto3 table stays usable: `table.close()`"""
         self._background.refuse_calls()
         self._pool.shutdown()
         self._background.close()
@@ -215,7 +252,10 @@ class BatchWriter:
     """`with table.batch_writer() as batch`: many puts and deletes in few requests, with retries.
 
     Of several writes to one item only the last is sent, as DynamoDB allows one per batch. Each
-    batch goes to one bucket, so that a throttled bucket holds up no other.
+    batch goes to one bucket, so that a throttled bucket does not delay another::
+
+        with table.batch_writer() as batch:
+            batch.delete_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
     """
 
     def __init__(self, calls: Calls, placed: Callable[[Any, bool], dict[Place, Any]]) -> None:
@@ -224,9 +264,11 @@ class BatchWriter:
         self._waiting: dict[tuple[str, int | None], dict[Any, Any]] = defaultdict(dict)
 
     def put_item(self, Item: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        """Queue a put, and send a batch when it is full."""
         self._add(self._placed(Item, False))
 
     def delete_item(self, Key: dict[str, Any]) -> None:  # noqa: N803 (boto3's name)
+        """Queue a delete, and send a batch when it is full."""
         self._add(self._placed(Key, True))
 
     def _add(self, requests: dict[Place, Any]) -> None:
@@ -243,6 +285,7 @@ class BatchWriter:
         del self._waiting[key, bucket]
 
     def flush(self) -> None:
+        """Send everything that is queued; leaving the block does so too."""
         for key, bucket in list(self._waiting):
             self._send(key, bucket)
 

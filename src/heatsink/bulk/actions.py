@@ -31,7 +31,7 @@ Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 class Retry(Exception):
     """Raise it in a handler to retry the item after `after` seconds; this attempt counts.
 
-    Without `after`, the action's backoff applies.
+    Without `after`, the action's backoff applies: `raise Retry(after=2.5)`
     """
 
     def __init__(self, after: float | None = None, reason: str = "asked for a retry") -> None:
@@ -40,7 +40,10 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raise it in a handler if the item can never succeed: it fails without a retry."""
+    """Raise it in a handler if the item can never succeed: it fails without a retry.
+
+    `raise Fail("no such conversation")`
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -50,7 +53,7 @@ class RateLimited(Exception):
     """Raise it in a handler when a downstream service says "too many requests".
 
     The item is retried, and the attempt does not count. All items of this tenant and action slow
-    down to a rate that the service accepts.
+    down to a rate that the service accepts: `raise RateLimited(retry_after=1.0)`
     """
 
     def __init__(self, retry_after: float | None = None) -> None:
@@ -99,16 +102,21 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt at this item: pass it to services that remove duplicates."""
+        """The same in every attempt at this item, for services that remove duplicates.
+
+        Example::
+
+            await pay(item, idempotency_key=context.idempotency_key)
+        """
         return f"{self.batch}:{self.index}"
 
     async def once(self, key: str, body: bytes) -> None:
         """Append `body` to the log of `key`, once for this item however often its handler runs.
 
         The row itself is the record that the append happened, so no crash can separate the two. If
-        an earlier attempt appended another body, that stays. Several appends to one key are told
-        apart by their order, which must be the same in every attempt. Raises `InvalidSetting` if
-        the worker has no data store.
+        an earlier attempt appended another body, that stays. Several appends to one key are
+        distinguished by their order, which must be the same in every attempt. Raises
+        `InvalidSetting` if the worker has no data store: `await context.once("conv_42", b"tagged")`
         """
         self._appended = self._appended or {}
         before = self._appended.get(key, 0)
@@ -123,7 +131,7 @@ class Action:
     name: str
     handler: Callable[..., Any]
     max_attempts: int = 5
-    """How often an item is tried before it fails for good."""
+    """How often an item is tried before it fails permanently."""
     timeout_s: float = 60.0
     """A handler that takes longer is cancelled, and the attempt counts."""
     backoff_s: float = 1.0
@@ -174,7 +182,10 @@ class Actions:
         """Decorator that registers a handler; `options` are the fields of `Action`.
 
         A plain `def` runs in a thread, so it may block; if it returns an awaitable, that is awaited
-        on the event loop. Raises `InvalidSetting` for a name that is taken or a bad option.
+        on the event loop. Raises `InvalidSetting` for a name that is taken or a bad option::
+
+            @actions.action("tag", max_attempts=3, timeout_s=10)
+            async def tag(item, context): ...
         """
 
         def register(handler: Any) -> Any:
@@ -193,7 +204,7 @@ class Actions:
         return register
 
     def get(self, name: str) -> Action | None:
-        """The action of that name, or None."""
+        """The action of that name, or None: `actions.get("tag")`"""
         return self._actions.get(name)
 
     def and_also(self, action: Action) -> Actions:

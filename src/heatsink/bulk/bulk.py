@@ -95,7 +95,8 @@ class BulkSettings(msgspec.Struct, frozen=True):
 class Bulk:
     """`hs.bulk`: submit batches of items, read their progress, pause, cancel and retry them.
 
-    Calls raise `NotFound` for an unknown batch, `Overloaded` if the queue does not answer::
+    Calls raise `InvalidInput` for a bad argument, `NotFound` for an unknown batch, `Overloaded` if
+    the queue does not answer, and `Closed` after the client is closed::
 
         batch = await hs.bulk.submit("tag", items, tenant="acme", rate="500/s")
         progress = await hs.bulk.wait(batch.id)
@@ -121,7 +122,10 @@ class Bulk:
         self.hooks = hooks
 
     async def open(self) -> None:
-        """Connect now, so that errors show early; otherwise the first call connects."""
+        """Connect now, so that errors show early; otherwise the first call connects.
+
+        Raises `Misconfigured` if the queue's server is not durable enough: `await hs.bulk.open()`
+        """
         await self._patience.open()
 
     def close(self) -> None:
@@ -150,7 +154,10 @@ class Bulk:
         starts of this action for this tenant; `priority` orders a tenant's own batches. With an
         `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
         outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
-        taken by another batch, and `Overloaded` with the id to submit again.
+        taken by another batch, and `Overloaded` with the id to submit again::
+
+            batch = await hs.bulk.submit("tag", items, tenant="acme", id="import-7")
+            await hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
         """
         check_kind("spread", spread, bool)
         wanted = Batch(
@@ -291,12 +298,17 @@ class Bulk:
         return hand(batch, (await self.plan()).partitions, spread)
 
     async def plan(self) -> QueuePlan:
-        """How many partitions the queue has."""
+        """The queue's partitions: `(await hs.bulk.plan()).partitions`"""
         first = QueuePlan(self._settings.partitions, self._settings.partitions)
         return await self._patience.call(self._stores.fleet.plan, first)
 
     async def repartition(self, partitions: int) -> QueuePlan:
-        """Change the number of partitions; queued items are drained where they are."""
+        """Change the number of partitions, for all processes; queued items stay where they are.
+
+        Example::
+
+            await hs.bulk.repartition(32)
+        """
         check_whole("partitions", partitions, 1, PARTITIONS_MAX)
         while True:
             now = await self.plan()
@@ -311,7 +323,10 @@ class Bulk:
         """The progress of a batch; a final state is durable when it is returned.
 
         This also repairs: parts that missed a pause, resume or cancel get it again, and items that
-        the queue's servers have lost are found.
+        the queue's servers have lost are found::
+
+            progress = await hs.bulk.status(batch.id)
+            print(progress.done, "of", progress.accepted)
         """
         batch = await self._look(id)
         counts = await self._counts(batch)
@@ -394,14 +409,26 @@ class Bulk:
         return dict(zip(ids, await asyncio.gather(*calls), strict=True))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
-        """Batches, newest first; `tenant` selects one tenant's."""
+        """Batches, newest first; `tenant` selects one tenant's.
+
+        Example::
+
+            for batch in await hs.bulk.list(limit=10, tenant="acme"):
+                print(batch.id, batch.state)
+        """
         check_whole("limit", limit, 1, LIST_MAX)
         found = await self._patience.call(self._stores.batches.list, limit, tenant)
         offered = await self._patience.call(self._stores.fleet.offered)
         return [replace(batch, reason=changes.reason(batch, offered)) for batch in found]
 
     async def failures(self, id: str) -> AsyncIterator[Failure]:
-        """Iterate over every item that failed for good, with the reason."""
+        """Iterate over all items that failed permanently, with the reason.
+
+        Example::
+
+            async for failure in hs.bulk.failures(batch.id):
+                print(failure.index, failure.item, failure.reason)
+        """
         batch = await self._get(id)
         for part in batch.parts:
             after = ""
@@ -413,7 +440,13 @@ class Bulk:
                 after = page[-1].place
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
-        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds."""
+        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds.
+
+        Example::
+
+            progress = await hs.bulk.wait(batch.id, timeout_s=600)
+            print(progress.state)
+        """
         start_s, pause_s = self._clock.monotonic_s(), LOOK_S
         while not (progress := await self.status(id)).is_final:
             if timeout_s is not None and self._clock.monotonic_s() - start_s > timeout_s:
@@ -444,21 +477,40 @@ class Bulk:
     async def cancel(self, id: str) -> None:
         """Cancel a batch: waiting items will not run, running ones may finish.
 
-        This call, `pause` and `resume` raise `Conflict` if the batch's state does not allow it.
+        Raises `Conflict` if the batch has ended or is still being submitted::
+
+            await hs.bulk.cancel(batch.id)
+            progress = await hs.bulk.wait(batch.id)
         """
         await self._look(id)
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
-        """Pause a batch: no more items start, running ones finish."""
+        """Pause a batch: no more items start, running ones finish.
+
+        Raises `Conflict` if the batch is neither running nor paused::
+
+            await hs.bulk.pause(batch.id)
+        """
         await self._steer(id, "paused")
 
     async def resume(self, id: str) -> None:
-        """Resume a paused batch."""
+        """Resume a paused batch.
+
+        Raises `Conflict` if the batch is neither running nor paused::
+
+            await hs.bulk.resume(batch.id)
+        """
         await self._steer(id, "running")
 
     async def retry_failed(self, id: str) -> None:
-        """Run the failed items again, with new attempts. Raises `Conflict` if none failed."""
+        """Run the failed items again, with new attempts. Raises `Conflict` if none failed.
+
+        Example::
+
+            await hs.bulk.retry_failed(batch.id)
+            progress = await hs.bulk.wait(batch.id)
+        """
         was_running = not (await self._get(id)).is_final
         await self.status(id)  # records an end that is not recorded yet
         batch = await self._get(id)

@@ -34,8 +34,8 @@ from heatsink.timelines.timelines import HomePage, Post, Timelines
 class BlockingLog:
     """`hs.log`: entries under a key, in the order of their ids.
 
-    Every call raises `InvalidInput` for a bad argument and `Overloaded` if its retries went on
-    until the deadline::
+    Every call raises `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until
+    the deadline::
 
         receipt = hs.log.append("conv_1", b"hello")
         page = hs.log.page("conv_1", limit=20)
@@ -47,7 +47,7 @@ class BlockingLog:
 
     @property
     def scheme(self) -> IdScheme:
-        """The kind of ids that this deployment uses."""
+        """The kind of ids that this deployment uses: `hs.log.scheme.time_ms(receipt.raw)`."""
         return self._part.scheme
 
     def append(
@@ -97,13 +97,23 @@ class BlockingLog:
         )
 
     def get(self, key: AnyKey, id: Any) -> Entry | None:
-        """One entry by its id; None if there is none."""
+        """One entry by its id; None if there is none. Raises `InvalidId` for a malformed id.
+
+        Example::
+
+            entry = hs.log.get("conv_1", receipt.id)
+            print(entry.body if entry else "not found")
+        """
         return self._loop.call(self._part.get, key, id)
 
     def delete(self, key: AnyKey, id: Any) -> bool:
-        """Delete an entry; True if it was there. A tombstone keeps late retries from restoring it.
+        """Delete an entry; returns whether it existed.
 
-        `hs.log.delete("conv_1", receipt.id)`
+        A tombstone stays, so that a late retry of the append does not bring the entry back. Raises
+        `InvalidId` for a malformed id or one from the future::
+
+            hs.log.delete("conv_1", receipt.id)  # True
+            hs.log.delete("conv_1", receipt.id)  # False
         """
         return self._loop.call(self._part.delete, key, id)
 
@@ -112,6 +122,9 @@ class BlockingLog:
 
         Stop its writers first: a later append or retry writes again. Returns how many rows were
         removed, as a lower bound: rows removed by an attempt whose answer was lost are not counted.
+        It takes as long as there are rows; `deadline_s` limits the retries of each bucket::
+
+            removed = hs.log.erase("conv_1")
         """
         return self._loop.call(self._part.erase, key)
 
@@ -143,21 +156,25 @@ class BlockingBufferedCounters:
     def add_soon(self, key: str, amount: int = 1) -> Future[None]:
         """Add without waiting; the returned future completes when the add is durable.
 
-        Raises `Closed` outside `with`, and `InvalidSetting` for an amount out of range.
+        Raises `Closed` outside `with`, and `InvalidSetting` for an amount out of range::
+
+            counts.add_soon("views:42")  # written with the next flush
         """
         return self._loop.start(self._part.add_soon, key, amount)
 
     def add(self, key: str, amount: int = 1) -> None:
         """Add, and return when the store has acknowledged a write that contains the add.
 
-        After a `Retryable` error a later flush may still count the add, once.
+        After a `Retryable` error a later flush may still count the add, once. Raises `Closed`
+        outside `with`: `counts.add("views:42", 5)`
         """
         return self._loop.call(self._part.add, key, amount)
 
     def flush(self) -> None:
-        """Write all pending adds; raise the first error, and keep for later what failed.
+        """Write all pending adds now; raise the first error, and keep failed adds for later.
 
-        Writes that have started run to their end even if the caller is cancelled.
+        Writes that have started run to their end even if the caller is cancelled. Adds are flushed
+        every `flush_s` seconds anyway: `counts.flush()`
         """
         return self._loop.call(self._part.flush)
 
@@ -165,7 +182,8 @@ class BlockingBufferedCounters:
 class BlockingCounters:
     """`hs.counters`: counters that many processes add to, exact even when adds are retried.
 
-    Each counter spreads over the buckets of its key, as a log does::
+    Each counter is spread over the buckets of its key, as a log is. Every call raises
+    `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until the deadline::
 
         hs.counters.add("likes:42")
         likes = hs.counters.value("likes:42")
@@ -187,87 +205,157 @@ class BlockingCounters:
         return self._loop.call(self._part.add, key, amount, token=token)
 
     def buffered(self, flush_s: float = FLUSH_S) -> BlockingBufferedCounters:
-        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`."""
+        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`.
+
+        Example::
+
+            with hs.counters.buffered(flush_s=0.1) as counts:
+                counts.add("views:42")
+        """
         return BlockingBufferedCounters(self._loop, self._loop.run(self._part.buffered, flush_s))
 
     def value(self, key: AnyKey) -> int:
-        """The sum of all acknowledged adds at one moment during the call."""
+        """The sum of all acknowledged adds at one moment during the call; 0 for an unused key.
+
+        Example::
+
+            hs.counters.add("likes:42", 3)
+            likes = hs.counters.value("likes:42")  # 3
+        """
         return self._loop.call(self._part.value, key)
 
     def fold(self, key: str) -> None:
         """Make reads cheaper: move the sums of closed buckets and ended processes to the bare key.
 
-        Only what is older than `token_ttl_s` is folded, and tokens of that time are refused from
-        then on. `value` calls this when it pays off, so applications need not.
+        Only sums older than `token_ttl_s` are folded, and tokens of that time are refused from then
+        on. `value` calls this when it pays off, so applications need not::
+
+            hs.counters.fold("likes:42")
         """
         return self._loop.call(self._part.fold, key)
 
 
 class BlockingTimelines:
-    """`hs.timelines`: who follows whom, and what they see."""
+    """`hs.timelines`: follows, posts and home timelines.
+
+    Users and authors are text of up to 256 characters. Every call raises `InvalidInput` for a bad
+    argument, and `Overloaded` if all retries fail until the deadline::
+
+        hs.timelines.follow("alice", "bob")
+        post = hs.timelines.post("bob", b"hello")
+    """
 
     def __init__(self, loop: LoopThread, part: Timelines) -> None:
         self._loop = loop
         self._part = part
 
     def follow(self, user: str, author: str) -> bool:
-        """Whether it is new. The author's recent posts are in `user`'s home then."""
+        """Let a user follow an author; returns whether that is new.
+
+        The author's last 100 pushed posts are then in the user's home. After an error, repeat the
+        call or call `unfollow`: either completes what was left half done::
+
+            is_new = hs.timelines.follow("alice", "bob")
+        """
         return self._loop.call(self._part.follow, user, author)
 
     def follow_many(self, pairs: Iterable[tuple[str, str]]) -> int:
-        """How many are new. `pairs` are (user, author), for example a graph to bring along.
+        """Import many follows; returns how many are new.
 
-        After an error some have followed; to begin again from the first pair is safe.
+        `pairs` is any (async) iterable of (user, author). After an error some pairs are stored, and
+        it is safe to start again from the first one::
+
+            new = hs.timelines.follow_many([("alice", "bob"), ("carol", "bob")])
         """
         return self._loop.draw(self._part.follow_many, pairs)
 
     def unfollow(self, user: str, author: str) -> bool:
-        """Whether it is new. What the author's posts have displaced comes back."""
+        """Let a user no longer follow an author; returns whether that is new.
+
+        The author's posts leave the user's home, and older posts of others take their places::
+
+            was_following = hs.timelines.unfollow("alice", "bob")
+        """
         return self._loop.call(self._part.unfollow, user, author)
 
     def followers(self, author: str) -> int:
-        """How many follow an author."""
+        """The number of followers of an author: `hs.timelines.followers("bob")`"""
         return self._loop.call(self._part.followers, author)
 
     def following(self, user: str) -> list[str]:
-        """Whom a user follows, in the order of their names."""
+        """The authors that a user follows, sorted: `hs.timelines.following("alice")`"""
         return self._loop.call(self._part.following, user)
 
     def authors(self) -> list[AuthorMode]:
-        """Those about whom something was decided, the latest first; all others are pushed."""
+        """The authors whose mode was ever changed, latest first; all others are pushed.
+
+        Example::
+
+            pulled = [each.author for each in hs.timelines.authors() if each.mode == "pull"]
+        """
         return self._loop.run(self._part.authors)
 
     def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
-        """Acknowledged when it is stored, and its push, if it is pushed, is on the queue.
+        """Store a post and, if its author is pushed, queue its push to all followers.
 
-        Posting again with the same id is the same post.
+        With an `id` the call may be repeated: it is the same post. `batch` of the result is the
+        batch that pushes it. Raises `Conflict` if the id has another body, `Deleted` if its post
+        was deleted::
+
+            post = hs.timelines.post("bob", b"hello")
+            hs.bulk.wait(post.batch)  # only to see it arrive
         """
         return self._loop.call(self._part.post, author, body, id=id)
 
     def delete(self, author: str, id: Any) -> bool:
-        """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
+        """Delete a post from every home; returns whether it existed.
+
+        Homes hold references, so nothing is rewritten. Other processes may show the post until
+        their cached copy expires. Raises `InvalidId` for a malformed id::
+
+            hs.timelines.delete("bob", post.id)
+        """
         return self._loop.call(self._part.delete, author, id)
 
     def pin(self, author: str, mode: str, *, reason: str) -> None:
-        """Push or pull from now on, whatever the number of followers says."""
+        """Fix an author's mode, "push" or "pull", from now on until `unpin`.
+
+        Raises `InvalidSetting` for another mode::
+
+            hs.timelines.pin("bob", "pull", reason="on television tonight")
+        """
         return self._loop.call(self._part.pin, author, mode, reason=reason)
 
     def set_threshold(self, followers: int, *, reason: str) -> None:
-        """Authors with so many followers are pulled from now on, in every process."""
+        """Set, for all processes, the number of followers from which authors are pulled.
+
+        Example::
+
+            hs.timelines.set_threshold(50_000, reason="larger homes")
+        """
         return self._loop.call(self._part.set_threshold, followers, reason=reason)
 
     def unpin(self, author: str) -> None:
-        """Let the policy decide again."""
+        """Let followers and cost decide about an author again: `hs.timelines.unpin("bob")`"""
         return self._loop.call(self._part.unpin, author)
 
     def explain(self, author: str) -> str:
-        """Why an author's posts are pushed or pulled, and what pushing them costs now."""
+        """The reason why an author is pushed or pulled, and what pushing costs now.
+
+        Example::
+
+            print(hs.timelines.explain("bob"))
+        """
         return self._loop.call(self._part.explain, author)
 
     def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
-        """The newest posts of everybody that `user` follows, in the order of their ids.
+        """The newest posts of all authors that `user` follows, in the order of their ids.
 
-        Posts of several authors may share an id: they come in the order of their authors' names.
+        Posts with the same id are ordered by author. Raises `InvalidCursor` if `cursor` is not from
+        an earlier page::
+
+            page = hs.timelines.home("alice", limit=20)
+            older = hs.timelines.home("alice", limit=20, cursor=page.cursor)
         """
         return self._loop.call(self._part.home, user, limit=limit, cursor=cursor)
 
@@ -275,7 +363,8 @@ class BlockingTimelines:
 class BlockingBulk:
     """`hs.bulk`: submit batches of items, read their progress, pause, cancel and retry them.
 
-    Calls raise `NotFound` for an unknown batch, `Overloaded` if the queue does not answer::
+    Calls raise `InvalidInput` for a bad argument, `NotFound` for an unknown batch, `Overloaded` if
+    the queue does not answer, and `Closed` after the client is closed::
 
         batch = hs.bulk.submit("tag", items, tenant="acme", rate="500/s")
         progress = hs.bulk.wait(batch.id)
@@ -286,7 +375,10 @@ class BlockingBulk:
         self._part = part
 
     def open(self) -> None:
-        """Connect now, so that errors show early; otherwise the first call connects."""
+        """Connect now, so that errors show early; otherwise the first call connects.
+
+        Raises `Misconfigured` if the queue's server is not durable enough: `hs.bulk.open()`
+        """
         return self._loop.call(self._part.open)
 
     def submit(
@@ -307,7 +399,10 @@ class BlockingBulk:
         starts of this action for this tenant; `priority` orders a tenant's own batches. With an
         `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
         outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
-        taken by another batch, and `Overloaded` with the id to submit again.
+        taken by another batch, and `Overloaded` with the id to submit again::
+
+            batch = hs.bulk.submit("tag", items, tenant="acme", id="import-7")
+            hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
         """
         return self._loop.draw(
             lambda drawn: self._part.submit(
@@ -324,50 +419,95 @@ class BlockingBulk:
         )
 
     def plan(self) -> QueuePlan:
-        """How many partitions the queue has."""
+        """The queue's partitions: `(hs.bulk.plan()).partitions`"""
         return self._loop.call(self._part.plan)
 
     def repartition(self, partitions: int) -> QueuePlan:
-        """Change the number of partitions; queued items are drained where they are."""
+        """Change the number of partitions, for all processes; queued items stay where they are.
+
+        Example::
+
+            hs.bulk.repartition(32)
+        """
         return self._loop.call(self._part.repartition, partitions)
 
     def status(self, id: str) -> Progress:
         """The progress of a batch; a final state is durable when it is returned.
 
         This also repairs: parts that missed a pause, resume or cancel get it again, and items that
-        the queue's servers have lost are found.
+        the queue's servers have lost are found::
+
+            progress = hs.bulk.status(batch.id)
+            print(progress.done, "of", progress.accepted)
         """
         return self._loop.call(self._part.status, id)
 
     def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
-        """Batches, newest first; `tenant` selects one tenant's."""
+        """Batches, newest first; `tenant` selects one tenant's.
+
+        Example::
+
+            for batch in hs.bulk.list(limit=10, tenant="acme"):
+                print(batch.id, batch.state)
+        """
         return self._loop.call(self._part.list, limit, tenant)
 
     def failures(self, id: str) -> Iterator[Failure]:
-        """Iterate over every item that failed for good, with the reason."""
+        """Iterate over all items that failed permanently, with the reason.
+
+        Example::
+
+            for failure in hs.bulk.failures(batch.id):
+                print(failure.index, failure.item, failure.reason)
+        """
         return self._loop.iterate(self._part.failures(id))
 
     def wait(self, id: str, timeout_s: float | None = None) -> Progress:
-        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds."""
+        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds.
+
+        Example::
+
+            progress = hs.bulk.wait(batch.id, timeout_s=600)
+            print(progress.state)
+        """
         return self._loop.call(self._part.wait, id, timeout_s)
 
     def cancel(self, id: str) -> None:
         """Cancel a batch: waiting items will not run, running ones may finish.
 
-        This call, `pause` and `resume` raise `Conflict` if the batch's state does not allow it.
+        Raises `Conflict` if the batch has ended or is still being submitted::
+
+            hs.bulk.cancel(batch.id)
+            progress = hs.bulk.wait(batch.id)
         """
         return self._loop.call(self._part.cancel, id)
 
     def pause(self, id: str) -> None:
-        """Pause a batch: no more items start, running ones finish."""
+        """Pause a batch: no more items start, running ones finish.
+
+        Raises `Conflict` if the batch is neither running nor paused::
+
+            hs.bulk.pause(batch.id)
+        """
         return self._loop.call(self._part.pause, id)
 
     def resume(self, id: str) -> None:
-        """Resume a paused batch."""
+        """Resume a paused batch.
+
+        Raises `Conflict` if the batch is neither running nor paused::
+
+            hs.bulk.resume(batch.id)
+        """
         return self._loop.call(self._part.resume, id)
 
     def retry_failed(self, id: str) -> None:
-        """Run the failed items again, with new attempts. Raises `Conflict` if none failed."""
+        """Run the failed items again, with new attempts. Raises `Conflict` if none failed.
+
+        Example::
+
+            hs.bulk.retry_failed(batch.id)
+            progress = hs.bulk.wait(batch.id)
+        """
         return self._loop.call(self._part.retry_failed, id)
 
 
@@ -386,7 +526,7 @@ class BlockingConsumer:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this process owns now."""
+        """The partitions that this process owns now: `worker.partitions`"""
         return self._part.partitions
 
     @property
@@ -396,11 +536,17 @@ class BlockingConsumer:
 
     @property
     def workers(self) -> dict[int, int]:
-        """The number of workers in each of its partitions now."""
+        """The number of workers in each of its partitions now: `worker.workers[3]`"""
         return self._part.workers
 
     def stop(self) -> None:
-        """Let `run` finish the running items, give back the others, and return."""
+        """Let `run` finish the running items, give back the others, and return.
+
+        Example::
+
+            worker.stop()
+            running
+        """
         return self._loop.run(self._part.stop)
 
 

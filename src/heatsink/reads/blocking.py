@@ -62,7 +62,8 @@ class _Flight(Landing):
 class BlockingReads:
     """`Reads` for threads.
 
-    Readers share the values: treat them as read-only::
+    Readers share the values: treat them as read-only. A reader that waits too long for another's
+    load gets `Unavailable`::
 
         product = hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -105,7 +106,9 @@ class BlockingReads:
         Times are in seconds. Up to `fresh_for` a cached value is returned as it is; then, up to
         `stale_for`, one reader loads a new one while the others get the stale one. A load's error
         is raised to all who wait for it, and cached for `errors_for`. A reader that waits longer
-        than `patience_s` for another's load gets `Unavailable`.
+        than `patience_s` for another's load gets `Unavailable`::
+
+            product = hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -183,9 +186,10 @@ class BlockingReads:
             flight.landed.set()
 
     def forget(self, key: str) -> None:
-        """Call it after a write: from now on no `get` here returns a value loaded before.
+        """Drop a key's value: from now on no `get` in this process returns a value loaded before.
 
-        The other processes get the invalidation too, shortly after.
+        Call it after a write. Other processes get the invalidation shortly after, if the client has
+        `news`. Raises `InvalidKey` for a bad key: `hs.reads.forget("product:42")`
         """
         key = check_key(key)
         if self._owner is not None:
@@ -215,7 +219,10 @@ class BlockingReads:
     ) -> Callable[[Callable[P, T]], BlockingCached[P, T]]:
         """Decorator that caches a function's results as `get` does.
 
-        `key` names parameters, as in `"product:{id}"`; `InvalidSetting` if there is no such one.
+        `key` names parameters of the function; `InvalidSetting` if it has no such parameter::
+
+            @hs.reads.cached("product:{id}", fresh_for=1.0)
+            def product(id): ...
         """
         times = structs.asdict(Times(fresh_for, stale_for, errors_for))
 
@@ -233,6 +240,6 @@ class BlockingReads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """Counts of hits, loads and failures so far."""
+        """Counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
         with self._lock:
             return self._shelf.stats()

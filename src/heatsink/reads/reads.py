@@ -58,7 +58,8 @@ class Reads:
     """`hs.reads`: a coalescing cache in front of your loads, for one event loop at a time.
 
     Readers share the values: treat them as read-only. `is_linked` is whether invalidations of other
-    processes arrive here; while they do not, no value is served beyond `fresh_for`::
+    processes arrive here; while they do not, no value older than `fresh_for` is served. After the
+    client is closed, calls raise `Closed`::
 
         product = await hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -173,9 +174,13 @@ class Reads:
             return await load()
 
     def forget(self, key: AnyKey) -> None:
-        """Call it after a write: from now on no `get` here returns a value loaded before.
+        """Drop a key's value: from now on no `get` in this process returns a value loaded before.
 
-        The other processes get the invalidation too, shortly after.
+        Call it after a write. Other processes get the invalidation shortly after, if the client has
+        `news`. Raises `InvalidKey` for a bad key::
+
+            await save(product)
+            hs.reads.forget("product:42")
         """
         key = check_key(key)
         if self._owner is not None:
@@ -233,7 +238,7 @@ class Reads:
         return decorate
 
     def stats(self) -> ReadStats:
-        """Counts of hits, loads and failures so far."""
+        """Counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
         return self._shelf.stats()
 
     def _check_open(self) -> None:
@@ -241,7 +246,13 @@ class Reads:
             raise Closed("the client of these reads was closed: connect again")
 
     def close(self) -> None:
-        """Cancel all loads; their readers, and later calls, get `Closed`."""
+        """Cancel all loads; their readers, and later calls, get `Closed`.
+
+        The client closes `hs.reads` itself; call this on `Reads()` of your own::
+
+            reads = Reads()
+            reads.close()
+        """
         self._is_closed = True
         self._shelf.cache.clear()
         self._loading.close()

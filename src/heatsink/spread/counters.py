@@ -34,7 +34,8 @@ REMEMBERED_MAX = 10_000
 class Counters:
     """`hs.counters`: counters that many processes add to, exact even when adds are retried.
 
-    Each counter spreads over the buckets of its key, as a log does::
+    Each counter is spread over the buckets of its key, as a log is. Every call raises
+    `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until the deadline::
 
         await hs.counters.add("likes:42")
         likes = await hs.counters.value("likes:42")
@@ -78,11 +79,23 @@ class Counters:
             raise Conflict(f"token was used before to add {before}, not {amount}: use a new token")
 
     def buffered(self, flush_s: float = FLUSH_S) -> BufferedCounters:
-        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`."""
+        """Counters for high rates, which write every `flush_s` seconds; see `BufferedCounters`.
+
+        Example::
+
+            async with hs.counters.buffered(flush_s=0.1) as counts:
+                await counts.add("views:42")
+        """
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
     async def value(self, key: AnyKey) -> int:
-        """The sum of all acknowledged adds at one moment during the call."""
+        """The sum of all acknowledged adds at one moment during the call; 0 for an unused key.
+
+        Example::
+
+            await hs.counters.add("likes:42", 3)
+            likes = await hs.counters.value("likes:42")  # 3
+        """
         key = check_key(key)
         deadline_s = self._parts.begin()
         layout = await self._layout(key, deadline_s)
@@ -102,8 +115,10 @@ class Counters:
     async def fold(self, key: str) -> None:
         """Make reads cheaper: move the sums of closed buckets and ended processes to the bare key.
 
-        Only what is older than `token_ttl_s` is folded, and tokens of that time are refused from
-        then on. `value` calls this when it pays off, so applications need not.
+        Only sums older than `token_ttl_s` are folded, and tokens of that time are refused from then
+        on. `value` calls this when it pays off, so applications need not::
+
+            await hs.counters.fold("likes:42")
         """
         key = check_key(key)
         deadline_s = self._parts.begin()
@@ -181,7 +196,9 @@ class BufferedCounters:
     def add_soon(self, key: str, amount: int = 1) -> asyncio.Future[None]:
         """Add without waiting; the returned future completes when the add is durable.
 
-        Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range.
+        Raises `Closed` outside `async with`, and `InvalidSetting` for an amount out of range::
+
+            counts.add_soon("views:42")  # written with the next flush
         """
         if self._flusher is None:
             raise Closed("buffered counters can only be used inside `async with`")
@@ -203,14 +220,16 @@ class BufferedCounters:
     async def add(self, key: str, amount: int = 1) -> None:
         """Add, and return when the store has acknowledged a write that contains the add.
 
-        After a `Retryable` error a later flush may still count the add, once.
+        After a `Retryable` error a later flush may still count the add, once. Raises `Closed`
+        outside `async with`: `await counts.add("views:42", 5)`
         """
         await asyncio.shield(self.add_soon(key, amount))
 
     async def flush(self) -> None:
-        """Write all pending adds; raise the first error, and keep for later what failed.
+        """Write all pending adds now; raise the first error, and keep failed adds for later.
 
-        Writes that have started run to their end even if the caller is cancelled.
+        Writes that have started run to their end even if the caller is cancelled. Adds are flushed
+        every `flush_s` seconds anyway: `await counts.flush()`
         """
         dirty, self._dirty = self._dirty, {}
         for key, cell in dirty.items():

@@ -93,8 +93,8 @@ class Page(msgspec.Struct, frozen=True):
 class Log:
     """`hs.log`: entries under a key, in the order of their ids.
 
-    Every call raises `InvalidInput` for a bad argument and `Overloaded` if its retries went on
-    until the deadline::
+    Every call raises `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until
+    the deadline::
 
         receipt = await hs.log.append("conv_1", b"hello")
         page = await hs.log.page("conv_1", limit=20)
@@ -118,7 +118,7 @@ class Log:
 
     @property
     def scheme(self) -> IdScheme:
-        """The kind of ids that this deployment uses."""
+        """The kind of ids that this deployment uses: `hs.log.scheme.time_ms(receipt.raw)`."""
         return self._scheme
 
     async def append(
@@ -270,7 +270,13 @@ class Log:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     async def get(self, key: AnyKey, id: Any) -> Entry | None:
-        """One entry by its id; None if there is none."""
+        """One entry by its id; None if there is none. Raises `InvalidId` for a malformed id.
+
+        Example::
+
+            entry = await hs.log.get("conv_1", receipt.id)
+            print(entry.body if entry else "not found")
+        """
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
         deadline_s = self._parts.begin()
@@ -288,9 +294,13 @@ class Log:
         return entry_of(row, self._scheme)
 
     async def delete(self, key: AnyKey, id: Any) -> bool:
-        """Delete an entry; True if it was there. A tombstone keeps late retries from restoring it.
+        """Delete an entry; returns whether it existed.
 
-        `await hs.log.delete("conv_1", receipt.id)`
+        A tombstone stays, so that a late retry of the append does not bring the entry back. Raises
+        `InvalidId` for a malformed id or one from the future::
+
+            await hs.log.delete("conv_1", receipt.id)  # True
+            await hs.log.delete("conv_1", receipt.id)  # False
         """
         key = check_key(key)
         raw, time_ms = self._router.id_from(id)
@@ -309,6 +319,9 @@ class Log:
 
         Stop its writers first: a later append or retry writes again. Returns how many rows were
         removed, as a lower bound: rows removed by an attempt whose answer was lost are not counted.
+        It takes as long as there are rows; `deadline_s` limits the retries of each bucket::
+
+            removed = await hs.log.erase("conv_1")
         """
         key = check_key(key)
         layout = await self._layout(key, self._parts.begin())

@@ -37,14 +37,20 @@ class Faults:
     deaf: bool = False  # a one-way network partition: calls arrive, answers do not return
 
     def heal(self) -> None:
-        """End all faults; latency stays."""
+        """End all faults; latency stays: `faults.heal()`"""
         self.lost = self.answer_lost = self.late = 0.0
         self.cut = self.deaf = False
 
 
 @dataclass
 class Link:
-    """Carries calls to a store. A sent call arrives even if its sender gives up or dies."""
+    """Carries calls to a store. A sent call arrives even if its sender gives up or dies.
+
+    Example::
+
+        link = Link(SkewedClock(), Faults(lost=0.05), Random(7))
+        await link.call(store.get, "conv_1")
+    """
 
     clock: SkewedClock
     faults: Faults

@@ -1,7 +1,7 @@
-"""Timelines: post, follow, read home. Posts of famous authors are read where they are.
+"""Timelines: follow, post, read a home. Posts of famous authors are read from the author's log.
 
-Everybody else's posts are pushed into the homes of their followers by an action of the queue, whose
-items are a post and a group of followers.
+All other posts are pushed into the homes of their followers, by an action of the queue whose items
+are a post and a group of followers.
 """
 
 from __future__ import annotations
@@ -57,14 +57,21 @@ class Post:
 
 @dataclass(frozen=True)
 class HomePage:
-    """Posts, the newest first. `cursor` goes on where they end; None after the last page."""
+    """Posts, newest first. `cursor` continues where they end; None after the last page."""
 
     posts: list[Post]
     cursor: str | None
 
 
 class Timelines:
-    """`hs.timelines`: who follows whom, and what they see."""
+    """`hs.timelines`: follows, posts and home timelines.
+
+    Users and authors are text of up to 256 characters. Every call raises `InvalidInput` for a bad
+    argument, and `Overloaded` if all retries fail until the deadline::
+
+        await hs.timelines.follow("alice", "bob")
+        post = await hs.timelines.post("bob", b"hello")
+    """
 
     def __init__(
         self,
@@ -90,16 +97,25 @@ class Timelines:
     # -- following -------------------------------------------------------------------------
 
     async def follow(self, user: str, author: str) -> bool:
-        """Whether it is new. The author's recent posts are in `user`'s home then."""
+        """Let a user follow an author; returns whether that is new.
+
+        The author's last 100 pushed posts are then in the user's home. After an error, repeat the
+        call or call `unfollow`: either completes what was left half done::
+
+            is_new = await hs.timelines.follow("alice", "bob")
+        """
         _check_pair(user, author)
         return bool(await self._follow_together([(user, author)]))
 
     async def follow_many(
         self, pairs: Iterable[tuple[str, str]] | AsyncIterable[tuple[str, str]]
     ) -> int:
-        """How many are new. `pairs` are (user, author), for example a graph to bring along.
+        """Import many follows; returns how many are new.
 
-        After an error some have followed; to begin again from the first pair is safe.
+        `pairs` is any (async) iterable of (user, author). After an error some pairs are stored, and
+        it is safe to start again from the first one::
+
+            new = await hs.timelines.follow_many([("alice", "bob"), ("carol", "bob")])
         """
         new, number, some = 0, 0, []
         async for pair in each("pairs", pairs):
@@ -111,7 +127,7 @@ class Timelines:
         return new + await self._follow_together(some)
 
     async def _follow_together(self, pairs: list[tuple[str, str]]) -> int:
-        """The posts to fill homes with are read after the last of them follows: none is missed."""
+        """Read the posts to fill homes with after all follows are stored: none is missed."""
         are_new = await _all(self._graph.follow(*pair) for pair in pairs)
         authors = sorted({author for _, author in pairs})
         recent = await _all(self._recent_pushed(author, BACK_FILL) for author in authors)
@@ -121,30 +137,45 @@ class Timelines:
         return sum(are_new)
 
     async def unfollow(self, user: str, author: str) -> bool:
-        """Whether it is new. What the author's posts have displaced comes back."""
+        """Let a user no longer follow an author; returns whether that is new.
+
+        The author's posts leave the user's home, and older posts of others take their places::
+
+            was_following = await hs.timelines.unfollow("alice", "bob")
+        """
         _check_pair(user, author)
         is_new = await self._graph.unfollow(user, author)
         await self._homes.drop(user, author)
         return is_new
 
     async def followers(self, author: str) -> int:
-        """How many follow an author."""
+        """The number of followers of an author: `await hs.timelines.followers("bob")`"""
         return await self._graph.follower_count(_check_name("author", author))
 
     async def following(self, user: str) -> list[str]:
-        """Whom a user follows, in the order of their names."""
+        """The authors that a user follows, sorted: `await hs.timelines.following("alice")`"""
         return sorted(await self._graph.following(_check_name("user", user)))
 
     def authors(self) -> list[AuthorMode]:
-        """Those about whom something was decided, the latest first; all others are pushed."""
+        """The authors whose mode was ever changed, latest first; all others are pushed.
+
+        Example::
+
+            pulled = [each.author for each in hs.timelines.authors() if each.mode == "pull"]
+        """
         return self._modes.decided()
 
     # -- posting ---------------------------------------------------------------------------
 
     async def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
-        """Acknowledged when it is stored, and its push, if it is pushed, is on the queue.
+        """Store a post and, if its author is pushed, queue its push to all followers.
 
-        Posting again with the same id is the same post.
+        With an `id` the call may be repeated: it is the same post. `batch` of the result is the
+        batch that pushes it. Raises `Conflict` if the id has another body, `Deleted` if its post
+        was deleted::
+
+            post = await hs.timelines.post("bob", b"hello")
+            await hs.bulk.wait(post.batch)  # only to see it arrive
         """
         _check_name("author", author)
         await self._choice.renew(author)
@@ -158,14 +189,25 @@ class Timelines:
         return Post(stored.id, author, body, mode, batch)
 
     async def delete(self, author: str, id: Any) -> bool:
-        """Gone from every home: they hold names of posts, not copies. Others may keep it near."""
+        """Delete a post from every home; returns whether it existed.
+
+        Homes hold references, so nothing is rewritten. Other processes may show the post until
+        their cached copy expires. Raises `InvalidId` for a malformed id::
+
+            await hs.timelines.delete("bob", post.id)
+        """
         found = await self._log.delete(posts_of(_check_name("author", author)), id)
         self._cache.forget(posts_of(author))
         self._cache.forget(_post_key(author, self._scheme.raw(id)))
         return bool(found)
 
     async def pin(self, author: str, mode: str, *, reason: str) -> None:
-        """Push or pull from now on, whatever the number of followers says."""
+        """Fix an author's mode, "push" or "pull", from now on until `unpin`.
+
+        Raises `InvalidSetting` for another mode::
+
+            await hs.timelines.pin("bob", "pull", reason="on television tonight")
+        """
         _check_name("author", author)
         if mode not in (PUSHED, PULLED):
             raise InvalidSetting(
@@ -174,21 +216,31 @@ class Timelines:
         await self._modes.change(author, mode, f"{PINNED}{check_text('reason', reason, 400)}")
 
     async def set_threshold(self, followers: int, *, reason: str) -> None:
-        """Authors with so many followers are pulled from now on, in every process."""
+        """Set, for all processes, the number of followers from which authors are pulled.
+
+        Example::
+
+            await hs.timelines.set_threshold(50_000, reason="larger homes")
+        """
         check_whole("followers", followers, 1, FOLLOWERS_MAX)
         await self._modes.set_threshold(followers, check_text("reason", reason, 400))
 
     async def unpin(self, author: str) -> None:
-        """Let the policy decide again."""
+        """Let followers and cost decide about an author again: `await hs.timelines.unpin("bob")`"""
         mode = self._modes.now(_check_name("author", author))
         await self._modes.change(author, mode, "unpinned: followers and cost decide")
 
     async def explain(self, author: str) -> str:
-        """Why an author's posts are pushed or pulled, and what pushing them costs now."""
+        """The reason why an author is pushed or pulled, and what pushing costs now.
+
+        Example::
+
+            print(await hs.timelines.explain("bob"))
+        """
         return await self._choice.explain(_check_name("author", author))
 
     async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
-        """Followers in groups that one call can serve."""
+        """Followers in groups, each of which one call can push to."""
         groups: dict[int, list[str]] = {slot: [] for slot in range(HOME_SLOTS)}
         async for follower in self._graph.followers(author):
             group = groups[slot_of(follower)]
@@ -203,9 +255,13 @@ class Timelines:
     # -- reading ---------------------------------------------------------------------------
 
     async def home(self, user: str, *, limit: int = 50, cursor: str | None = None) -> HomePage:
-        """The newest posts of everybody that `user` follows, in the order of their ids.
+        """The newest posts of all authors that `user` follows, in the order of their ids.
 
-        Posts of several authors may share an id: they come in the order of their authors' names.
+        Posts with the same id are ordered by author. Raises `InvalidCursor` if `cursor` is not from
+        an earlier page::
+
+            page = await hs.timelines.home("alice", limit=20)
+            older = await hs.timelines.home("alice", limit=20, cursor=page.cursor)
         """
         _check_name("user", user)
         check_whole("limit", limit, 1, LIMIT_MAX)
@@ -232,12 +288,12 @@ class Timelines:
             is_an_id = self._scheme.raw(self._scheme.value(entry.raw)) == entry.raw
             if is_an_id and _cursor(entry) == cursor:
                 return entry
-        raise InvalidCursor("cursor was not made by home(): pass what the last page had")
+        raise InvalidCursor("cursor was not made by home(): pass the cursor of the last page")
 
     async def _newest(
         self, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """What was pushed here and what is pulled now, merged; each post once."""
+        """Pushed posts of this home and pulled posts, merged; each post once."""
         followed = frozenset(following)
         pulled = sorted(author for author in followed if self._modes.was_ever_pulled(author))
         pushed, *celebrities = await asyncio.gather(
@@ -250,7 +306,7 @@ class Timelines:
     async def _pushed(
         self, user: str, followed: frozenset[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """Of those followed now: pushes may still arrive from others."""
+        """Pushed posts of the authors followed now: pushes of others may still arrive."""
         found: list[HomeEntry] = []
         while len(found) < limit:
             page = await self._homes.page(user, below, limit)
@@ -264,8 +320,11 @@ class Timelines:
         return found[:limit]
 
     async def _rebuild(self, user: str) -> None:
-        """From the authors' own logs, which hold everything. Whom another process has just begun
-        to follow must not be left out: the home counts as whole then."""
+        """Fill a lost home from the authors' logs.
+
+        It counts as complete afterwards, so the follows are read from the store: another process
+        may just have added one.
+        """
         followed = await self._graph.load_following(user)
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
         recent = await asyncio.gather(*(self._recent_pushed(a, each) for a in sorted(followed)))
@@ -288,7 +347,7 @@ class Timelines:
     async def _author_page(
         self, author: str, below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """The newest posts of a celebrity are what everybody asks for: they come from the cache."""
+        """A celebrity's newest posts come from the cache, since most readers ask for those."""
         settings = self._settings
         newest: list[HomeEntry] = await self._cache.get_own(
             posts_of(author),
@@ -308,13 +367,13 @@ class Timelines:
         load = self._log.page(key, limit=limit, before=before)
         if below is None or author >= below.author:
             return [HomeEntry(entry.raw, author) for entry in (await load).entries]
-        # A post with the very id of `below` comes after it, and `before` leaves it out.
+        # A post with the same id as `below` comes after it, but `before` excludes it.
         same, page = await asyncio.gather(self._log.get(key, before), load)
         entries = [*([same] if same else []), *page.entries]
         return [HomeEntry(entry.raw, author) for entry in entries[:limit]]
 
     async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
-        """Others may have posted under a mode that this process has not heard of yet."""
+        """The entries of a mode, also if this process does not know the mode of others yet."""
         time_ms = self._scheme.time_ms
         await self._modes.know((entry.author, time_ms(entry.raw)) for entry in newest_first)
         return [entry for entry in newest_first if self._mode_of(entry) == mode]
@@ -326,7 +385,7 @@ class Timelines:
         return list(await asyncio.gather(*map(self._post, entries)))
 
     async def _post(self, entry: HomeEntry) -> Post | None:
-        """Posts never change, but others delete them: they are looked at anew as pages are."""
+        """Posts never change but may be deleted, so cached ones are loaded again like pages."""
         id = self._scheme.value(entry.raw)
 
         async def load() -> bytes | None:
@@ -346,7 +405,7 @@ class Timelines:
 
 
 async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
-    """All of them end, also when one fails: nothing goes on behind the caller's back."""
+    """Await all calls, even if one fails, so that none runs on after the first error."""
     done = await asyncio.gather(*calls, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

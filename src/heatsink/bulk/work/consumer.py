@@ -120,7 +120,7 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this process owns now."""
+        """The partitions that this process owns now: `worker.partitions`"""
         return sorted(self._pumps)
 
     @property
@@ -130,13 +130,15 @@ class Consumer:
 
     @property
     def workers(self) -> dict[int, int]:
-        """The number of workers in each of its partitions now."""
+        """The number of workers in each of its partitions now: `worker.workers[3]`"""
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
 
     async def run(self) -> None:
         """Run items until `stop` is called, then hand the partitions over and return.
 
-        Raises `Closed` if the client is closed meanwhile.
+        Raises `Closed` if the client is closed meanwhile::
+
+            running = asyncio.create_task(hs.worker(actions).run())
         """
         self._bulk.owner.check()
         rounds = (
@@ -160,7 +162,13 @@ class Consumer:
             raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
-        """Let `run` finish the running items, give back the others, and return."""
+        """Let `run` finish the running items, give back the others, and return.
+
+        Example::
+
+            worker.stop()
+            await running
+        """
         self._stopped.set()
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
