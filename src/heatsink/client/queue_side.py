@@ -52,7 +52,7 @@ class QueueSide:
     opened: Queue | None = None
     _loop: WorkersLoop | None = None
 
-    @property
+    @cached_property
     def queue(self) -> Queue:
         """The queue; the first call makes it."""
         if self.opened is None:
