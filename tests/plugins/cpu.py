@@ -1,7 +1,8 @@
 """`--cpu LINES`: prints the CPU seconds of every test file and test, with the processes they start.
 
 The time of a process counts for the test that runs while it is spent, also if an earlier test
-started that process. So a server that many tests share is charged to the tests that use it.
+started that process. So a server that many tests share is charged to the tests that use it. The
+time of processes whose parent was killed is not known and missing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,14 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def spent_s(process: int) -> float:
     """User and system time of a process, of the children it waited for, and of those it has."""
-    try:
+    cpu_s, children = 0.0, set[str]()
+    with suppress(OSError):  # it, or one of its threads, has just ended
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        tasks = [*Path(f"/proc/{process}/task").iterdir()]
-        children = [child for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:  # it has just ended
-        return 0.0
-    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return own_s + sum(spent_s(int(child)) for child in children)
+        cpu_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):
+                children.update((task / "children").read_text().split())
+    return cpu_s + sum(spent_s(int(child)) for child in children)
 
 
 class Meter:
@@ -57,7 +59,7 @@ class Meter:
         report = yield
         if call.when == "teardown":
             now_s = spent_s(os.getpid())
-            report.user_properties.append((PROPERTY, now_s - self._before_s))
+            report.user_properties.append((PROPERTY, max(0.0, now_s - self._before_s)))
             self._before_s = now_s
         return report
 

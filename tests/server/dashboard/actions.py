@@ -19,4 +19,4 @@ async def mail(item: Any, _: Any) -> None:
 
 @actions.action("resize", max_attempts=1)
 async def resize(_item: Any, _: Any) -> None:
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2.0)

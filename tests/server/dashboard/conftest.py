@@ -62,7 +62,10 @@ def browser() -> Iterator[Browser]:
             pytest.fail(CURE)
         pytest.skip(CURE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"],
+        )
         yield browser
         browser.close()
 
@@ -76,8 +79,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         url = stack.enter_context(serving(ROOT, *flags)).url
         stack.enter_context(traffic(url))
         tell_stories(url, data)
-        mail = submit(url, "mail", "shop", 1_000)
-        resize = submit(url, "resize", "photos", 200_000)
+        mail = submit(url, "mail", "shop", 200)
+        resize = submit(url, "resize", "photos", 20_000)
         until_spread(url)
         yield Site(url, mail, resize)
 

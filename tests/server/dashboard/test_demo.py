@@ -29,6 +29,7 @@ LOOKS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
     "phone": ("light", PHONE),
 }
 DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
+ACTED = pytest.mark.full("plays acts in a browser for many seconds")
 POINTS = "#picture path.js-line, #picture .point path"
 
 
@@ -90,6 +91,7 @@ def test_a_newcomer_steps_through_the_acts(new_demo: str, visit: Visit) -> None:
     shows(page, "product", 2)
 
 
+@ACTED
 def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: Visit) -> None:
     page = visit(f"{demo}#product")
     line = page.locator("#line")
@@ -114,6 +116,7 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     expect(page.get_by_role("button", name="Play it again")).to_be_disabled()
 
 
+@ACTED
 def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
     page = visit(f"{demo}#likes")
     shows(page, "likes", 2)
@@ -122,6 +125,7 @@ def test_bars_say_when_they_are_of_the_peak(demo: str, visit: Visit) -> None:
     expect(peak).to_be_visible(timeout=VERDICT_MS)
 
 
+@ACTED
 def test_the_dashboard_is_a_click_away_and_leads_back(demo: str, visit: Visit) -> None:
     page = visit(f"{demo}#chat")
     shows(page, "chat", 2)
@@ -131,6 +135,7 @@ def test_the_dashboard_is_a_click_away_and_leads_back(demo: str, visit: Visit) -
     shows(page, "chat", 1)
 
 
+@ACTED
 @pytest.mark.parametrize("act", NAMES)
 def test_every_act_fits_and_is_drawn_in_every_look(demo: str, visit: Visit, act: str) -> None:
     page = visit(f"{demo}#{act}")

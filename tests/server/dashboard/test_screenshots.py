@@ -24,6 +24,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
+WIDER = ("light", "dark")
+WIDE = pytest.mark.full("what fits on a phone fits on a wide screen")
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 DRAWN_MS = 300
 BARS = ".chart .bars .point path"
@@ -51,7 +53,7 @@ def until_bars_are_tall(page: Page) -> None:
     )
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", [*(pytest.param(look, marks=WIDE) for look in WIDER), "phone"])
 def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> None:
     page = visit(site.url, **LOOKS[look])
     page.get_by_text("live", exact=True).wait_for()
