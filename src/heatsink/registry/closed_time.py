@@ -1,9 +1,9 @@
-"""The closed time: why everybody who places an id places it in the same bucket, for ever.
+"""The closed time: why every process places an id in the same bucket, at any time.
 
-An id's place depends on the epoch that holds its time. That is a pure function only if whoever
-places an id of time t knows every epoch that starts at or before t. The **closed time** C gives
-exactly that: no epoch may ever again start before C. C only grows. It lives in the data store, in
-one record (META) with the version of the log and the leader's term:
+An id's bucket depends on the epoch that holds the id's time. Processes agree on the bucket only if
+each process that places an id of time t knows every epoch that starts at or before t. The **closed
+time** C guarantees that: no epoch may start before C, now or later. C only grows. The data store
+holds C in one record (META), together with the version of the log and the leader's term:
 
     time ────────────●───────────────────●──────────────────●──────────────▶
                      now                 C                  T (a new epoch)
@@ -20,65 +20,63 @@ one record (META) with the version of the log and the leader's term:
                               LOG(… version) ──────────────────▶  2. apply it, without a gap
                                                                   3. only then adopt C: the horizon
 
-1. *Stability.* A copy taken when the closed time was c already holds every epoch with T < c, since
-   every later append has T ≥ C ≥ c. So for ids below its horizon a copy answers as the truth does,
-   now and after any number of changes.
-2. *One row per id.* All processes that agree to place an id compute the same bucket, however long
-   they pause between computing it and the put's landing. A retry, through any server, at any later
-   time, meets the first attempt's row.
-3. *Nothing acknowledged is missed.* An acknowledged row was placed by a process that knew its
-   epoch, so the epoch was committed before the acknowledgement; a reader that begins later and
-   reads EPOCHS(key) strongly sees it and asks that bucket. A range that ends below the
-   reader's horizon needs no such read, by 1.
+1. *Stability.* A view that was read when the closed time was c holds every epoch with T < c, since
+   every later append has T ≥ C ≥ c. So for ids below its horizon the view gives the same bucket as
+   the store, now and after any number of changes.
+2. *One row per id.* All processes that may place an id compute the same bucket, however long they
+   pause before the row is stored. A retry through any server, at any later time, finds the row of
+   the first attempt.
+3. *No acknowledged row is missed.* The process that placed the row knew its epoch, so the epoch was
+   committed before the acknowledgement. A reader that starts later reads EPOCHS(key) with a
+   consistent read, sees this epoch and queries its buckets. A range that ends below the reader's
+   horizon needs no such read, by 1.
 4. *No fork.* An append is one transaction, conditional on the leader's term and on the version
-   before it. A deposed leader's append fails; two appends cannot share a version.
-5. *Below a key's last epoch.* A key's epochs are appended in order. So whoever knows that one
-   starts at T knows all that start before it: ids of that key below T may be placed, also where T
-   is past the horizon.
+   before it. A deposed leader's append fails, and two appends cannot share a version.
+5. *Below a key's last epoch.* A key's epochs are appended in order. So a process that knows an
+   epoch starting at T knows all earlier epochs of the key. It may place ids of that key below T,
+   even if T is past the horizon.
 
-`fsck --reset-closed-time` alone takes C back: in a store that nobody else has open, and under a new
-incarnation. A key that holds rows from beyond the new C gets an epoch behind the newest of them
-that changes nothing: by 5, no row of its moves.
+Only `fsck --reset-closed-time` lowers C. It needs a store that no other process has open, and it
+starts a new incarnation. A key may then hold rows that are later than the new C. Such a key gets an
+epoch with an unchanged number of buckets that starts after its newest row. By 5, its rows stay in
+their buckets.
 
-Redis, where there is one, carries news: pairs (C, version) that META held, each written as one
-value after the commit, and log entries. A gap in the entries is filled from the store; the three
-steps keep their order. Redis is not trusted. Every pair and entry has a MAC, keyed by a secret that
-lives in META and is made anew with every incarnation (`news`): what somebody else wrote, what was
-damaged, and what is of another deployment or incarnation is ignored. A bound comes second: a closed
-time that the store's time cannot justify is ignored too, whoever signed it. Whatever is ignored,
-the process follows the store.
+Redis is optional and carries news: log entries, and pairs (C, version) that META held. The leader
+writes each pair as one value, after the commit. A process reads missing entries from the store and
+keeps the three steps in order. Redis is not trusted. Every pair and entry has a MAC, keyed by a
+secret in META; each incarnation has a new secret (`news`). A process ignores news that is forged or
+damaged, or that belongs to another deployment or incarnation. It also ignores a signed closed time
+that is too far ahead of the store's time. In all these cases the process reads the store instead.
 
-A genuine pair may come back at any time, say from a replica that lagged. That does no harm, by 1:
-META held (c, v) at one moment, so every epoch with T < c is in a version ≤ v, then and for ever. A
-view that adopts c has applied the log up to v at least; versions are never taken back, and neither
-is a horizon. An entry may come back likewise: by 4 there is one of each version, and a view applies
-each once, in order. News is also never older than what it is believed for: only news that moves the
-horizon makes a view count as renewed.
+A genuine pair may be replayed, for example by a replica that lagged. By 1 that is harmless: META
+once held (c, v), so every epoch with T < c is in a version ≤ v, then and later. A view that adopts
+c has applied the log up to v at least, and neither its version nor its horizon ever decreases. A
+replayed entry is harmless too: by 4 each version has one entry, and a view applies each entry once,
+in order. Old news does not make a view look fresh either: a view counts as renewed only if news
+moved its horizon.
 
-No clock appears in the argument. Clocks decide only how soon a change takes effect, and C never
-comes back: so a process whose clock differs from the store's time by more than 5 s goes by the
-store's, and nothing that contradicts the store's time is believed at once (`Timekeeper`).
+The proof uses no clock. Clocks only decide how soon a change takes effect. But C cannot be lowered,
+so a wrong clock must not raise it too far. That is the rest of this file.
 
-What time it is, for a process that trusts no clock at once.
+**Which clock a process uses.** A process compares its clock with the **store's time**. If they
+differ by more than 5 s, the process uses the store's time. Each kind of store has its own source:
 
-The closed time follows the clock and never comes back. So a clock is believed only as long as the
-**store's time** agrees with it within 5 s; a process whose clock does not goes by the store's. What
-the store's time is depends on the store:
+- DynamoDB returns its own clock with every response.
+- A SQLite file has no clock. META holds **evidence** instead: a reading of the machine's boot clock
+  and the wall-clock time at that moment. The boot clock continues while the machine sleeps and
+  cannot be set. So during the same boot, a process adds the time elapsed on the boot clock to the
+  evidence. A process that advances the closed time, and whose clock agrees, renews the evidence.
+- A store in memory has one process, whose clock is also the store's time.
 
-- DynamoDB has a clock of its own and tells it with every answer.
-- A file has none. META holds **evidence** instead: at which reading of the machine's boot clock it
-  was what time. The boot clock counts on while the machine sleeps and cannot be set, so within one
-  boot it carries the evidence on. Whoever advances the closed time, and agrees, renews it.
-- In memory nobody else is there: the process's own clock is the store's too.
+Any of these clocks may jump, and a machine may reboot. A clock that contradicts the store's time is
+accepted
 
-Either clock may jump, and a machine may start anew. What contradicts the store's time is believed
+- at once, if the kernel reports that the clock is synchronised (NTP);
+- otherwise after 10 s, if no process renewed the evidence during that time.
 
-- at once if the kernel says that its clock is synchronised (NTP);
-- else after it has lasted 10 s, in which nobody who agrees with the evidence has renewed it.
-
-Until then writes go on by the store's time. After another boot that is the time of the evidence and
-what has passed since this process first saw it: it is later than that, and nobody knows how much.
-A new store has no evidence, and believes whoever founds it.
+Until then writes use the store's time. After a reboot, the store's time is the time in the evidence
+plus the time since this process first read it. The true time is later, by an unknown amount. A new
+store has no evidence and accepts the clock of the process that creates it.
 """
 
 from __future__ import annotations
@@ -91,31 +89,34 @@ from heatsink.primitives.clock import BELIEVE_S, SKEW_MS_MAX, Clock, SteadyTime,
 from .decisions import Evidence, LogEntry, Meta, Reading, Verdict
 from .layouts import COLD, Layout
 
-RENEW_S = BELIEVE_S / 4  # evidence that is older is renewed, so that a wrong clock is contradicted
+RENEW_S = BELIEVE_S / 4  # older evidence is renewed, so that wrong clocks elsewhere stay rejected
 HORIZON_MS = 500  # how far ahead of now the closed time is kept
-HORIZON_MS_MAX = 5_000  # for a store that is slow to answer
+HORIZON_MS_MAX = 5_000  # the same, for a store that responds slowly
 AHEAD_MS_MAX = 5_000  # how far past the closed time an epoch may start
-FAR_AHEAD_MS = 60_000  # further ahead of the store's time the closed time is never meant to be
+FAR_AHEAD_MS = 60_000  # a closed time further ahead of the store's time than this is a fault
 
 
 def evidence_of(witness: Witness, time_ms: int) -> Evidence:
-    """Evidence that it is this time now."""
+    """Evidence that the time is now `time_ms`: a reading of the boot clock together with it."""
     return Evidence(witness.boot_id(), int(witness.boot_s() * 1000), time_ms)
 
 
 class StoreTime:
-    """The time of a store without a clock, as one process finds it."""
+    """The store's time for a store without a clock: one process's judgement of the evidence."""
 
     def __init__(self, clock: Clock, witness: Witness) -> None:
         self._clock = clock
         self._witness = witness
         self._known: Evidence | None = None
-        self._known_s = 0.0  # since then nobody has renewed it
-        self._offset_ms = 0
-        self._steady_s = 0.0  # since then our clock has been so far from the boot clock
+        self._known_s = 0.0  # when this process first read `_known`, on the boot clock
+        self._offset_ms = 0  # the wall clock minus the boot clock
+        self._steady_s = 0.0  # when `_offset_ms` last jumped, on the boot clock
 
     def judge(self, known: Evidence | None) -> Verdict:
-        """The time, given the evidence in META. To be asked often: it sees what changes."""
+        """Judge the evidence in META against this machine's clocks.
+
+        Call this often: it notices a jump or new evidence only when it is called.
+        """
         boot_s, synchronised_s = self._witness.boot_s(), self._witness.synchronised_s()
         boot_ms, wall_ms = int(boot_s * 1000), now_ms(self._clock)
         if synchronised_s is not None:
@@ -147,13 +148,18 @@ class StoreTime:
 def _doubt(off_ms: int) -> str:
     side = "ahead of" if off_ms > 0 else "behind"
     return (
-        f"the clock of this machine is {abs(off_ms) / 1000:,.0f} s {side} the store's time: it is "
-        f"believed when it is synchronised (NTP), or unopposed for {BELIEVE_S:.0f} s; retry"
+        f"the clock of this machine is {abs(off_ms) / 1000:,.0f} s {side} the store's time. "
+        "Heatsink accepts this clock when NTP synchronises it, or after "
+        f"{BELIEVE_S:.0f} s in which no other process contradicts it: retry"
     )
 
 
 class Timekeeper:
-    """`correction_ms` makes our clock one to go by; `offset_ms` makes it the store's."""
+    """Compares this process's wall clock with the store's time, and corrects it if it is wrong.
+
+    The wall clock plus `correction_ms` is the time to use. The wall clock plus `offset_ms` is the
+    store's time. `doubt` says why this machine's clock is not accepted; empty if it is.
+    """
 
     def __init__(self) -> None:
         self.correction_ms = 0
@@ -165,13 +171,19 @@ class Timekeeper:
         self._stores = SteadyTime()
 
     def store_ms(self, monotonic_s: float) -> int:
-        """The store's time by now, going by what it last said itself, jumps included."""
+        """The store's time now: the time in its last response, plus the time since then.
+
+        Unlike `offset_ms`, this follows a jump of the store's clock at once.
+        """
         return self._store_began_ms + int(monotonic_s * 1000)
 
     def observe(
         self, wall_ms: int, store_ms: int, monotonic_s: float, verdict: Verdict | None = None
     ) -> None:
-        """A store's time that is a verdict on evidence has had its trial: no jump is doubted."""
+        """Take in a response of the store. A jump of either clock counts only after 10 s.
+
+        A store's time with a `verdict` counts at once: `StoreTime` has already waited.
+        """
         self._store_began_ms = store_ms - int(monotonic_s * 1000)
         ours_ms = self._ours.read(wall_ms, monotonic_s)
         stores_ms = store_ms if verdict else self._stores.read(store_ms, monotonic_s)
@@ -182,7 +194,10 @@ class Timekeeper:
         self._observed = (wall_ms + self.correction_ms, monotonic_s)
 
     def steady_ms(self, monotonic_s: float) -> int:
-        """Now, whatever our clock has done since we looked: for what cannot be taken back."""
+        """The time now, unaffected by jumps of the wall clock since the last `observe`.
+
+        For changes that cannot be undone, such as raising the closed time.
+        """
         time_ms, observed_s = self._observed
         return time_ms + int(1000 * (monotonic_s - observed_s))
 
@@ -190,10 +205,10 @@ class Timekeeper:
 def check_append(
     entry: LogEntry, term: int | None, meta: Meta, layouts: Mapping[str, Layout]
 ) -> None:
-    """The condition of the append transaction. Every store enforces exactly this.
+    """Raise unless `entry` may be appended. Every store enforces this condition in its transaction.
 
-    `layouts` holds the present layout of each key whose buckets the entry changes. A `term` of
-    None may append anything but epochs: an operator's pin needs no leader.
+    `layouts` holds the current layout of each key whose buckets the entry changes. With `term`
+    None the entry may hold anything but epochs: an operator's pin needs no leader.
     """
     needs_leader = term is not None or bool(entry.bucket_decisions)
     if needs_leader and term != meta.term:
@@ -207,10 +222,11 @@ def check_append(
 def _check_epoch(start_ms: int, closed_ms: int, layout: Layout) -> None:
     if not closed_ms <= start_ms <= closed_ms + AHEAD_MS_MAX:
         raise Outdated(
-            f"an epoch at {start_ms} is not within 5 s after the closed time {closed_ms}"
+            f"an epoch must start within 5 s after the closed time {closed_ms}, not at {start_ms}"
         )
     if start_ms <= layout.epochs[-1].start_ms:
-        raise Outdated(f"an epoch at {start_ms} is not after {layout.epochs[-1].start_ms}")
+        last_ms = layout.epochs[-1].start_ms
+        raise Outdated(f"an epoch at {start_ms} does not start after the key's last, at {last_ms}")
 
 
 def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
@@ -220,24 +236,25 @@ def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
 
 
 def horizon_for(latency_s: float) -> int:
-    """How far ahead of now the closed time must be kept so that views do not use it up.
+    """How far ahead of now to keep the closed time, given the store's response time.
 
-    A view that leaves it alone, since half is left, comes back after a pause (0.1 s), and then
-    reads META and the log and advances it: three answers later. So half of it must last longer.
+    A process advances the closed time when less than half of this distance is left. It checks every
+    0.1 s, and then needs three requests: read META, read the log, advance. Half of the distance
+    must last longer than that.
     """
     return min(max(HORIZON_MS, 200 + int(7_000 * latency_s)), HORIZON_MS_MAX)
 
 
 def thin_ms(latency_s: float) -> int:
-    """With less than this left, any process advances the closed time."""
+    """The distance of the closed time from now below which any process advances it."""
     return horizon_for(latency_s) // 2
 
 
 def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
-    """No closed time beyond this is justified, given what META held and what time its store has.
+    """The highest closed time that news may hold, given META's closed time and the store's time.
 
-    Whoever advances it goes by a clock that is at most `SKEW_MS_MAX` ahead of the store's; our
-    idea of the store's time may lag by as much.
+    The process that advanced it uses a clock at most `SKEW_MS_MAX` ahead of the store's time. This
+    process's estimate of the store's time may lag by as much.
     """
     return max(closed_ms, store_ms + 2 * SKEW_MS_MAX + horizon_ms)
 
@@ -245,6 +262,9 @@ def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
 def new_closed_time(
     reading: Reading, now_ms: int, enough_ms: int, horizon_ms: int = HORIZON_MS
 ) -> int | None:
-    """What this process should advance the closed time to, or None while enough is left."""
+    """The value to which this process should raise the closed time.
+
+    None while the closed time is at least `enough_ms` ahead of now.
+    """
     due = reading.meta.closed_ms - now_ms < enough_ms
     return now_ms + horizon_ms if due else None

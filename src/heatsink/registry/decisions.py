@@ -1,10 +1,11 @@
-"""Decisions, the log of them that is the registry, and a process's view of it.
+"""Decisions, the registry (an append-only log of decisions), and a process's view of it.
 
-The registry's log is the truth about layouts and pins, and a data store keeps it (`RegistryStore`).
-Every process applies the log to its `View`, which is all that the hot path reads. Soft decisions
-(worker counts, keys kept near) are not in the log: losing one costs time, never data. Of two soft
-decisions about one subject the one of the later term holds, and within a term the later one. So a
-deposed leader changes nothing.
+The registry decides on layouts and pins. The data store keeps it (`RegistryStore`). Every process
+applies the log to its `View`, and the hot path reads only that view.
+
+Soft decisions (worker counts, keys to cache near) are not in the log: losing one costs time, never
+data. If two soft decisions concern the same subject and setting, the one of the higher term wins,
+and within a term the later one. So a deposed leader cannot override its successor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ FORMAT = 1
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What shall be, and why: always a target, never a step. A value of None takes it back."""
+    """The target value of one setting of one subject, and the reason for it.
+
+    The value is absolute, never an increment. A value of None withdraws an earlier decision.
+    """
 
     subject: Subject
     setting: str
@@ -33,12 +37,12 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The text of the subject, under which views and stores hold it."""
+        """The subject as text. Views and stores use it as their key."""
         return self.subject.text
 
 
 def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
-    """A decision about the subject that a text spells: mostly a user's key."""
+    """A decision about the subject that the text `key` names: mostly a user's key."""
     return Decision(subject_of(key), setting, value, reason)
 
 
@@ -60,7 +64,10 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """When the clock of the boot `boot` was at `boot_ms`, it was `time_ms`."""
+    """The time at one reading of a machine's boot clock.
+
+    When the clock of the boot `boot` showed `boot_ms`, the wall-clock time was `time_ms`.
+    """
 
     boot: str
     boot_ms: int
@@ -68,10 +75,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What time it is by the evidence in META.
+    """The time that a process derived from the evidence in META.
 
-    `testimony` is evidence that this process may put in its place; `is_due` if it should do so now.
-    `doubt` says why the clock of this process does not count; empty if it does.
+    `testimony` is new evidence that this process may write to META. `is_due` says whether it should
+    do so now. `doubt` says why the clock of this machine is not accepted; empty if it is.
     """
 
     time_ms: int
@@ -81,14 +88,14 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The one record that orders everything: see `rules`.
+    """The registry's central record, on which every change is conditional: see `closed_time`.
 
-    `servers` is how many report heat, as the leader counts them: their floors depend on it.
-    `secret` signs the news (see `news`): whoever reads the store knows it, nobody else may. So it
-    is left out wherever META is shown.
-    `evidence` is of the time, in a store that has no clock of its own: see `timekeeper`.
-    `lease_ms` is until when the leader leads, by the store's clock as the leader knows it: for
-    people. Whoever wants to lead watches `beat` instead, and compares no clocks.
+    `servers` is the number of servers that report heat, as counted by the leader.
+    `secret` is the key for signing news (see `news`). Only processes that can read the store may
+    know it, so `repr` and every command leave it out.
+    `evidence` is the store's time in a store that has no clock: see `closed_time`.
+    `lease_ms` is the end of the leader's lease in the store's time, for display only. Standby
+    coordinators watch `beat` instead and compare no clocks.
     """
 
     closed_ms: int
@@ -115,9 +122,9 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """META as the store had it, and the store's own time then, to tell how wrong our clock is.
+    """META together with the store's time at the moment of the read.
 
-    `verdict` is where that time comes from in a store without a clock of its own.
+    In a store without a clock, `verdict` says how that time was derived from the evidence.
     """
 
     meta: Meta
@@ -126,7 +133,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that the log up to `version` adds up to."""
+    """The state after applying the log up to `version`."""
 
     version: int
     layouts: dict[str, Layout]
@@ -140,16 +147,16 @@ class SoftDecision(msgspec.Struct, frozen=True):
 
 
 class SoftStore(Protocol):
-    """A log that may forget old entries, or all: leaders say everything again now and then."""
+    """A log of soft decisions. It may lose entries: leaders publish all of them again regularly."""
 
     async def publish(self, decisions: Sequence[Decision], term: int) -> None: ...
 
     async def read(self) -> list[SoftDecision]:
-        """All that came since this reader last asked, in order."""
+        """The decisions published since this reader's last call, in order."""
 
 
 class Targets:
-    """What soft decisions add up to. Terms only grow: what a lower one says is refused."""
+    """The current targets of soft decisions. Decisions of a lower term than seen are ignored."""
 
     def __init__(self) -> None:
         self.term = 0
@@ -169,7 +176,7 @@ class Targets:
             self._targets[what] = decision
 
     def forget(self, subject: Subject, setting: str) -> None:
-        """Drop a target that nobody repeats any more, so that memory stays bounded."""
+        """Drop a target that leaders no longer publish, so that memory stays bounded."""
         self._targets.pop((subject, setting), None)
 
     def get(self, subject: Subject, setting: str) -> Decision | None:
@@ -177,47 +184,51 @@ class Targets:
 
 
 class RegistryStore(Protocol):
-    """The truth. Every read is strongly consistent and every change one transaction."""
+    """The registry in the data store: consistent reads, and one transaction per change."""
 
     async def found(self, meta: Meta) -> Reading:
-        """Write META unless there is one; either way, what is there."""
+        """Write META if the store has none. Returns the META that the store then holds."""
 
     async def meta(self) -> Reading: ...
 
     async def advance(self, closed_ms: int) -> Reading:
-        """Raise the closed time, if it is lower. Returns META after that."""
+        """Raise the closed time to `closed_ms` if it is lower. Returns META after that."""
 
     async def append(self, entry: LogEntry, term: int | None) -> None:
-        """Commit one version under `rules.check_append`, or raise what that raises."""
+        """Commit one version, conditional on `closed_time.check_append`. Raises its errors."""
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
-        """The versions from `after + 1` to `upto`, without those already trimmed away."""
+        """The entries of versions `after + 1` to `upto`, except those already trimmed."""
 
     async def layout(self, key: str) -> Layout: ...
 
     async def snapshot(self) -> Snapshot: ...
 
     async def trim(self, below: int) -> None:
-        """Forget log entries below a version; snapshots still hold what they said."""
+        """Delete log entries below a version. Snapshots still include their effect."""
 
 
 class LeaseStore(Protocol):
     async def meta(self) -> Reading: ...
 
     async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
-        """Begin the next term if META's term and beat are still those seen, else `Outdated`."""
+        """Start the next term with this leader.
+
+        Raises `Outdated` if META's term or beat is no longer the one in `seen`.
+        """
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:
-        """Raise the beat, note the size of the fleet and the end of the lease, if the term is ours.
+        """Increment the beat, and write the size of the fleet and the end of the lease.
 
-        Else `Deposed`.
+        Raises `Deposed` if META has another term.
         """
 
 
 class View:
-    """A gap-free prefix of the log, and the horizon below which it is final.
+    """A process's copy of the registry: the log up to a version, and the horizon.
 
-    A key without a record simply has one bucket. `layouts` is read directly on the hot path.
+    For times below the horizon the layouts are final. A key without a layout has one bucket. The
+    hot path reads `layouts` directly.
     """
 
     def __init__(self) -> None:
@@ -231,11 +242,11 @@ class View:
         return self.layouts.get(key, COLD)
 
     def knows(self, key: str, time_ms: int) -> bool:
-        """Whether no epoch that could hold this time is unknown here: ids of it may be placed."""
+        """Whether this view holds every epoch up to this time, so that such ids may be placed."""
         return time_ms < self.horizon_ms or time_ms < self.layout(key).epochs[-1].start_ms
 
     def apply(self, entry: LogEntry) -> bool:
-        """Take the next version in, or pass over an old one. False if one before it is missing."""
+        """Apply the next version, or skip an old one. False if a version before it is missing."""
         if entry.version <= self.version:
             return True
         if entry.version != self.version + 1:
@@ -243,7 +254,7 @@ class View:
         for decision in entry.bucket_decisions:
             assert decision.value is not None
             layout = self.layout(decision.key)
-            if layout.epochs[-1].start_ms < entry.start_ms:  # else a snapshot had it early
+            if layout.epochs[-1].start_ms < entry.start_ms:  # else the snapshot had this epoch
                 self.layouts[decision.key] = layout.then(entry.start_ms, decision.value)
                 self.reasons[decision.key] = decision
         for decision in entry.pin_decisions:
@@ -252,7 +263,7 @@ class View:
         return True
 
     def load(self, snapshot: Snapshot) -> None:
-        """Replace everything by a newer snapshot."""
+        """Replace the whole view by a snapshot, if that is newer."""
         if snapshot.version <= self.version:
             return
         self.layouts = dict(snapshot.layouts)
@@ -261,7 +272,10 @@ class View:
         self.version = snapshot.version
 
     def adopt(self, closed_ms: int, version: int) -> None:
-        """Move the horizon to a closed time that was read together with `version`, once applied."""
+        """Raise the horizon to a closed time that was read together with `version`.
+
+        Does nothing until the view has applied that version.
+        """
         if self.version >= version and closed_ms > self.horizon_ms:
             self.horizon_ms = closed_ms
 

@@ -1,4 +1,4 @@
-"""Where the rows of a key are: a pure function of the key's epochs and an id's time and hash."""
+"""Which bucket holds a row: a pure function of the key's epochs and the id's time and hash."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ EPOCHS_MAX = 256
 
 
 class Epoch(NamedTuple):
-    """A span of time, until the next epoch starts, in which a key has one number of buckets."""
+    """A span of time in which a key's number of buckets does not change.
+
+    It ends when the key's next epoch starts.
+    """
 
     start_ms: int
     buckets: int
 
     def bucket(self, id_hash: int) -> int | None:
-        """The bucket of an id; None means the bare key, which has no buckets."""
+        """The bucket of an id. None is the bare key: in this epoch the key is not split."""
         return None if self.buckets == 1 else id_hash % self.buckets
 
     def uses(self, bucket: int | None) -> bool:
         return bucket is None if self.buckets == 1 else bucket is not None and bucket < self.buckets
 
     def partitions(self, key: str) -> Iterator[str]:
-        """Every partition in which a row of this epoch may be."""
+        """All partitions that can hold rows of this epoch."""
         if self.buckets == 1:
             yield partition_of(key, None)
         else:
@@ -34,7 +37,7 @@ class Epoch(NamedTuple):
 
 
 class Layout:
-    """A key's epochs, oldest first, append-only. The first is one bucket since the beginning."""
+    """A key's epochs, oldest first, append-only. The first has one bucket and starts at time 0."""
 
     __slots__ = ("epochs",)
 
@@ -56,7 +59,7 @@ class Layout:
 
     @property
     def later(self) -> tuple[Epoch, ...]:
-        """The epochs that were decided: all but the first."""
+        """All epochs but the first, which every key has without a decision."""
         return self.epochs[1:]
 
     @property
@@ -76,7 +79,7 @@ class Layout:
         return next((e for e in reversed(self.epochs) if e.start_ms <= time_ms), FIRST_EPOCH)
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:
-        """The epochs with some of the time from `from_ms` to `to_ms`, both included."""
+        """The epochs that overlap the time from `from_ms` to `to_ms`, both included."""
         ends: list[float] = [epoch.start_ms for epoch in self.epochs[1:]]
         return tuple(
             epoch
@@ -85,7 +88,7 @@ class Layout:
         )
 
     def partitions(self, key: str) -> list[str]:
-        """Every partition in which a row of the key may be, the bare key first."""
+        """All partitions that can hold rows of the key, the bare key first."""
         names = [partition_of(key, None)]
         widest = self.max_buckets
         return names if widest == 1 else names + [partition_of(key, n) for n in range(widest)]

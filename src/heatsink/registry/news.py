@@ -1,20 +1,22 @@
-"""News of the registry over Redis, for fleets too large to ask the store all the time.
+"""News of the registry over Redis, for fleets too large for every process to poll the store.
 
-The leader tells, every other process listens. News is never the truth: the leader signs it with the
-secret in META, whoever reads the store can check the signature, and whoever has only Redis can
-neither make news nor change it. A signature (a MAC) binds:
+The leader publishes news, and every other process polls Redis for it. The store stays
+authoritative. The leader signs news with the secret in META. Every process that can read the store
+can check the signature. An attacker with access to Redis alone can neither forge nor change news. A
+signature (a MAC) covers:
 
     pair     incarnation, closed time, version
     entry    incarnation, and the whole entry, its version included
 
-The two are signed as different kinds, so one cannot be passed off as the other. A process reads
-nothing before it has checked the signature, ignores and logs what fails, and then follows the store
-as if Redis were silent. `closed_time` says why an old pair that comes back does no harm.
+Pairs and entries are signed as different kinds, so one cannot pass for the other. A process checks
+the signature before it parses anything else. News that fails the check is logged and ignored; the
+process then polls the store as if Redis were down. `closed_time` proves that replaying an old pair
+is harmless.
 
-A process without news asks the store, so seldom that the whole fleet asks at most `ASKS_S` times a
-second. To place ids between two such questions, the leader then keeps the closed time further ahead
-of now: as far as the silence is long, at most twice the time between two questions. New epochs
-begin that much later: without news, layouts stand still.
+Processes without news poll the store, all together at most `ASKS_S` times a second. So that ids can
+be placed between two polls, the closed time is then kept further ahead of now: by the time since
+the last news, and at most by twice the interval between two polls. New epochs start that much
+later.
 """
 
 from __future__ import annotations
@@ -41,39 +43,39 @@ PAIR, ENTRY = b"heatsink pair", b"heatsink entry"
 _ENTRY = msgspec.msgpack.Decoder(LogEntry)
 logger = logging.getLogger("heatsink")
 FOLLOW_S = 0.1
-ASKS_S = 200.0  # questions to the store per second, of all who follow without news
-STANDBY_ASKS_S = 100.0  # and of all coordinators that wait to lead
-LISTENS_S = 50_000.0  # questions to the relay per second, of the whole fleet
+ASKS_S = 200.0  # polls of the store per second, of all processes without news together
+STANDBY_ASKS_S = 100.0  # polls of the store per second, of all standby coordinators together
+LISTENS_S = 50_000.0  # polls of Redis per second, of the whole fleet
 LISTEN_S_MAX = 0.2
-STEADY_S = 30.0  # the store is asked this seldom while news comes: for the clock, and for META
-SAY_AGAIN = 20  # entries that a new leader repeats: its predecessor may have died before telling
+STEADY_S = 30.0  # the interval between polls of the store while news arrives: for its time and META
+SAY_AGAIN = 20  # entries that a new leader republishes: its predecessor may have died before that
 PAUSE_S = 0.5
-WARN_S = 300.0  # the same warning about news comes no more often than this
-IGNORED = "It is ignored: this process follows the data store, as if Redis were silent."
+WARN_S = 300.0  # the same warning about news is logged at most once per this interval
+IGNORED = "This process ignores it and reads the data store instead, as if Redis were down."
 FORGED = (
     "News of the registry on Redis was forged or damaged: the signature of a {what} is wrong. "
-    f"{IGNORED} Find out who else can write to this Redis, and give Heatsink users of its own: "
+    f"{IGNORED} Find out who else can write to this Redis, and give Heatsink its own Redis users: "
     "see docs/how-to/redis.md#forged-news"
 )
 FORGED_PAIR = FORGED.format(what="pair (closed time, version)")
 FORGED_ENTRY = FORGED.format(what="log entry")
 FOREIGN = (
     "News of the registry on Redis is of another data store, or of this one before a rebuild. "
-    f"{IGNORED} If two deployments share this Redis, give each a prefix= of its own; after "
-    "heatsink fsck --rebuild, restart the processes that ran before it"
+    f"{IGNORED} If two deployments share this Redis, set another ?prefix= in the Redis URL of one "
+    "of them. After heatsink fsck --rebuild, restart the processes that ran before it"
 )
 TOO_FAR = (
     "News of the registry on Redis has a closed time that is too far ahead of the data store's "
-    f"time. {IGNORED} Its signature is right, so it was made with the secret in the store: check "
-    "the clocks with heatsink doctor, and who can read the store. heatsink fsck --rebuild makes a "
-    "new secret"
+    f"time. {IGNORED} Its signature is right, so its author knows the secret in the store. Check "
+    "the clocks with heatsink doctor, and check who can read the store. heatsink fsck --rebuild "
+    "makes a new secret"
 )
 
 
 class News(msgspec.Struct, frozen=True):
-    """A pair (closed time, version) that META once held, and entries of the log up to it.
+    """A pair (closed time, version) that META once held, and log entries up to that version.
 
-    The pair is whole, but it may be old; entries may be missing.
+    Closed time and version belong together, but the pair may be old. Entries may be missing.
     """
 
     closed_ms: int
@@ -82,7 +84,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Signs and checks the news of one incarnation."""
+    """Signs the news of one incarnation and checks its signatures."""
 
     def __init__(self, meta: Meta) -> None:
         if len(meta.secret) != SECRET_BYTES:
@@ -94,12 +96,12 @@ class Seal:
         self._incarnation = meta.incarnation.encode()
 
     def pair(self, closed_ms: int, version: int) -> bytes:
-        """Readable: "closed time|version|incarnation|signature"."""
+        """The signed pair as text: "closed time|version|incarnation|signature"."""
         text = b"%d|%d|%b" % (closed_ms, version, self._incarnation)
         return b"%b|%b" % (text, self._mac(PAIR, text).hex().encode())
 
     def opened_pair(self, sealed: bytes) -> News | None:
-        """None if it is not as the leader of this incarnation wrote it."""
+        """The pair in signed text. None unless the signature is of this incarnation."""
         text, _, mac = sealed.rpartition(b"|")
         if not compare_digest(mac, self._mac(PAIR, text).hex().encode()):
             return None
@@ -107,7 +109,7 @@ class Seal:
         return News(int(closed_ms), int(version))
 
     def is_foreign(self, sealed: bytes) -> bool:
-        """Whether a pair that does not open says itself that it is of another incarnation."""
+        """Whether a pair with a wrong signature names another incarnation."""
         parts = sealed.split(b"|")
         return len(parts) == 4 and parts[2] != self._incarnation
 
@@ -122,32 +124,36 @@ class Seal:
         try:
             return _ENTRY.decode(body)
         except msgspec.MsgspecError:
-            return None  # of a release that writes what we cannot read: the store fills the gap
+            return None  # of a release with another format: it is read from the store instead
 
     def _mac(self, kind: bytes, body: bytes) -> bytes:
-        """Of our incarnation, whatever the body says: its length first, so that nothing shifts."""
+        """The MAC of a body, bound to this incarnation.
+
+        The incarnation's length comes first, so that no other incarnation and body give the same
+        bytes.
+        """
         bound = b"%d|%b|%b" % (len(self._incarnation), self._incarnation, body)
         return blake2b(bound, key=self._secret, person=kind, digest_size=MAC_BYTES).digest()
 
 
 class NewsStore(Protocol):
-    """Carries what was signed. May lose everything, fall back to what it held, or be lied to."""
+    """Carries signed news. It may lose news, return older news, or return forged news."""
 
     async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
-        """Add entries, by version, to the log of an incarnation; then set the pair, in one write.
+        """Add entries, by version, to the log of an incarnation. Then set the pair, in one write.
 
-        All of it was read in the store: committed.
+        The store must have committed all of it before.
         """
 
     async def pair(self) -> bytes | None:
-        """The newest pair, if there is one."""
+        """The newest signed pair; None if there is none."""
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
-        """Those that are there of the versions from `after + 1` to `upto`, in order."""
+        """The available entries of versions `after + 1` to `upto`, in order."""
 
 
 class NewsListener:
-    """Takes news in, and knows for how long there was none."""
+    """Polls the relay (Redis) for news, checks it, and tracks the time since the last news."""
 
     def __init__(self, news: NewsStore, clock: Clock, rng: Random) -> None:
         self._news = news
@@ -158,14 +164,15 @@ class NewsListener:
         self._asked_s = clock.monotonic_s()
         self._jitter = 1.0
         self._warned_s: dict[str, float] = {}
-        self._doubted: Meta | None = None  # as it was when news first was too far ahead of it
+        self._doubted: Meta | None = None  # META when news was first too far ahead of it
         self.told_s: float | None = None
-        """When a leader told news last, on the monotonic clock; None: not yet."""
+        """When a leader's last news arrived, on the monotonic clock. None before the second one."""
 
     async def newest(self, after: int, meta: Meta, store_ms: int) -> News | None:
-        """Genuine news that is newer than all before; None if there is none.
+        """Verified news that is newer than the last; None if there is none.
 
-        `meta` is as the store last had it, `store_ms` what the store's time must be by now.
+        `after` is the view's version, `meta` the META last read from the store, and `store_ms` an
+        estimate of the store's time now.
         """
         seal = Seal(meta)
         try:
@@ -176,13 +183,13 @@ class NewsListener:
             entries = await self._entries(seal, meta.incarnation, after, pair.version)
         except HeatsinkError:
             return None
-        is_first = not self._closed_ms  # which may be old
+        is_first = not self._closed_ms  # the first pair may be old: no sign of a living leader
         self._closed_ms, self._heard_s = pair.closed_ms, self._clock.monotonic_s()
         self.told_s = None if is_first else self._heard_s
         return News(pair.closed_ms, pair.version, entries)
 
     async def check(self) -> None:
-        """A relay that is down will be back; one that refuses our login is told at once."""
+        """Connect to the relay once. Raise if it refuses the login; ignore that it is down."""
         with suppress(Retryable):
             await self._news.pair()
 
@@ -196,14 +203,14 @@ class NewsListener:
             return pair
         if self._doubted is None:
             self._doubted = meta
-        elif meta is not self._doubted:  # the store was asked since, and does not justify it
+        elif meta is not self._doubted:  # META was read again since, and does not justify it
             self._warn(TOO_FAR)
         return None
 
     async def _entries(
         self, seal: Seal, incarnation: str, after: int, upto: int
     ) -> tuple[LogEntry, ...]:
-        """One that is forged is left out: then there is a gap, and the store fills gaps."""
+        """The verified entries. Forged ones are left out: the caller reads gaps from the store."""
         if upto <= after:
             return ()
         found = await self._news.entries(incarnation, after, upto)
@@ -223,11 +230,14 @@ class NewsListener:
             logger.warning("%s", warning)
 
     def pause_s(self, servers: int) -> float:
-        """How long to wait before listening again."""
+        """How long to wait before the relay is polled again."""
         return max(FOLLOW_S, min(servers / LISTENS_S, LISTEN_S_MAX))
 
     def should_ask(self, servers: int, well_informed: bool) -> bool:
-        """Whether it is this process's turn to ask the store."""
+        """Whether this process should poll the store now.
+
+        `well_informed` if news keeps the horizon well ahead: then it polls only every 30 s or so.
+        """
         interval_s = max(STEADY_S if well_informed else FOLLOW_S, servers / ASKS_S)
         return self._clock.monotonic_s() - self._asked_s >= interval_s * self._jitter
 
@@ -236,22 +246,25 @@ class NewsListener:
         self._jitter = self._rng.uniform(0.5, 1.5)
 
     def horizon_ms(self, servers: int) -> int:
-        """How far ahead of now the closed time should be."""
+        """How far ahead of now the closed time should be: further without news."""
         silent_s = self._clock.monotonic_s() - self._heard_s
         return max(HORIZON_MS, int(1000 * min(silent_s, _unasked_s(servers))))
 
     def standby_s(self, servers: int, at_least_s: float) -> float:
-        """How long a coordinator that does not lead waits before it looks again."""
+        """How long a standby coordinator waits before it checks the lease again."""
         return max(at_least_s, self._rng.uniform(0.5, 1.5) * servers / STANDBY_ASKS_S)
 
 
 def _unasked_s(servers: int) -> float:
-    """For how long the store may go unasked without news: twice as long as between two turns."""
+    """An upper bound on the time between two polls of the store by a process without news.
+
+    This is twice the mean time between its polls.
+    """
     return 2 * servers / ASKS_S
 
 
 class Teller:
-    """Publishes what the store has committed. A relay that fails is left alone for a moment."""
+    """Publishes as news what the store has committed. After a failure it pauses for `PAUSE_S`."""
 
     def __init__(self, news: NewsStore, store: RegistryStore, clock: Clock) -> None:
         self._news = news

@@ -39,20 +39,23 @@ PER_VERSION_MAX = 45  # a DynamoDB transaction has room for two items a key
 FUTURE_MS_MAX = 2_000
 LOG_KEEP = 10_000
 REPLACED = "the data store was replaced by another incarnation: reconnect"
-WIPED = "the data store was wiped: restore a backup of it, or begin anew, and reconnect"
-SET_BACK = "the data store was set back to an older state, as by a backup: reconnect"
-TOLD_S = 3.0  # who told news so long ago still leads, for all that is known
-BEHIND_MS_MAX = 10_000  # a clock further behind the horizon than this is wrong
+WIPED = "the data store was wiped: restore a backup, or start with an empty store, and reconnect"
+SET_BACK = "the data store was set back to an older state, such as a backup: reconnect"
+TOLD_S = 3.0  # a leader counts as leading for this long after its last news
+BEHIND_MS_MAX = 10_000  # a clock that is further behind the horizon is wrong
 
 
 def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:
-    """Without those that hold already."""
+    """The decisions that would change the view, adjusted where a key may get its last epoch."""
     settled = (_settled(decision, view) for decision in decisions)
     return [decision for decision in settled if _is_news(decision, view)]
 
 
 def _settled(decision: Decision, view: View) -> Decision:
-    """The last epoch that a key may have is its high-water mark."""
+    """The decision, with the key's highest number of buckets if this is its last possible epoch.
+
+    The key can never be split further after that.
+    """
     layout = view.layout(decision.key)
     if decision.setting != BUCKETS or len(layout.epochs) != EPOCHS_MAX - 1:
         return decision
@@ -62,7 +65,10 @@ def _settled(decision: Decision, view: View) -> Decision:
 
 
 def _waits(layout: Layout, view: View) -> bool:
-    """Its last epoch is so far ahead that none may follow yet: others need not wait for it."""
+    """Whether the key's last epoch is too far ahead for another to follow yet.
+
+    Such a key is left out, so that decisions about other keys need not wait for it.
+    """
     return layout.epochs[-1].start_ms >= view.horizon_ms + AHEAD_MS_MAX
 
 
@@ -75,7 +81,10 @@ def _is_news(decision: Decision, view: View) -> bool:
 
 
 class Latency:
-    """The median of the last few answers: a stall of ours is not yet a slow store."""
+    """The store's response time: the median of the last few requests.
+
+    A median, since one stall of this process does not make the store slow.
+    """
 
     def __init__(self) -> None:
         self._last: deque[float] = deque([0.0], maxlen=SAMPLES)
@@ -89,9 +98,10 @@ class Latency:
 
 
 class Registry:
-    """One process's way to the registry: `open` it, keep `follow` running, read `view`.
+    """One process's access to the registry: `open` it, keep `follow` running, read `view`.
 
-    With `news`, following costs the store next to nothing; what needs the truth still asks it.
+    With `news`, `follow` reads the store only every 30 s or so. Calls that need the store's current
+    state still read the store.
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class Registry:
         self._store = store
         self._clock = clock
         self._meta: Meta | None = None
-        self.refusal = ""  # why the store is not ours any more; empty while it is
+        self.refusal = ""  # why the store must not be used any more; empty while it may
         self._listener = NewsListener(news, clock, rng or Random()) if news else None
         self._teller = Teller(news, store, clock) if news else None
         self._latency = Latency()
@@ -118,21 +128,24 @@ class Registry:
     @property
     def meta(self) -> Meta:
         if self._meta is None:
-            raise Unavailable("the registry has not been read yet")
+            raise Unavailable("the registry has not been read yet: retry")
         return self._meta
 
     async def open(self, founding: Meta) -> None:
-        """Read the registry for the first time; found it if the store is new."""
+        """Read the registry for the first time. If the store is new, create the registry."""
         reading = await self._store.found(founding)
         found = reading.meta
         if found.min_reader > FORMAT:
-            raise WrongIncarnation(f"the registry has format {found.format}: upgrade Heatsink")
+            raise WrongIncarnation(
+                f"the registry has format {found.format}, which needs a newer release: "
+                "upgrade Heatsink"
+            )
         if found.id_scheme != founding.id_scheme:
             raise InvalidSetting(
-                f"this store holds {found.id_scheme} ids: connect with that scheme, "
-                f"not {founding.id_scheme}"
+                f"this store holds {found.id_scheme} ids, and ids= in connect() is "
+                f"{founding.id_scheme}: pass the scheme {found.id_scheme}"
             )
-        Seal(found)  # a registry without a secret is refused
+        Seal(found)  # raises if META has no secret
         self._meta = found
         self.view.load(await self._store.snapshot())
         await self._catch_up(reading)
@@ -149,7 +162,7 @@ class Registry:
         return reading
 
     async def _ours(self, question: Awaitable[Reading]) -> Reading:
-        """META, if it is of our incarnation. If not, `check` refuses from now on."""
+        """META, if the store is still of this incarnation. If not, raise, now and in `check`."""
         asked_s, known = self._clock.monotonic_s(), (self.view.version, self.view.horizon_ms)
         try:
             reading = await question
@@ -164,9 +177,11 @@ class Registry:
         return reading
 
     def _refusal_of(self, meta: Meta, version: int, horizon_ms: int) -> str:
-        """`version` and `horizon_ms` were known before META was asked for, and never go back.
+        """Why a store with this META must not be used any more; empty if it may be used.
 
-        That it was set back once is for ever: it will soon be as far again, with another past.
+        `version` and `horizon_ms` are of the view before META was read. A store with lower values
+        was set back. That refusal is permanent: the store will soon reach the same version again,
+        with other entries.
         """
         if meta.incarnation != self.meta.incarnation:
             return REPLACED
@@ -175,15 +190,15 @@ class Registry:
         return ""
 
     def check(self) -> None:
-        """Refuse what would read or write in a store that is not ours any more.
+        """Raise if the store was wiped, replaced or set back since this process connected.
 
-        It costs no request: whoever follows the registry learns of it from META.
+        This makes no request: `follow` notices such a change when it reads META.
         """
         if self.refusal:
             raise WrongIncarnation(self.refusal)
 
     async def _catch_up(self, reading: Reading) -> None:
-        """The pair first, then the log up to its version, and only then the closed time."""
+        """Apply the log up to META's version, and only then adopt META's closed time."""
         meta, asked_s = reading.meta, self._clock.monotonic_s()
         self._meta = meta
         self.time.observe(now_ms(self._clock), reading.store_ms, asked_s, reading.verdict)
@@ -200,7 +215,7 @@ class Registry:
             self.view.load(await self._store.snapshot())
 
     async def _hear(self) -> bool:
-        """Take news in. True if the horizon is well ahead of now, so that the store can rest."""
+        """Adopt the newest news. True if the horizon is then well ahead of now."""
         if self._listener is None:
             return False
         asked_s = self._clock.monotonic_s()
@@ -213,14 +228,17 @@ class Registry:
         return self.view.horizon_ms - self.now_ms() >= self._thin_ms()
 
     async def _adopt(self, news: News) -> None:
-        """The same order as in `_catch_up`; what is missing in the news is read in the store."""
+        """Adopt news in the order of `_catch_up`. Missing entries are read from the store."""
         complete = all(self.view.apply(entry) for entry in news.entries)
         if not complete or self.view.version < news.version:
             await self._apply_log(news.version)
         self.view.adopt(news.closed_ms, news.version)
 
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
-        """Advance the closed time if it falls to this process, and adopt what came of it."""
+        """Advance the closed time if too little of it is left, and adopt the result.
+
+        The leader (`leads`) does so earlier than other processes.
+        """
         reading = reading or await self.renew()
         horizon_ms = self._horizon_ms()
         enough_ms = horizon_ms if leads else self._thin_ms()
@@ -241,27 +259,33 @@ class Registry:
         return rules.thin_ms(self._latency.typical_s)
 
     async def keep_up(self, urgent: bool) -> None:
-        """Keep the view fresh, by news if there is any; if it is urgent, by all means."""
+        """Renew the view by news, and from the store when that is due.
+
+        If `urgent`, also read the store when the news does not suffice.
+        """
         informed = await self._hear()
         due = self._listener is None or self._listener.should_ask(self.servers, informed)
         if due or (urgent and not informed) or self._should_testify():
             await self.keep_ahead(leads=False)
 
     def _should_testify(self) -> bool:
-        """A wrong clock is believed if nobody contradicts it: so look, though there is news."""
+        """Whether to read the store although there is news, to check its evidence of the time.
+
+        A wrong clock is accepted if no process renews the evidence.
+        """
         asked_s = self._clock.monotonic_s() - self._asked_s
         return self.meta.evidence is not None and asked_s >= RENEW_S
 
     async def follow(self) -> None:
-        """Keep the view fresh for ever; a store that does not answer is asked again."""
+        """Keep the view fresh until cancelled. Errors of the store are retried."""
         while True:
-            with suppress(HeatsinkError):  # whoever needs the view renews it and is told
+            with suppress(HeatsinkError):  # a call that needs the view renews it and raises
                 await self.keep_up(urgent=False)
             pause_s = self._listener.pause_s(self.servers) if self._listener else FOLLOW_S
             await self._clock.sleep(pause_s)
 
     async def tell(self) -> None:
-        """Spread the news of what is committed. For the leader; costs nobody anything if lost."""
+        """Publish what is committed as news. Called by the leader; lost news does no harm."""
         if self._teller is not None:
             await self._teller.tell(self.meta)
 
@@ -270,11 +294,14 @@ class Registry:
         return self._listener is not None
 
     def standby_s(self, at_least_s: float) -> float:
-        """How long a coordinator that does not lead waits: longer in a larger fleet with news."""
+        """How long a standby coordinator waits before it checks the lease again.
+
+        With news this is longer in a larger fleet.
+        """
         return self._listener.standby_s(self.servers, at_least_s) if self._listener else at_least_s
 
     async def reach(self, time_ms: int, deadline_s: float) -> None:
-        """Return when ids of this time may be placed. `deadline_s` is on the monotonic clock."""
+        """Wait until ids of this time may be placed. `deadline_s` is on the monotonic clock."""
         while time_ms >= self.view.horizon_ms:
             await self.renew_shared()
             if time_ms < self.view.horizon_ms:
@@ -292,11 +319,14 @@ class Registry:
             await self._clock.sleep(pause_s)
 
     def is_fresh(self) -> bool:
-        """Whether the view was renewed so lately that renewing it again would bring nothing."""
+        """Whether the view was renewed within the last second, so that it need not be again."""
         return self._clock.monotonic_s() - self._renewed_s < FRESH_S
 
     async def renew_shared(self) -> None:
-        """One renewal serves all who wait; it goes on if one of them is cancelled."""
+        """Renew the view. Concurrent callers share one renewal.
+
+        The renewal continues if a caller is cancelled.
+        """
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self.keep_up(urgent=True))
             self._renewal.add_done_callback(_retrieve)
@@ -309,17 +339,20 @@ class Registry:
             raise Closed.meanwhile("the client") from None
 
     async def layout(self, key: str) -> Layout:
-        """The key's layout as the store has it now: for reads that reach past the horizon."""
+        """The key's layout, read from the store: for reads that reach past the horizon."""
         return await self._store.layout(key)
 
     async def history(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """The newest entries first, from below a version; very old ones are trimmed away."""
+        """At most `limit` entries with a version below `before`, newest first.
+
+        Very old entries are deleted and missing here.
+        """
         newest = self.view.version if before is None else min(before - 1, self.view.version)
         entries = await self._store.log(max(newest - limit, 0), newest) if newest > 0 else []
         return entries[::-1]
 
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
-        """Commit decisions, many as one version. Returns those that were news, possibly none."""
+        """Commit decisions, up to 45 per version. Returns the decisions that changed something."""
         published: list[Decision] = []
         async with self._publishing:
             for first in range(0, len(decisions), PER_VERSION_MAX):
@@ -335,7 +368,10 @@ class Registry:
     async def _publish_apart(
         self, decisions: Sequence[Decision], term: int | None
     ) -> list[Decision]:
-        """An item in the way of one of them must not be in the way of all; then it is told."""
+        """Publish one by one, so that a malformed item blocks only its own key.
+
+        Then raise the first error.
+        """
         published, faults = [], []
         for decision in decisions:
             try:
@@ -362,10 +398,16 @@ class Registry:
             await self.renew()
             await self._trim()
             return news
-        raise Unavailable("the registry changes too fast to be written: retry")
+        raise Unavailable(
+            f"{PUBLISH_ATTEMPTS} attempts to write to the registry met other changes: retry"
+        )
 
     def _entry(self, decisions: list[Decision], takes_s: float) -> LogEntry:
-        """Aim at where the closed time is now, or, if that is too slow, where it will be."""
+        """The next log entry, which starts its epochs as soon as the closed time allows.
+
+        `takes_s` is not zero after an attempt that was too slow: then the epochs start later, where
+        the closed time will be when this entry is committed.
+        """
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
         earliest_ms = self.now_ms()
         if takes_s:
@@ -382,7 +424,10 @@ class Registry:
             await self._store.trim(self.view.version - LOG_KEEP)
 
     def led_until_ms(self) -> int:
-        """Until when somebody leads: by the lease in META, or as news shows, which leaders tell."""
+        """The end of the current leader's lease, in the store's time.
+
+        News extends it to 3 s after the news arrived, since only a leader publishes news.
+        """
         told_s = self._listener.told_s if self._listener else None
         if told_s is None:
             return self.meta.lease_ms
@@ -391,19 +436,19 @@ class Registry:
 
     @property
     def servers(self) -> int:
-        """How many servers report heat, as the leader counts them."""
+        """The number of servers that report heat, as counted by the leader."""
         return self.meta.servers
 
     def now_ms(self) -> int:
-        """Now by our own clock, or by the store's if ours is far off."""
+        """The time now: this process's clock, or the store's time if that clock is wrong."""
         return now_ms(self._clock) + self.time.correction_ms
 
     def past_ms(self) -> int:
-        """Up to here time has passed for us, and is closed: also where the closed time is ahead."""
+        """The time up to which ids are both in the past and below the horizon."""
         return min(self.now_ms(), self.view.horizon_ms)
 
     def fleet_now_s(self) -> float:
-        """Now by the store's clock: what servers agree on, however wrong their own clocks are."""
+        """The store's time now, on which all servers agree however wrong their own clocks are."""
         return self._clock.now_s() + self.time.offset_ms / 1000
 
     async def close(self) -> None:
@@ -413,6 +458,6 @@ class Registry:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Everybody who waited may have been cancelled: then nobody else takes the error."""
+    """Retrieve the task's error, in case all its waiters were cancelled."""
     if not task.cancelled():
         task.exception()
