@@ -19,6 +19,7 @@ MODULE_LINES_MAX = 600
 PROTOCOL_METHODS_MAX = 8
 PARAMETERS_MAX = 8
 
+GENERATED = "do not edit"  # what such a module says of itself: nobody reads it from top to bottom
 BANNED_NAMES = {"utils", "util", "common", "base", "helpers", "manager", "misc"}
 TIME_CALLS = {"time.time", "time.monotonic", "time.sleep", "asyncio.sleep", "datetime.now"}
 TIME_KEEPERS = {"clock.py", "testing"}
@@ -58,7 +59,8 @@ def dotted(node: ast.expr) -> str:
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_a_module_is_short_and_explains_itself(module: Path) -> None:
     tree, lines = parsed(module), len(module.read_text().splitlines())
-    assert lines <= MODULE_LINES_MAX
+    if GENERATED not in (ast.get_docstring(tree) or ""):
+        assert lines <= MODULE_LINES_MAX
     if lines > 1:
         assert ast.get_docstring(tree), "say in a docstring what this module is for"
     for function in functions(tree):
