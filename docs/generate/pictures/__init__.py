@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "images" / "lab"
 EXPERIMENTS: dict[Callable[[], LabReport], dict[str, str]] = {
     hot_key.experiment: {
         "hot-key-acknowledged": "Writes acknowledged",
-        "hot-key-throttled": "Answers “throttled”",
+        "hot-key-throttled": "Throttled writes",
         "hot-key-buckets": "Buckets",
         "hot-key-pages": "Rows read for a page of 50",
     },

@@ -21,8 +21,8 @@ COLOURS = {1: 0, 4: 1, 2: 4}
 def across_changes() -> Chart:
     rows = run_on_virtual_time(_rows())
     return Chart(
-        "Where each row of 13 seconds is",
-        "partition (0: the bare key)",
+        "The partition of each row of one key, by the time in its id",
+        "partition (0: no bucket number)",
         [_series(buckets, rows) for buckets in COLOURS],
         x_title="the time in a row's id, in seconds",
         kind="dots",
