@@ -29,7 +29,7 @@ from .test_wire_conformance import Listener, listening, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "redis.md").read_text()
 ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
-CLUSTER_ALSO = re.findall(r"On a cluster both also need `([^`]*)`", PAGE)[0]
+CLUSTER_ALSO = re.findall(r"On a cluster both users also need `([^`]*)`", PAGE)[0]
 ADMIN = "user default on nopass ~* &* +@all"
 APP, COORDINATOR = ("heatsink-app", "change-me-1"), ("heatsink-coordinator", "change-me-2")
 HEAT = FleetHeat("c", 1.0, WindowHeat(1, 1.0, True, {}, 0.0))
