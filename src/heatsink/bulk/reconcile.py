@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 from heatsink.errors import Closed, HeatsinkError, Overloaded, Retryable, Unavailable
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.retry import Pauses, Refused, Retrier
 
 from . import changes
 from .batch import KEEP_MS, Batch, PartEnd, PartPlace, Span, chunks_in, total
@@ -32,8 +34,7 @@ from .store import LivePart, PartCounts, QueueStores
 logger = logging.getLogger("heatsink")
 Result = TypeVar("Result")
 Step = Callable[[Batch], Batch]
-PAUSE_S = 0.05
-PAUSE_S_MAX = 1.0
+PAUSES = Pauses(0.05, 1.0, jitter=0.5)
 FIRST_S = 3.0  # for a queue that has never answered: its URL is probably wrong
 
 
@@ -58,7 +59,7 @@ class Patience:
     def __init__(self, deadline_s: float, clock: Clock, rng: Random, opening: Opening) -> None:
         self._deadline_s = deadline_s
         self._clock = clock
-        self._rng = rng
+        self._retrier = Retrier(PAUSES, clock, rng)
         self._opening = opening
         self.is_closed = False
         self.owner = Owner()
@@ -72,28 +73,28 @@ class Patience:
 
     async def call(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         self.owner.check()
-        began_s, pause_s = self._clock.monotonic_s(), PAUSE_S
-        while not self.is_closed:
-            try:
-                if not self._opening.is_open:
-                    await self._opening()
-                return await method(*arguments)
-            except Retryable as error:
-                wait_s = pause_s * self._rng.uniform(0.5, 1.0)
-                self._check_time(began_s, wait_s, error)
-            await self._clock.sleep(wait_s)
-            pause_s = min(pause_s * 2, PAUSE_S_MAX)
-        raise Closed("the client of this queue was closed: use it inside `async with`")
+        began_s, attempt = self._clock.monotonic_s(), partial(self._once, method, *arguments)
+        try:
+            return await attempt()
+        except Retryable as error:
+            return await self._retrier.after(error, attempt, partial(self._check, began_s))
 
-    def _check_time(self, began_s: float, wait_s: float, error: Retryable) -> None:
-        """Raise if a retry after `wait_s` would be too late; sooner if the queue never answered."""
-        resumed_s = self._clock.monotonic_s() + wait_s - began_s
+    async def _once(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        if self.is_closed:
+            raise Closed("the client of this queue was closed: use it inside `async with`")
+        if not self._opening.is_open:
+            await self._opening()
+        return await method(*arguments)
+
+    def _check(self, began_s: float, refused: Refused) -> None:
+        """Give up if the next attempt would be too late; sooner if the queue never answered."""
+        error, passed_s = refused.error, refused.next_s - began_s
         if self._opening.is_open:
-            if resumed_s > self._deadline_s:
+            if passed_s > self._deadline_s:
                 raise Overloaded(
                     f"the queue did not answer for {self._deadline_s:g} s ({error}): retry"
                 ) from error
-        elif resumed_s > min(FIRST_S, self._deadline_s):
+        elif passed_s > min(FIRST_S, self._deadline_s):
             never = Overloaded(_never_reached(error))
             never.add_note("nothing was accepted")
             raise never from error

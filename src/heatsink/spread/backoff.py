@@ -23,9 +23,9 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.keys import key_of
+from heatsink.primitives.retry import Pauses, Refused, Retrier
 from heatsink.registry.decisions import View
 
-DOUBLINGS_MAX = 30
 UNANSWERED = (
     "the store had not answered at the deadline: check its health, the network and how many "
     "calls this process makes at once, or raise deadline_s"
@@ -68,9 +68,8 @@ class Backoff:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.patience_s = retries.deadline_s
-        self._retries = retries
         self._clock = clock
-        self._rng = rng
+        self._retrier = Retrier(Pauses(2 * retries.first_s, retries.longest_s), clock, rng)
         self._tracker = tracker
         self._view = view
         self._hooks = hooks
@@ -113,8 +112,11 @@ class Backoff:
         deadline_s: float,
     ) -> Result:
         """Retry after a failed first attempt, until one succeeds or the deadline passes."""
-        again = partial(self._once, attempt, deadline_s)
-        return await self._repeat(refusal, again, key, deadline_s)
+        again, check = (
+            partial(self._once, attempt, deadline_s),
+            partial(self._check, key, deadline_s),
+        )
+        return await self._retrier.after(refusal, again, check)
 
     async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """For a process that starts: retry when throttled, raise every other error at once."""
@@ -128,26 +130,18 @@ class Backoff:
         try:
             return await attempt()
         except Retryable as refusal:
-            return await self._repeat(refusal, attempt, key, self.deadline_s())
+            check = partial(self._check, key, self.deadline_s())
+            return await self._retrier.after(refusal, attempt, check)
 
-    async def _repeat(
-        self,
-        refusal: Retryable,
-        attempt: Callable[[], Awaitable[Result]],
-        key: str,
-        deadline_s: float,
-    ) -> Result:
-        tried = 1
-        while True:
-            if isinstance(refusal, Throttled):
-                self._note(key, refusal)
-            self._tell(key, refusal)
-            await self._pause(tried, deadline_s, refusal)
-            try:
-                return await attempt()
-            except Retryable as again:
-                refusal = again
-                tried += 1
+    def _check(self, key: str, deadline_s: float, refused: Refused) -> None:
+        """Count throttling as heat, and give up at the deadline."""
+        error, attempts, next_s = refused
+        if isinstance(error, Throttled):
+            self._note(key, error)
+        self._tell(key, error)
+        if isinstance(error, Overloaded) or next_s > deadline_s:
+            times = "once" if attempts == 1 else f"{attempts} times"
+            raise Overloaded(f"tried {times} within {self.patience_s:g} s: {error}") from error
 
     def _tell(self, key: str, refusal: Retryable) -> None:
         name = "call.throttled" if isinstance(refusal, Throttled) else "call.retried"
@@ -163,13 +157,3 @@ class Backoff:
     def _is_in_use(self, key: str, partition: str) -> bool:
         """Whether new rows go to this partition; more buckets do not relieve an older epoch's."""
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])
-
-    async def _pause(self, tried: int, deadline_s: float, refusal: Retryable) -> None:
-        grown_s = self._retries.first_s * 2 ** min(tried, DOUBLINGS_MAX)
-        ceiling_s = min(grown_s, self._retries.longest_s)
-        pause_s = self._rng.uniform(0, ceiling_s)
-        if isinstance(refusal, Overloaded) or self._clock.monotonic_s() + pause_s > deadline_s:
-            limit_s = self.patience_s
-            times = "once" if tried == 1 else f"{tried} times"
-            raise Overloaded(f"tried {times} within {limit_s:g} s: {refusal}") from refusal
-        await self._clock.sleep(pause_s)

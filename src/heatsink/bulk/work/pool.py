@@ -19,6 +19,7 @@ from heatsink.bulk.actions import Action, Actions, Context, Fail, Once, RateLimi
 from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.retry import Pauses
 
 from .held import NEVER, Held, Lanes, Ledger, Place
 
@@ -412,7 +413,8 @@ def verdict(
     if isinstance(error, Fail) or attempt >= action.max_attempts:
         return FAILED, Setback(offset, reason)
     if after_s is None:
-        after_s = backoff_s(action, attempt, rng)
+        pauses = Pauses(action.backoff_s, action.backoff_max_s, jitter=0.5)
+        after_s = pauses.after(attempt, rng)
     return RETRY, Setback(offset, reason, _ms(after_s))
 
 
@@ -430,12 +432,6 @@ def _asked_s(error: BaseException) -> float | None:
         wrong = f"{type(error).__name__} takes a number of seconds, not {shown(asked)}"
         raise BadDelay(wrong) from None
     return delay_s
-
-
-def backoff_s(action: Action, attempt: int, rng: Random) -> float:
-    """The pause after an attempt: it doubles each time, with jitter down to half."""
-    longest_s = min(action.backoff_s * 2.0 ** (attempt - 1), action.backoff_max_s)
-    return longest_s * rng.uniform(0.5, 1.0)
 
 
 def _reason(error: BaseException) -> str:

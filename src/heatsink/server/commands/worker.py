@@ -161,7 +161,10 @@ async def _run(
 
 
 async def _wait_for(queue: Queue, clock: Clock) -> None:
-    """Wait a little for a queue that restarts while a worker starts."""
+    """Wait a little for a queue that restarts while a worker starts, and say so.
+
+    A queue that is still not there is reported by the connection itself, so this raises nothing.
+    """
     give_up_s = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < give_up_s:
         try:

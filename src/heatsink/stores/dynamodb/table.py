@@ -266,11 +266,13 @@ class DynamoTable:
 
 
 class RegistryTable(DynamoTable):
-    """Retries throttled requests at once, on connections of its own.
+    """Retries throttled requests after a short pause, on connections of its own.
 
     The registry may share a partition with the hot key that its decision is to cool. A turn of the
     coordinator takes several requests: without retries, beside writers that never pause, hardly a
-    turn would complete. It does not queue behind rows either, since rows wait for the closed time.
+    turn would complete. The pause does not grow, as it does in `primitives/retry.py`: the writers
+    would take every turn. It does not queue behind rows either, since rows wait for the closed
+    time.
     """
 
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:

@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from heatsink.errors import Closed, InvalidSetting, NoAccess, Unavailable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.owner import Owner
+from heatsink.primitives.retry import Pauses
 
 from .address import RedisAddress, check_authority, distrust
 
@@ -27,8 +28,7 @@ logger = logging.getLogger("heatsink")
 Word = str | bytes | int
 CONNECT_S = 1.0
 CALLS_MAX = 16  # at once: each takes a connection of its own
-PAUSE_S = 0.1
-PAUSE_S_MAX = 2.0
+PAUSES = Pauses(0.1, 2.0, jitter=0.5)
 FAILURES = (  # a cluster's errors have a root of their own
     exceptions.RedisError,
     exceptions.RedisClusterException,
@@ -181,9 +181,8 @@ class Connection:
         now_s = self._clock.monotonic_s()
         if now_s < self._resume_s:
             return  # concurrent calls that fail together count once
-        longest_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX)
-        self._failures = min(self._failures + 1, 10)
-        self._resume_s = now_s + longest_s * self._rng.uniform(0.5, 1.0)
+        self._failures += 1
+        self._resume_s = now_s + PAUSES.after(self._failures, self._rng)
 
     def _succeed(self) -> None:
         if self._failures:

@@ -117,7 +117,7 @@ def record_of(word: bytes | None) -> Batch | None:
 
 
 class RedisLimits:
-    """Rate limits, each with a time of its own. The Lua does the same as `bulk/rates.py`."""
+    """Rate limits, each with a time of its own. `stores/memory/queue/homes.py` explains them."""
 
     def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
         self._connection = connection

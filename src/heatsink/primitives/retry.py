@@ -1,0 +1,70 @@
+"""Retries: repeat an attempt after growing pauses until it succeeds or the caller gives up.
+
+Pauses double up to a ceiling and have jitter, so that callers that were refused together do not
+come back together. `jitter` is the random share of a pause: with 1 (full jitter) a pause is
+anything up to its ceiling, with 0.5 at least half of it.
+
+The caller decides what it repeats and for how long. It sees every refusal as `Refused` before the
+pause, and raises there to give up: at a deadline, after some number of attempts, or when closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from heatsink.errors import Retryable
+
+from .clock import Clock
+
+DOUBLINGS_MAX = 30
+Result = TypeVar("Result")
+
+
+class Pauses(NamedTuple):
+    """The pause after the first refusal is at most `first_s`, and none is above `longest_s`."""
+
+    first_s: float
+    longest_s: float
+    jitter: float = 1.0
+
+    def after(self, refusals: int, rng: Random) -> float:
+        """The pause after so many refusals in a row, in seconds; they count from 1."""
+        ceiling_s = min(self.first_s * 2.0 ** min(refusals - 1, DOUBLINGS_MAX), self.longest_s)
+        return ceiling_s * rng.uniform(1.0 - self.jitter, 1.0)
+
+
+class Refused(NamedTuple):
+    """An attempt that failed. The next one would start at `next_s` on the monotonic clock."""
+
+    error: Retryable
+    attempts: int
+    next_s: float
+
+
+class Retrier:
+    """Repeats attempts that raise `Retryable`; any other error goes to the caller at once."""
+
+    def __init__(self, pauses: Pauses, clock: Clock, rng: Random) -> None:
+        self._pauses = pauses
+        self._clock = clock
+        self._rng = rng
+
+    async def after(
+        self,
+        error: Retryable,
+        attempt: Callable[[], Awaitable[Result]],
+        check: Callable[[Refused], None],
+    ) -> Result:
+        """Repeat `attempt`, whose first try raised `error`, until it succeeds or `check` raises."""
+        attempts = 1
+        while True:
+            pause_s = self._pauses.after(attempts, self._rng)
+            check(Refused(error, attempts, self._clock.monotonic_s() + pause_s))
+            await self._clock.sleep(pause_s)
+            try:
+                return await attempt()
+            except Retryable as again:
+                error = again
+                attempts += 1
