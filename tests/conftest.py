@@ -16,6 +16,7 @@ from heatsink import Heatsink, connect
 from heatsink.stores.redis import connection
 from heatsink.testing import ManualClock
 
+from .planted import usually
 from .servers import PATIENCE_S
 
 pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection"]
@@ -23,6 +24,7 @@ pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection"]
 settings.register_profile(
     "heatsink",
     deadline=None,
+    max_examples=usually(25, full=100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("heatsink")

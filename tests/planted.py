@@ -20,8 +20,8 @@ Violations = type[Exception] | tuple[type[Exception], ...]
 FULL = "HEATSINK_FULL_TESTS" in os.environ  # set by `./dev test --full`
 
 
-def seeds(usual: int, full: int) -> int:
-    """How many seeds a test plays: the usual number, or all with `./dev test --full`."""
+def usually(usual: int, full: int) -> int:
+    """How many seeds or examples a test plays: the usual number, or `full` in a full run."""
     return full if FULL else usual
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,17 +33,19 @@ def name_of(module: Path) -> str:
     return str(module.relative_to(SOURCE))
 
 
-def parsed(module: Path) -> ast.Module:
-    return ast.parse(module.read_text())
+@cache
+def nodes(module: Path) -> list[ast.AST]:
+    """All nodes of its tree, the tree itself first: several rules look at each."""
+    return list(ast.walk(ast.parse(module.read_text())))
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (n for n in ast.walk(tree) if isinstance(n, FUNCTIONS))
+def functions(module: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in nodes(module) if isinstance(node, FUNCTIONS))
 
 
-def imported(tree: ast.Module) -> set[str]:
+def imported(module: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -58,12 +61,13 @@ def dotted(node: ast.expr) -> str:
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_a_module_is_short_and_explains_itself(module: Path) -> None:
-    tree, lines = parsed(module), len(module.read_text().splitlines())
+    tree, lines = nodes(module)[0], len(module.read_text().splitlines())
+    assert isinstance(tree, ast.Module)
     if GENERATED not in (ast.get_docstring(tree) or ""):
         assert lines <= MODULE_LINES_MAX
     if lines > 1:
         assert ast.get_docstring(tree), "say in a docstring what this module is for"
-    for function in functions(tree):
+    for function in functions(module):
         assert function.end_lineno is not None
         assert function.end_lineno - function.lineno < FUNCTION_LINES_MAX, function.name
         arguments = function.args
@@ -75,7 +79,7 @@ def test_a_module_is_short_and_explains_itself(module: Path) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_a_protocol_is_narrow(module: Path) -> None:
-    for node in ast.walk(parsed(module)):
+    for node in nodes(module):
         if isinstance(node, ast.ClassDef) and any(dotted(b) == "Protocol" for b in node.bases):
             methods = [n for n in node.body if isinstance(n, FUNCTIONS)]
             assert len(methods) <= PROTOCOL_METHODS_MAX, node.name
@@ -85,14 +89,14 @@ def test_a_protocol_is_narrow(module: Path) -> None:
 def test_only_the_clock_asks_what_time_it_is(module: Path) -> None:
     if TIME_KEEPERS & set(module.relative_to(SOURCE).parts):
         return
-    for node in ast.walk(parsed(module)):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute):
             assert dotted(node) not in TIME_CALLS, f"line {node.lineno}: take a Clock instead"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_only_settings_and_the_entry_point_read_the_environment(module: Path) -> None:
-    for node in ast.walk(parsed(module)):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute):
             assert dotted(node) not in {"os.environ", "os.getenv"}
 
@@ -111,13 +115,13 @@ def test_a_policy_is_deterministic(policy: Path) -> None:
     while waiting:
         module = waiting.pop()
         seen.add(module)
-        tree = parsed(module)
-        assert not imported(tree) & IMPURE, f"{name_of(module)} imports {imported(tree) & IMPURE}"
-        waiting += [found for found in _our_modules(tree, module) if found not in seen]
+        found = imported(module) & IMPURE
+        assert not found, f"{name_of(module)} imports {found}"
+        waiting += [found for found in _our_modules(module) if found not in seen]
 
 
-def _our_modules(tree: ast.Module, module: Path) -> Iterator[Path]:
-    for node in ast.walk(tree):
+def _our_modules(module: Path) -> Iterator[Path]:
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = node.module.removeprefix("heatsink.").split(".")
             folder = module.parent if node.level == 1 else SOURCE
@@ -127,7 +131,7 @@ def _our_modules(tree: ast.Module, module: Path) -> Iterator[Path]:
 
 
 def test_there_are_no_import_cycles() -> None:
-    edges = {module: set(_our_modules(parsed(module), module)) for module in MODULES}
+    edges = {module: set(_our_modules(module)) for module in MODULES}
     done: set[Path] = set()
 
     def visit(module: Path, path: tuple[Path, ...]) -> None:
@@ -146,6 +150,6 @@ def test_errors_are_ours(module: Path) -> None:
     """What a caller may see derives from HeatsinkError: no bare ValueError or RuntimeError."""
     if "testing" in module.parts:
         return
-    for node in ast.walk(parsed(module)):
+    for node in nodes(module):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             assert dotted(node.exc.func) not in FOREIGN_ERRORS

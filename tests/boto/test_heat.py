@@ -18,6 +18,7 @@ WRITERS = 24
 SECONDS = 6.0
 PATIENCE_S = 40.0
 LIMITS = ("--write-limit", "100", "--burst-seconds", "1", "--partitions", "16")
+BOTO_RETRIES = pytest.mark.full("24 busy writers for seconds; with less help it is harder")
 NO_RETRIES: dict[str, Any] = {"retries": {"total_max_attempts": 1}}
 
 
@@ -55,7 +56,11 @@ def write(table: Table, writer: int) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("config", [{}, NO_RETRIES], ids=["boto3 retries", "boto3 does not"])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param({}, marks=BOTO_RETRIES), NO_RETRIES],
+    ids=["boto3 retries", "boto3 does not"],
+)
 def test_a_hot_key_is_spread_by_itself_and_nothing_is_lost(config: dict[str, Any]) -> None:
     with running_engine(*LIMITS) as engine:
         plain = engine.make_table("chat", **config)

@@ -16,6 +16,7 @@ from heatsink.bulk.work.held import Held, HomeClock, Lanes
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory.queue.homes import MemoryLimits
 from heatsink.testing import SkewedClock, run_on_virtual_time
+from tests.planted import usually
 
 LANE, PER_S = "tag/channel-7", 30
 LOOK_S = 0.001
@@ -79,7 +80,7 @@ def play(seed: int, quickest_s: float, slowest_s: float, how_many: int) -> list[
     return run_on_virtual_time(both())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(usually(3, full=10)))
 def test_slow_answers_do_not_bring_starts_closer_together(seed: int) -> None:
     assert busiest_second(play(seed, 0.0, 0.1, how_many=600)) <= PER_S
 

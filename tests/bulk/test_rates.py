@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from heatsink.bulk.batch import Rate
 from heatsink.bulk.store import LATE_MS
 from heatsink.stores.memory.queue.homes import GUARD_MS, Limit, declared, rate_of, refused, reserve
+from tests.planted import usually
 
 from .strict_downstream import BEGIN_MS, STRICT, Fleet
 
@@ -57,7 +58,7 @@ def most_in_a_period(starts: list[tuple[float, int]], period_ms: float) -> int:
     seed=st.integers(0, 1_000),
     edges=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=usually(60, full=300), deadline=None)
 def test_no_period_holds_more_starts_than_the_rate_however_late_each_is(
     rate: Rate,
     asks: list[tuple[float, int, float]],

@@ -26,6 +26,7 @@ from .forked import awaited, calls_of, opened, outcome
 
 ROOT = Path(__file__).parents[2]
 RUN_S = 240
+NEW_LOOP = pytest.mark.full("a process each; the same loop is the harder case")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.timeout(RUN_S + 30)
-@pytest.mark.parametrize("kind", ["same-loop", "new-loop", "sync"])
+@pytest.mark.parametrize("kind", ["same-loop", pytest.param("new-loop", marks=NEW_LOOP), "sync"])
 def test_a_client_in_a_forked_child_raises_at_once_and_says_the_cure(
     urls: list[str], kind: str
 ) -> None:

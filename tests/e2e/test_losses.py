@@ -47,5 +47,6 @@ def test_a_power_failure_of_one_of_two_servers_loses_no_item_in_silence() -> Non
     check(run_on(MarkedServer, 2, Plan("power", [2], SEED), rewrites=False))
 
 
+@pytest.mark.full("half a minute of real servers; the simulation fails over too")
 def test_a_fail_over_to_a_lagging_replica_loses_no_item_in_silence() -> None:
     check(soak_failover.run(Plan("failover", [0, 1], SEED)))

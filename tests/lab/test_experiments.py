@@ -11,6 +11,7 @@ from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
 
 SPIKE = 20_000
+LONG = pytest.mark.full("seconds of CPU, and the mechanism has tests of its own")
 FIXED_S = SPIKE * scaling.SERVICE_S / scaling.WORKERS
 
 
@@ -56,6 +57,7 @@ def test_declared_rates_cost_little_time_and_no_refusal() -> None:
     assert found.throttles == 0
 
 
+@LONG
 def test_an_unknown_limit_is_found_by_the_whole_queue() -> None:
     seconds = run_on_virtual_time(rates.unknown(240.0, seed=1))
     settled = [second for second in seconds if 30 < second.time_s < 80]
@@ -69,8 +71,8 @@ def test_an_unknown_limit_is_found_by_the_whole_queue() -> None:
     [
         partial(fairness.experiment, giant=2_000, batches=3),
         partial(hot_key.one_run, "Heatsink", 100),
-        partial(rates.experiment, jobs=300, seconds=90.0),
-        partial(scaling.experiment, items=1_000),
+        pytest.param(partial(rates.experiment, jobs=300, seconds=90.0), marks=LONG),
+        pytest.param(partial(scaling.experiment, items=1_000), marks=LONG),
     ],
     ids=("fairness", "hot-key", "rates", "scaling"),
 )
@@ -113,6 +115,7 @@ def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
     assert max(pushed.celebrity_s) > 0.1
 
 
+@LONG
 def test_in_an_event_each_rule_finds_its_author() -> None:
     pushed, both = (
         {cost.author: cost for cost in celebrity.event(rules, 1_200, seed=1)}

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from tests.planted import find, hold, seeds
+from tests.planted import find, hold, usually
 
 from .bugs import BUGS
 from .world import Violation, simulate
 
-SEEDS = seeds(40, full=200)
+SEEDS = usually(40, full=200)
 SEEDS_PER_BUG = 200
 SEEDS_PER_TEST = 20
 

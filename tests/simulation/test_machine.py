@@ -6,19 +6,19 @@ from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, seeds
+from tests.planted import find, from_seed, hold, usually
 
 from .bugs import CURE_BUGS, MACHINE_BUGS
 from .history import Violation
 from .machine import simulate_cure, simulate_machine
 
-SEEDS = seeds(3, full=30)
+SEEDS = usually(3, full=30)
 SEEDS_PER_BUG = 120
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well
     "a_cure_under_the_old_incarnation": 50,
     "rows_from_beyond_the_horizon_not_looked_for": 1,
 }
-SEEDS_PER_TEST = seeds(3, full=5)
+SEEDS_PER_TEST = usually(3, full=5)
 ACKNOWLEDGED = 100 * SEEDS_PER_TEST
 REPLAYED = 2
 

@@ -12,12 +12,12 @@ from heatsink.timelines.modes import Modes
 from heatsink.timelines.policy import PUSHED
 from heatsink.timelines.store import HomeEntry
 from heatsink.timelines.timelines import Timelines
-from tests.planted import seeds
+from tests.planted import usually
 
 from .simulation import PINNED, Flips, Violation, simulate
 
-SEEDS = seeds(2, full=8)
-SEEDS_PER_TEST = seeds(2, full=4)
+SEEDS = usually(2, full=8)
+SEEDS_PER_TEST = usually(2, full=4)
 SEEDS_FOR_BUGS = 15
 REST = pytest.mark.full("a run takes seconds of CPU; three bugs stand for the others")
 

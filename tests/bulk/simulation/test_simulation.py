@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from tests.planted import FULL, find, from_seed, hold, seeds
+from tests.planted import FULL, find, from_seed, hold, usually
 
 from .bugs import BUGS
 from .history import Violation
 from .world import simulate
 
-SEEDS = seeds(10, full=110)
+SEEDS = usually(10, full=110)
 SEEDS_PER_TEST = 10
 REPLAYED = [0, 3, 4] if FULL else [3]
 SEEDS_PER_BUG = 200

@@ -37,8 +37,10 @@ COMMANDS = (
 )
 
 
-def names() -> list[str]:
-    return ["ours", "ministack", *(["other"] if os.environ.get(OTHER_URL) else [])]
+def names() -> list[object]:
+    """As parameters of a fixture."""
+    theirs = pytest.param("ministack", marks=pytest.mark.full("the contract, on another engine"))
+    return ["ours", theirs, *(["other"] if os.environ.get(OTHER_URL) else [])]
 
 
 @contextmanager

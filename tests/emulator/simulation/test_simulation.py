@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from tests.planted import find, from_seed, hold, seeds
+from tests.planted import find, from_seed, hold, usually
 from tests.simulation.history import Violation
 
 from .bugs import BUGS
 from .world import simulate
 
-SEEDS = seeds(20, full=100)
+SEEDS = usually(20, full=100)
 SEEDS_PER_BUG = 100
 SEEDS_PER_TEST = 10
 FOUND_AT = {  # to begin there saves seconds; all other seeds are tried as well
