@@ -7,7 +7,7 @@ from importlib import import_module
 from random import Random
 from typing import Any, NoReturn
 
-try:  # some may be there for another package, click more often than not
+try:  # other packages may have installed some of these, most often click
     for package in ("click", "httptools", "prometheus_client", "rich", "starlette", "uvicorn"):
         import_module(package)
 except ImportError as missing:
@@ -39,6 +39,7 @@ from heatsink.server.commands.configuration import (
     config_option,
     json_option,
     log_json_option,
+    news_option,
 )
 from heatsink.server.commands.doctor import doctor
 from heatsink.server.commands.operator import decisions, explain, hot, pin, unpin
@@ -50,11 +51,11 @@ from heatsink.server.shell import Endpoint, announce, set_up
 from . import __version__
 
 NOT_DONE, INTERRUPTED = 1, 130
-PROVISIONED_MAX = 10**12 // 3  # DynamoDB's own bound is 10**12, and reads get three times as many
+PROVISIONED_MAX = 10**12 // 3  # DynamoDB's maximum is 10**12; the table gets 3 times as many reads
 
 
 class Commands(click.Group):
-    """Reports an error in one line, and prints nothing on Ctrl-C."""
+    """The root command: prints an error in one line, and nothing on Ctrl-C."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -92,16 +93,21 @@ def main() -> None:
 
 @main.command()
 @click.argument("url")
-@click.option("--rebuild", is_flag=True, help="Restore lost epochs from the rows.")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Restore epochs that the registry has lost, from the rows. Reconnect all clients then.",
+)
 @click.option(
     "--reset-closed-time",
     "reset",
     is_flag=True,
-    help="After a wrong clock: set the closed time back to now (SQLite; stop all processes).",
+    help="Set the closed time back to now, after a wrong clock has moved it far ahead. Only for "
+    "SQLite. Stop all processes that use the store first.",
 )
 @json_option
 def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
-    """Verify that every row of the store at URL is where its layout puts it."""
+    """Check that every row of the store at URL is in the partition where readers look for it."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -126,15 +132,18 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
 @main.command()
 @config_option
 @click.option("--store", type=WORD, required=True, help="URL of the data store.")
-@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
-@click.option("--host", type=WORD, default="127.0.0.1", help="Address of the endpoints.")
-@click.option("--port", type=PORTS, default=8323, help="Port of /healthz and /metrics.")
-@click.option("--token", help="Bearer token for /metrics; required if --host is not local.")
+@news_option
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=PORTS, default=8323, help="Port of /healthz, /readyz and /metrics.")
+@click.option(
+    "--token",
+    help="Bearer token that /metrics requires. Set one if other machines can reach --host.",
+)
 @allow_host_option
 @click.option(
     "--name",
     default="",
-    show_default="the host's",
+    show_default="host name",
     help="Name of this coordinator in the registry.",
 )
 @bucket_units_option
@@ -142,27 +151,41 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
     "--cool-down",
     type=Number(0, 1e9),
     default=300.0,
-    help="Seconds of calm before a key gets fewer buckets.",
+    help="Seconds of low load before a key gets fewer buckets.",
 )
-@click.option("--queue", type=WORD, help="URL of the queue whose workers it scales.")
-@click.option("--stage", default="default", help="Stage of the queue: separates deployments.")
+@click.option("--queue", type=WORD, help="URL of the queue whose workers the coordinator scales.")
 @click.option(
-    "--scaling", type=click.Choice(list(POLICIES)), default="littles_law", help="Scaling policy."
+    "--stage",
+    default="default",
+    help="Stage of the queue: a name that separates deployments on one Redis.",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice(list(POLICIES)),
+    default="littles_law",
+    help="Policy that sets the number of workers.",
 )
 @click.option(
     "--workers-max",
     type=click.IntRange(8, 10_000),
     default=256,
-    help="Maximum of workers per partition.",
+    help="Maximum number of workers per partition.",
 )
 @click.option(
-    "--fleet-max", type=click.IntRange(1, 10**6), default=10_000, help="Maximum of workers in all."
+    "--fleet-max",
+    type=click.IntRange(1, 10**6),
+    default=10_000,
+    help="Maximum number of workers of all partitions.",
 )
 @log_json_option
 def coordinator(
     store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
 ) -> None:
-    """Decide for a fleet of app servers. Run two: one leads, the other stands by."""
+    """Run a coordinator, which sets the number of buckets of each key for all app servers.
+
+    With --queue it also sets the number of workers. Run two coordinators: one leads, the other
+    takes over if the leader fails.
+    """
     from heatsink.bulk import BulkSettings
     from heatsink.server.api.requests import token_of
     from heatsink.server.commands.coordinator import check_store, coordinate
@@ -194,11 +217,16 @@ SHOW = 0  # `--partitions` without a number
 
 @main.command()
 @config_option
-@click.option("--port", type=PORTS, default=8322, help="Port on this machine.")
-@click.option("--write-limit", type=UNITS, default=1e3, help="Write units/s of a partition.")
-@click.option("--read-limit", type=UNITS, default=3e3, help="Read units/s of a partition.")
+@click.option("--port", type=PORTS, default=8322, help="Port of the emulator, on 127.0.0.1.")
 @click.option(
-    "--burst-seconds", type=SECONDS, default=300.0, help="Seconds of unused throughput it can save."
+    "--write-limit", type=UNITS, default=1e3, help="Maximum write units/s of a partition."
+)
+@click.option("--read-limit", type=UNITS, default=3e3, help="Maximum read units/s of a partition.")
+@click.option(
+    "--burst-seconds",
+    type=SECONDS,
+    default=300.0,
+    help="Seconds of unused throughput that a partition can save up.",
 )
 @click.option(
     "--partitions",
@@ -206,30 +234,50 @@ SHOW = 0  # `--partitions` without a number
     default=4,
     is_flag=False,
     flag_value=SHOW,
-    help="Partitions of an on-demand table; without a number, show those of a running emulator.",
+    help="Number of partitions of a new on-demand table. Without a number: show the partitions of "
+    "the emulator that runs on --port.",
 )
 @click.option(
-    "--adaptive/--no-adaptive", default=True, help="Lend throughput and split hot partitions."
-)
-@click.option("--split-after", type=SECONDS, default=600.0, help="Split after so many hot seconds.")
-@click.option(
-    "--cool-down", type=SECONDS, default=60.0, help="Seconds without changes after a split."
+    "--adaptive/--no-adaptive",
+    default=True,
+    help="Lend unused throughput to hot partitions and split them, as DynamoDB does.",
 )
 @click.option(
-    "--merge-after", type=SECONDS, help="Merge after so many calm seconds; default: never."
+    "--split-after",
+    type=SECONDS,
+    default=600.0,
+    help="Seconds that a partition must stay hot before the emulator splits it.",
 )
 @click.option(
-    "--replica-lag", type=SECONDS, default=0.0, help="Seconds by which weak reads are stale."
+    "--cool-down",
+    type=SECONDS,
+    default=60.0,
+    help="Seconds after a split in which the emulator does not change the new partitions.",
 )
 @click.option(
-    "--latency", type=Number(0, SECONDS_MAX * 1000), default=0.0, help="Added latency, ms."
+    "--merge-after",
+    type=SECONDS,
+    help="Seconds that two neighbours must stay calm before they are merged; default: never.",
+)
+@click.option(
+    "--replica-lag",
+    type=SECONDS,
+    default=0.0,
+    help="Seconds by which eventually consistent reads are stale.",
+)
+@click.option(
+    "--latency",
+    type=Number(0, SECONDS_MAX * 1000),
+    default=0.0,
+    help="Milliseconds added to the response time of each request.",
 )
 @allow_host_option
 @log_json_option
 def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
-    """Run a DynamoDB emulator in memory whose partitions run hot and adapt, for development.
+    """Run a DynamoDB emulator in memory, with partitions that throttle and split as DynamoDB's do.
 
-    A page at its address shows the partitions, live; so does `heatsink dynamo --partitions`.
+    It is for development: all data is lost when it stops. To watch its partitions, open its address
+    in a browser, or run `heatsink dynamo --partitions` in a second terminal.
     """
     if partitions == SHOW:
         from heatsink.server.commands.partitions import show_partitions
@@ -273,7 +321,7 @@ def table() -> None:
 @click.option(
     "--write-units",
     type=click.IntRange(1, PROVISIONED_MAX),
-    help="Provisioned write units; default: on demand.",
+    help="Provisioned write units/s; read units are three times as many. Default: on demand.",
 )
 @json_option
 def create_table(url: str, write_units: int | None, as_json: bool) -> None:
@@ -287,14 +335,18 @@ def create_table(url: str, write_units: int | None, as_json: bool) -> None:
 @main.command()
 @click.argument("url")
 @click.argument("table_name", metavar="TABLE")
-@click.option("--complete", is_flag=True, help="No program writes TABLE without Heatsink now.")
+@click.option(
+    "--complete",
+    is_flag=True,
+    help="Confirm that no program writes TABLE without Heatsink any more.",
+)
 @json_option
 def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
     """Show, or change, whether reads of your TABLE still look for rows written without Heatsink.
 
-    URL names the store of Heatsink's registry. TABLE is in the same region, or a URL says where:
-    dynamodb://chat?region=eu-west-1. Pass --complete once no program writes the table without
-    Heatsink; rows that such programs wrote stay readable.
+    URL is the store that holds Heatsink's registry. TABLE is the name of a table in the same
+    region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Pass --complete once
+    no program writes the table without Heatsink; rows that such programs wrote stay readable.
     """
     from heatsink.boto.places import adopt as adopt_table
     from heatsink.server.commands.fsck import name_of_existing
@@ -308,9 +360,13 @@ def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
         since = None if since_ms == float("inf") else int(since_ms)
         click.echo(msgspec.json.encode({"table": name, "complete_from_ms": since}).decode())
     elif since_ms == float("inf"):
-        click.echo(f"{name}: adoption is not complete; reads ask the bare keys too.")
+        click.echo(
+            f"{name}: adoption is not complete. Reads also look for rows written without Heatsink."
+        )
     else:
-        click.echo(f"{name}: adoption is complete for rows from {int(since_ms)} ms on.")
+        click.echo(
+            f"{name}: adoption is complete for rows from {int(since_ms)} (ms since 1970) on."
+        )
 
 
 for command in (demo, bulk, lab, plan, worker, serve_command, config_command, bench):

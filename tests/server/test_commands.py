@@ -188,7 +188,7 @@ def test_an_empty_value_is_refused_by_its_flag(command: str, flag: str) -> None:
     for empty in ("", " "):
         result = run(*command.split(), flag, empty)
         assert result.exit_code == 2
-        assert f"Invalid value for '{flag}': it is empty" in result.stderr
+        assert f"Invalid value for '{flag}': the value is empty" in result.stderr
 
 
 def test_units_beyond_what_dynamodb_takes_are_refused_by_their_flag() -> None:

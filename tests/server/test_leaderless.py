@@ -94,7 +94,7 @@ def test_explain_and_hot_do_not_send_to_the_dead(widowed: tuple[Served, str]) ->
 def test_a_pin_says_that_it_is_not_in_force(widowed: tuple[Served, str]) -> None:
     served, _ = widowed
     said = ask(served, "pin", "big", "4", "--reason", "launch")
-    assert said.startswith("big: pinned to 4; not in force yet: no leader since 2")
+    assert said.startswith("big: pinned to 4 bucket(s); not in force yet: no leader since 2")
     assert "start `heatsink coordinator`" in said
     assert "in force within" not in said
     explained = ask(served, "explain", "big")

@@ -64,7 +64,10 @@ def answered(server: Served, *arguments: str) -> Any:
 def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     until(lambda: answered(server, "hot")["leads"])
     done = asked(server, "pin", "a/b #1", "3", "--reason", "launch [at noon]")
-    assert (done.exit_code, done.stdout) == (0, "a/b #1: pinned to 3; in force within a second\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "a/b #1: pinned to 3 bucket(s); in force within a second\n",
+    )
     explained = answered(server, "explain", "a/b #1")
     assert explained["pin"] == {"value": 3, "reason": "launch [at noon]"}
     assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
@@ -205,7 +208,7 @@ def test_the_doctor_finds_a_healthy_deployment(tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
     code, found = findings("--data", str(tmp_path / "data"))
-    assert (code, found["data"]["cure"]) == (0, "heatsink serve makes it")
+    assert (code, found["data"]["cure"]) == (0, "heatsink serve creates it")
     wrong = f"sqlite:///{tmp_path}/none.db"
     code, found = findings("--store", wrong, "--queue", "redis://127.0.0.1:1?x=1")
     assert code == 1

@@ -302,13 +302,15 @@ def _line(what: str, ours: Samples, bare: Samples) -> Line:
 @click.option(
     "--seconds", type=Number(1, 3_600), default=12.0, help="Duration of the whole benchmark."
 )
-@click.option("--at-once", type=click.IntRange(1, 1_000), default=32, help="Concurrent calls.")
+@click.option(
+    "--at-once", type=click.IntRange(1, 1_000), default=32, help="Number of concurrent calls."
+)
 @json_option
 def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
-    """Measure how fast the store at URL is through Heatsink, compared with the bare store.
+    """Measure how fast the store at URL is through Heatsink, compared with direct calls.
 
-    Without URL it uses a new SQLite file in this folder and removes it afterwards. It writes rows
-    to keys of its own and erases them at the end; a store that bills for writes bills for these.
+    Without URL, bench uses a new SQLite file in this folder and removes it afterwards. It writes
+    rows to keys of its own and erases them at the end. DynamoDB bills you for these writes.
     """
     with _url(url) as where:
         asyncio.run(_run(where, BenchPlan(seconds, at_once), as_json))
@@ -322,7 +324,7 @@ def _url(url: str | None) -> Iterator[str]:
     try:
         folder = TemporaryDirectory(prefix="heatsink-bench-", dir=Path.cwd())
     except OSError as error:
-        raise InvalidSetting(f"this folder is not writable ({error}): name a URL") from None
+        raise InvalidSetting(f"this folder is not writable ({error}): pass a URL") from None
     with folder as name:
         yield f"sqlite:///{name}/bench.db"
 
@@ -346,13 +348,13 @@ def _show(lines: list[Line], as_json: bool) -> None:
     for line in lines:
         if line.refused or line.bare_refused:
             click.echo(
-                f"{line.what}: the store refused {line.refused:,} calls for longer than Heatsink "
-                f"retries, and {line.bare_refused:,} bare ones, which are not retried"
+                f"{line.what}: the store refused {line.refused:,} calls through Heatsink despite "
+                f"its retries, and {line.bare_refused:,} direct calls, which are not retried"
             )
         if line.unanswered or line.bare_unanswered:
             click.echo(
-                f"{line.what}: {line.unanswered:,} calls and {line.bare_unanswered:,} bare ones "
-                "had no answer in time: give it more --seconds"
+                f"{line.what}: {line.unanswered:,} calls through Heatsink and "
+                f"{line.bare_unanswered:,} direct calls timed out: raise --seconds"
             )
 
 

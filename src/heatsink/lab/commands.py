@@ -73,7 +73,7 @@ def _table(title: str, columns: list[str], rows: list[Any]) -> Any:
 
 @click.group()
 def lab() -> None:
-    """Run experiments with the production code, on virtual time."""
+    """Run experiments: the production code under simulated load, on virtual time."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,39 +109,39 @@ def _items(default: int, what: str) -> Callable[..., Any]:
 @_items(hot_key.PEAK_S, "Writes per second at the peak.")
 @_options
 def hot_key_command(items: int, seed: int, out: Path | None) -> None:
-    """A conversation goes viral: with one bucket, and spread."""
+    """Compare a viral conversation in one bucket with one spread over several."""
     _show(hot_key.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("scaling")
-@_items(scaling.ITEMS, "Items of the spike.")
+@_items(scaling.ITEMS, "Number of items in the spike.")
 @_options
 def scaling_command(items: int, seed: int, out: Path | None) -> None:
-    """One spike under each scaling policy."""
+    """Compare the scaling policies of workers under one load spike."""
     _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("fairness")
-@_items(fairness.GIANT, "Items of the giant batch.")
+@_items(fairness.GIANT, "Number of items in the giant batch.")
 @_options
 def fairness_command(items: int, seed: int, out: Path | None) -> None:
-    """Small batches beside a giant."""
+    """Measure how long small batches take while one giant batch runs."""
     _show(fairness.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("isolation")
-@_items(isolation.LARGE, "Items of the large batch.")
+@_items(isolation.LARGE, "Number of items in the large batch.")
 @_options
 def isolation_command(items: int, seed: int, out: Path | None) -> None:
-    """Small batches beside a large one, on 1 to 32 partitions."""
+    """Measure how a large batch delays small ones, with 1 to 32 partitions."""
     _show(isolation.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("rates")
-@_items(rates.JOBS, "Jobs in three batches.")
+@_items(rates.JOBS, "Number of jobs in the three batches together.")
 @_options
 def rates_command(items: int, seed: int, out: Path | None) -> None:
-    """Rate limits: declared, and discovered."""
+    """Compare rate limits that are declared with limits that workers discover."""
     _show(rates.experiment(items, seed=seed), out, f"--items {items} --seed {seed}")
 
 
@@ -149,15 +149,15 @@ def rates_command(items: int, seed: int, out: Path | None) -> None:
 @_items(reads.READS_PER_S, "Reads per second.")
 @_options
 def reads_command(items: int, seed: int, out: Path | None) -> None:
-    """Hot reads: one product page that everybody reads."""
+    """Compare ways to read one hot product: load each time, share loads, or cache."""
     _show(reads.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("celebrity")
-@_items(celebrity.FANS, "Fans of the celebrity.")
+@_items(celebrity.FANS, "Number of followers of the celebrity.")
 @_options
 def celebrity_command(items: int, seed: int, out: Path | None) -> None:
-    """Home timelines: posts pushed to all followers, or pulled by them."""
+    """Compare pushing a celebrity's posts to all followers with pulling them on read."""
     _show(celebrity.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
@@ -165,7 +165,7 @@ def celebrity_command(items: int, seed: int, out: Path | None) -> None:
 @_items(partitions.WRITES_PER_S, "Writes per second to the conversation.")
 @_options
 def partitions_command(items: int, seed: int, out: Path | None) -> None:
-    """A hot conversation on a young table: adaptive capacity, salting, and both."""
+    """Compare remedies for a hot conversation: adaptive capacity, salting, and both."""
     _show(partitions.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 

@@ -12,7 +12,7 @@ from heatsink.primitives.hooks import Hook
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
-    "--tracing", is_flag=True, help="Record OpenTelemetry spans; needs the extra heatsink[otel]."
+    "--tracing", is_flag=True, help="Record OpenTelemetry spans. Needs pip install heatsink[otel]."
 )
 
 

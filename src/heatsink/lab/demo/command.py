@@ -30,9 +30,9 @@ NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
     "act_name",
     default="1",
     type=click.Choice([*NUMBERS, *NAMES, ALL]),
-    help="Act to play; on the page, the first one.",
+    help="Act to play, by number or name. On the page, the act that starts first.",
 )
-@click.option("--brief", is_flag=True, help="Shorter acts with less traffic.")
+@click.option("--brief", is_flag=True, help="Play shorter acts with less traffic.")
 @click.option(
     "--shape",
     type=click.Choice(list(SHAPES)),
@@ -43,11 +43,14 @@ NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
     "--peak", type=click.IntRange(*PEAK), default=4_000, help="Calls per second at the peak."
 )
 @click.option(
-    "--limit", type=click.IntRange(*LIMIT), default=1_000, help="Writes per second of a partition."
+    "--limit",
+    type=click.IntRange(*LIMIT),
+    default=1_000,
+    help="Maximum writes per second of a partition.",
 )
 @click.option("--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any free port.")
 def demo(headless: bool, as_json: bool, act_name: str, port: int, **options: Any) -> None:
-    """Show Heatsink in five acts with real traffic: plain and with Heatsink, side by side."""
+    """Show five acts of real traffic, each without and with Heatsink, side by side."""
     plan = TrafficPlan(**options)
     if headless or as_json:
         _demo_in_terminal(plan, act_name, as_json)

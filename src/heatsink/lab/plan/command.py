@@ -36,19 +36,21 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--sampled",
             type=click.IntRange(1, WEIGHT_MAX),
             default=1,
-            help="TRACE is a sample of one in so many requests.",
+            help="If TRACE is a sample: how many requests each line stands for.",
         ),
         click.option(
             "--shape",
             type=click.Choice(list(SHAPES)),
-            help="Use the parameters of a published load.",
+            help="Generate a load with the parameters of a published one.",
         ),
-        click.option("--keys", type=click.IntRange(1, 10**12), default=LOAD.keys),
+        click.option(
+            "--keys", type=click.IntRange(1, 10**12), default=LOAD.keys, help="Number of keys."
+        ),
         click.option(
             "--skew",
             type=Number(0, 10),
             default=LOAD.skew,
-            help="Exponent of the Zipf distribution.",
+            help="Exponent of the Zipf distribution of requests over keys; 0: all keys equal.",
         ),
         click.option(
             "--peak", type=Number(0.001, 1e9), default=LOAD.peak, help="Requests/s at noon."
@@ -57,16 +59,32 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--trough",
             type=Number(0.001, 1),
             default=LOAD.trough,
-            help="Share of the peak at midnight.",
+            help="Requests/s at midnight, as a share of the peak.",
         ),
-        click.option("--read-share", type=Number(0, 1), default=LOAD.read_share),
-        click.option("--item-bytes", type=click.IntRange(0, 400 * 1024), default=LOAD.item_bytes),
-        click.option("--hours", type=Number(0.001, 744), default=LOAD.hours, help="How long."),
+        click.option(
+            "--read-share",
+            type=Number(0, 1),
+            default=LOAD.read_share,
+            help="Share of the requests that are reads.",
+        ),
+        click.option(
+            "--item-bytes",
+            type=click.IntRange(0, 400 * 1024),
+            default=LOAD.item_bytes,
+            help="Size of an item in bytes.",
+        ),
+        click.option(
+            "--hours",
+            type=Number(0.001, 744),
+            default=LOAD.hours,
+            help="Length of the generated load in hours.",
+        ),
         click.option(
             "--requests",
             type=click.IntRange(1_000, 10**9),
             default=10**6,
-            help="Maximum to replay; if the load has more, each stands for several.",
+            help="Maximum number of generated requests to replay. If the load has more, each "
+            "replayed request stands for several.",
         ),
         click.option("--seed", default=1, help="Random seed: the same seed repeats a run."),
     )
@@ -76,34 +94,38 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option(
-            "--write-capacity", type=UNITS, help="Provisioned units/s; default: on demand."
+            "--write-capacity", type=UNITS, help="Provisioned write units/s; default: on demand."
         ),
         click.option(
-            "--read-capacity", type=UNITS, help="Provisioned units/s; default: on demand."
+            "--read-capacity", type=UNITS, help="Provisioned read units/s; default: on demand."
         ),
         click.option(
             "--partitions",
             type=click.IntRange(0, 10_000),
             default=0,
             show_default="what the traffic needs",
-            help="Partitions at the beginning.",
+            help="Number of partitions of the table at the start.",
         ),
-        click.option("--consistent", is_flag=True, help="Reads are strongly consistent."),
+        click.option("--consistent", is_flag=True, help="Make all reads strongly consistent."),
         click.option(
-            "--by-id", is_flag=True, help="A read of a spread key queries one bucket, not all."
+            "--by-id",
+            is_flag=True,
+            help="Make all reads by id: they query one bucket of a spread key instead of all.",
         ),
-        click.option("--servers", type=click.IntRange(1, 10_000), default=10, help="App servers."),
+        click.option(
+            "--servers", type=click.IntRange(1, 10_000), default=10, help="Number of app servers."
+        ),
         click.option(
             "--fresh-for",
             type=Number(0, 3_600),
             default=0.5,
-            help="Seconds a value stays fresh in a near cache.",
+            help="Seconds for which an app server's near cache serves a value without reloading.",
         ),
         click.option(
             "--stale-for",
             type=Number(0, 3_600),
             default=5.0,
-            help="Seconds until it must be loaded again.",
+            help="Seconds after which the near cache no longer serves a value before reloading it.",
         ),
     )
     return _all(options, command)
@@ -118,25 +140,25 @@ def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--write-price",
             type=DOLLARS,
             default=PRICES.million_writes,
-            help="$ per million units on demand.",
+            help="Dollars per million write units, on demand.",
         ),
         click.option(
             "--read-price",
             type=DOLLARS,
             default=PRICES.million_reads,
-            help="$ per million units on demand.",
+            help="Dollars per million read units, on demand.",
         ),
         click.option(
             "--write-hour-price",
             type=DOLLARS,
             default=PRICES.write_unit_hour,
-            help="$ of a provisioned unit.",
+            help="Dollars per hour of a provisioned write unit.",
         ),
         click.option(
             "--read-hour-price",
             type=DOLLARS,
             default=PRICES.read_unit_hour,
-            help="$ of a provisioned unit.",
+            help="Dollars per hour of a provisioned read unit.",
         ),
     )
     return _all(options, command)
@@ -162,7 +184,7 @@ def _all(
     multiple=True,
     type=click.Choice([remedy.name for remedy in REMEDIES]),
     show_default="all of them",
-    help="Only this remedy; may be repeated.",
+    help="Replay the traffic with this remedy only; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and write no page.")
 @click.option(
@@ -181,10 +203,10 @@ def plan(
     out: Path,
     **options: Any,
 ) -> None:
-    """Replay traffic on virtual time: throttles, buckets, partitions and cost of each remedy.
+    """Replay traffic on virtual time and report throttles, buckets and cost of each remedy.
 
     TRACE is a CSV file, plain or gzipped, with the columns time, key, operation and bytes. Without
-    it, a load is generated from the parameters, or from those of a published --shape.
+    TRACE, plan generates a load from --keys, --skew, --peak and so on, or from --shape.
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
@@ -201,7 +223,7 @@ def plan(
 
 
 def _given(ctx: click.Context, names: tuple[str, ...]) -> list[str]:
-    """Which of these options were given."""
+    """Those of the named options that the user set by flag or environment variable."""
     default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
     return [name for name in names if ctx.get_parameter_source(name) not in default]
 
@@ -227,7 +249,7 @@ def _refuse(names: list[str], why: str) -> None:
 
 def _settings(options: dict[str, Any]) -> PlanSettings:
     if (options["write_capacity"] is None) != (options["read_capacity"] is None):
-        raise InvalidSetting("--write-capacity and --read-capacity go together: name both or none")
+        raise InvalidSetting("--write-capacity and --read-capacity go together: set both or none")
     if options["stale_for"] < options["fresh_for"]:
         raise InvalidSetting("--stale-for must be at least --fresh-for")
     return PlanSettings(

@@ -45,8 +45,8 @@ def _csv(file: Path) -> Iterator[Any]:
             for row in rows:
                 if None in row or None in row.values():
                     raise InvalidBody(
-                        f"{file.name} line {rows.line_num} has another number of columns "
-                        "than the header: correct the line"
+                        f"{file.name} line {rows.line_num} has more or fewer columns than the "
+                        "header: correct the line"
                     )
                 yield row
     except (csv.Error, UnicodeDecodeError) as error:
@@ -64,14 +64,14 @@ def _json_lines(file: Path) -> Iterator[Any]:
 
 
 def count_lines(file: Path) -> int:
-    """A quick estimate for the progress bar."""
+    """The number of lines, a quick estimate of the number of items for the progress bar."""
     with file.open("rb") as lines:
         return sum(1 for _ in lines)
 
 
 @click.group()
 def bulk() -> None:
-    """Bulk actions: submit a file of items, watch and steer batches."""
+    """Submit a file of items as a batch; watch, pause, cancel and retry batches."""
 
 
 def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: Any) -> Any:
@@ -88,20 +88,28 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @queue_options
 @click.option(
-    "--tenant", default="default", show_default=True, help="Tenant of the batch, for fair shares."
+    "--tenant",
+    default="default",
+    show_default=True,
+    help="Tenant of the batch. Workers divide their time fairly among tenants.",
 )
 @click.option(
     "--priority",
     type=click.IntRange(-PRIORITY_MAX, PRIORITY_MAX),
     default=0,
     show_default=True,
-    help="Priority among the tenant's own batches.",
+    help="Priority among the batches of the same tenant; higher runs first.",
 )
-@click.option("--rate", help="Maximum rate of starts: 500/s, 30000/min.")
-@click.option("--id", "batch_id", help="Id of the batch: makes a second submit safe.")
-@click.option("--on-done", default="", help="Action that gets the outcome.")
+@click.option(
+    "--rate",
+    help="Maximum rate at which items of this action and tenant start, such as 500/s, 30000/min.",
+)
+@click.option(
+    "--id", "batch_id", help="Id of the batch. A retry with the same id creates no second batch."
+)
+@click.option("--on-done", default="", help="Action to run with the outcome when the batch ends.")
 @click.option("--one-partition", is_flag=True, help="Put the whole batch into one partition.")
-@click.option("--no-wait", is_flag=True, help="Print the batch's id and do not wait for the end.")
+@click.option("--no-wait", is_flag=True, help="Print the batch's id and exit before it has ended.")
 @json_option
 def submit(
     action: str,
@@ -190,7 +198,7 @@ def _conclude(progress: BatchProgress) -> None:
 @queue_options
 @json_option
 def status(batch_id: str, as_json: bool, **options: Any) -> None:
-    """Show the progress of a batch."""
+    """Show the progress of BATCH."""
     progress: BatchProgress = _with_bulk(lambda bulk: bulk.status(batch_id), **options)
     if as_json:
         _print_json(progress)
@@ -229,7 +237,7 @@ def list_batches(tenant: str, limit: int, as_json: bool, **options: Any) -> None
 
 
 def _print_table(batches: Sequence[Batch]) -> None:
-    """One line each, never cut: ids are to be copied, and a terminal wraps long lines."""
+    """Print one line per batch. Lines are never cut, so that users can copy the ids."""
     heads = ("batch", "action", "tenant", "state", "items", "")
     rows = [(b.id, b.action, b.tenant, b.state, f"{b.items:,}", b.reason) for b in batches]
     columns = [[_plain(word) for word in column] for column in zip(heads, *rows, strict=True)]
@@ -243,9 +251,9 @@ def _print_table(batches: Sequence[Batch]) -> None:
 @config_option
 @click.argument("batch_id", metavar="BATCH")
 @queue_options
-@click.option("--csv/--json", "as_csv", help="CSV, or one JSON object per line.  [default: json]")
+@click.option("--csv/--json", "as_csv", help="Print CSV, or one JSON object per line.")
 def failures(batch_id: str, as_csv: bool, **options: Any) -> None:
-    """List the items that failed for good, with the reason."""
+    """List the items of BATCH that failed and are not retried, with the reasons."""
 
     async def run(bulk: Bulk) -> None:
         writer = csv.writer(sys.stdout)
@@ -288,10 +296,17 @@ def _steering(name: str, method: str, said: str, text: str) -> None:
             click.echo(f"{batch_id}: {said}")
 
 
-_steering("cancel", "cancel", "waiting items will not run", "Cancel the items that wait.")
-_steering("pause", "pause", "paused", "Stop starting items until `resume`.")
-_steering("resume", "resume", "resumed", "Resume a paused batch.")
-_steering("retry-failed", "retry_failed", "failed items run again", "Run failed items again.")
+_steering(
+    "cancel",
+    "cancel",
+    "waiting items will not run",
+    "Cancel the waiting items of BATCH. Items that are running may finish.",
+)
+_steering("pause", "pause", "paused", "Pause BATCH: start no more items until `bulk resume`.")
+_steering("resume", "resume", "resumed", "Resume BATCH after `bulk pause`.")
+_steering(
+    "retry-failed", "retry_failed", "failed items run again", "Run the failed items of BATCH again."
+)
 
 
 @bulk.command()
@@ -300,7 +315,7 @@ _steering("retry-failed", "retry_failed", "failed items run again", "Run failed 
 @queue_options
 @json_option
 def repartition(count: int, as_json: bool, **options: Any) -> None:
-    """Change the number of partitions while everything runs."""
+    """Change the queue's number of partitions to COUNT. Producers and workers may keep running."""
     plan = _with_bulk(lambda bulk: bulk.repartition(count), **options)
     if as_json:
         _print_json(plan)

@@ -1,7 +1,7 @@
 """Options that commands share, the configuration file, and `heatsink completion`.
 
-A value comes from the flag, the environment or the file, in that order. click does this once it has
-the file's values as defaults.
+A flag takes precedence over the environment, and the environment over the file. click resolves this
+itself once the file's values are its defaults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Number(click.FloatRange):
         return number
 
 
-EMPTY = "it is empty: give it a value, or leave it out."
+EMPTY = "the value is empty: set a value, or leave the option out."
 
 
 class Word(click.types.StringParamType):
@@ -64,7 +64,7 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
     """Make a TOML file's values the defaults of the command's flags; refuse unknown names.
 
     Without --config, `heatsink.toml` in the working directory is read if it exists. All commands
-    share the file: each can have a table of its own there.
+    share the file. It can have one table per command, named after the command.
     """
     file = value or (DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None)
     if file is None:
@@ -86,7 +86,7 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of the command's table, and those outside of other commands' tables."""
+    """The values of the command's own table, and the top-level values that all commands share."""
     commands = getattr(ctx.find_root().command, "commands", {})
     tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
     ours = {name: each for name, each in values.items() if name not in tables}
@@ -97,7 +97,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 log_json_option = click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 
 allow_host_option = click.option(
-    "--allow-host", multiple=True, help="Another host name to answer to, for example of a proxy."
+    "--allow-host",
+    multiple=True,
+    help="Host name to accept besides this machine's, for example a proxy's; may be repeated.",
+)
+
+news_option = click.option(
+    "--news",
+    type=WORD,
+    help="URL of the Redis that carries heat reports and registry changes between processes.",
 )
 
 bucket_units_option = click.option(
@@ -105,7 +113,7 @@ bucket_units_option = click.option(
     type=click.IntRange(1, 10**9),
     default=800,
     show_default=True,
-    help="Write units/s of a bucket: set 80 % of a partition's limit.",
+    help="Write units/s that one bucket should carry: 80 % of a partition's limit.",
 )
 
 config_option = click.option(
@@ -119,7 +127,10 @@ config_option = click.option(
 
 
 def _misfit(parameter: click.Parameter, value: Any) -> str | None:
-    """What a value of a file should have been; click would convert it silently, or crash."""
+    """What the value of a setting must be, or None if it fits.
+
+    click itself would convert a wrong type silently, or crash.
+    """
     if getattr(parameter, "multiple", False):
         return None if isinstance(value, list) else "a list"
     if getattr(parameter, "is_flag", False):
@@ -143,9 +154,10 @@ VARIABLE = "_HEATSINK_COMPLETE"
 @json_option
 @click.pass_context
 def completion(context: click.Context, shell: str, as_json: bool) -> None:
-    """Print the script for shell completion: eval "$(heatsink completion bash)" in ~/.bashrc.
+    """Print the script that completes commands and flags in your shell.
 
-    For zsh the same in ~/.zshrc; for fish: heatsink completion fish | source.
+    For bash, add this line to ~/.bashrc: eval "$(heatsink completion bash)". For zsh, add the same
+    line with zsh to ~/.zshrc. For fish, run: heatsink completion fish | source.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -1,4 +1,4 @@
-"""`heatsink coordinator`: decides for a fleet. Run several: one leads, the others stand by."""
+"""`heatsink coordinator`: a process that only coordinates a fleet. One leads, others stand by."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from heatsink.server.shell import (
 
 
 def check_store(url: str) -> None:
-    """Refuse memory://: the coordinator would be alone on its store."""
+    """Refuse memory://, since no app server can share that store with the coordinator."""
     if url.startswith("memory:"):
         raise InvalidSetting(
             "memory:// is private to its process: give --store the sqlite:// or dynamodb:// "
@@ -41,7 +41,7 @@ def check_store(url: str) -> None:
 
 
 def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
-    """/healthz: the process answers; /readyz: its view is fresh; /metrics: for Prometheus."""
+    """The app with /healthz (the process runs), /readyz (its view is fresh) and /metrics."""
     metrics = Metrics(*others, StatusCollector(read))
 
     def healthz() -> Response:
@@ -57,7 +57,7 @@ def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> 
 
 
 def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
-    """Run a coordinator; `settings` are those of `connect`. A port in use is reported first."""
+    """Bind the port, then run a coordinator until a signal. `settings` are those of `connect`."""
     with endpoint.listening() as listeners:
 
         async def start(ending: Ending) -> None:
@@ -71,7 +71,7 @@ def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
 
 
 async def ids_of(url: str, clock: Clock) -> IdScheme:
-    """The kind of ids in a store; the default for a new store."""
+    """The id scheme of a store; the default scheme for a new store."""
     stores = open_stores(url, clock)
     try:
         await stores.open()
@@ -89,7 +89,7 @@ async def run_coordinator(
     ending: Ending,
     scales_workers: bool = False,
 ) -> None:
-    """Run until a signal, then release the lease, so that a standby leads at once."""
+    """Run until a signal, then release the lease, so that a standby can lead at once."""
     async with client as heatsink:
         if scales_workers:
             await heatsink.bulk.open()

@@ -1,4 +1,4 @@
-"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and names the cures."""
+"""`heatsink doctor`: checks the store, the queue, clocks and permissions, and prints remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from heatsink.server.process import DATABASE, QUEUE
 from heatsink.stores.embedded import is_made
 from heatsink.stores.stores import Stores
 
-from .configuration import WORD, Folder, config_option, json_option
+from .configuration import WORD, Folder, config_option, json_option, news_option
 from .remote import Remote
 
 State = Literal["ok", "warning", "wrong"]
@@ -39,10 +39,15 @@ FREE_BYTES_MIN = 200 * 1024 * 1024
 CLOCK_MS_MAX = 5_000
 UNUSED_MS = 1_000  # a closed time this far behind: no process uses the store
 NO_PLAN = QueuePlan(0, 0)  # of a queue that no process has used yet
-BELIEVED = f"Processes trust it once it is synchronised, or uncontradicted for {BELIEVE_S:.0f} s"
+BELIEVED = (
+    "Processes use this clock once NTP has synchronised it, or after "
+    f"{BELIEVE_S:.0f} s in which no other process has contradicted it"
+)
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """The result of one check, and what to do if `state` is not ok."""
+
     what: str
     state: State
     detail: str
@@ -52,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(
     data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """Check what is named; `data`, an absolute path, is checked if no store is named."""
+    """Check the named store, queue and Redis; without a store, the folder `data` (absolute)."""
     beside = None
     if store is None:
         findings = _folder(data)
@@ -75,7 +80,7 @@ async def examine(
 
 
 def examine_server(remote: Remote, url: str) -> list[Finding]:
-    """Check through a running server, whose store and queue may not be reachable from here."""
+    """Check a running server over HTTP: its store and queue may not be reachable from here."""
     try:
         status = remote.get("v1", "status")
     except HeatsinkError as error:
@@ -84,12 +89,14 @@ def examine_server(remote: Remote, url: str) -> list[Finding]:
     detail = f"{status['name']} answers at {url}, version {status['version']}"
     found = [Finding("server", "ok", detail)]
     if status["ready"]:
-        found.append(Finding("store", "ok", "its view of the registry is up to date"))
+        found.append(Finding("store", "ok", "the server's view of the registry is up to date"))
     else:
         detail = (
-            f"its view of the registry is {-status['horizon_s']:,.1f} s behind: writes are waiting"
+            f"the server's view of the registry is {-status['horizon_s']:,.1f} s behind: "
+            "writes are waiting"
         )
-        found.append(Finding("store", "wrong", detail, "check that it reaches its store"))
+        cure = "check that the server can reach its store"
+        found.append(Finding("store", "wrong", detail, cure))
     found.append(leader_finding(status["leader"], status["nobody_leads"]))
     found.append(_queue_of(remote))
     return found
@@ -99,7 +106,7 @@ def _queue_of(remote: Remote) -> Finding:
     try:
         lines = remote.get("v1", "queue-partitions")["partitions"]
     except HeatsinkError as error:
-        cure = "if it should run bulk actions, check its --queue and that server"
+        cure = "if this server should run bulk actions, check its --queue and the Redis there"
         return Finding("queue", "warning", str(error), cure)
     workers = sum(line["workers"] for line in lines)
     return Finding("queue", "ok", f"{len(lines)} partitions, {workers} workers")
@@ -108,20 +115,21 @@ def _queue_of(remote: Remote) -> Finding:
 def _folder(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         return [
-            Finding("data", "warning", f"{folder} does not exist yet", "heatsink serve makes it")
+            Finding("data", "warning", f"{folder} does not exist yet", "heatsink serve creates it")
         ]
     found = []
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        cure = "run it as the folder's owner, or change the owner"
+        cure = "run Heatsink as the owner of the folder, or change the owner"
         found.append(Finding("permissions", "wrong", f"{folder} cannot be written to", cure))
     elif folder.stat().st_mode & 0o077:
         cure = f"chmod 700 {folder}"
-        found.append(Finding("permissions", "warning", "others can read the data folder", cure))
+        detail = "other users of this machine have access to the data folder"
+        found.append(Finding("permissions", "warning", detail, cure))
     else:
-        found.append(Finding("permissions", "ok", f"{folder} is yours alone"))
+        found.append(Finding("permissions", "ok", f"only you have access to {folder}"))
     free = shutil.disk_usage(folder).free
     state: State = "ok" if free >= FREE_BYTES_MIN else "wrong"
-    cure = "" if state == "ok" else "make room: writes are refused when the disk is full"
+    cure = "" if state == "ok" else "free some space: writes fail when the disk is full"
     found.append(Finding("disk", state, f"{free / 2**30:,.1f} GiB free", cure))
     return found
 
@@ -136,7 +144,7 @@ async def _store(url: str, clock: Clock) -> AsyncIterator[Finding]:
         reading = await stores.registry.meta()
     except HeatsinkError as error:
         yield Finding(
-            "store", "wrong", str(error), "see the reason; heatsink serve makes a new store"
+            "store", "wrong", str(error), "if the store is new, start heatsink serve once"
         )
     else:
         meta = reading.meta
@@ -162,12 +170,15 @@ def _times(url: str, reading: Reading, clock: Clock) -> list[Finding]:
     found = [_clock(reading, clock)]
     known_ms = now_ms(clock) if reading.verdict else reading.store_ms
     if (ahead_ms := meta.closed_ms - known_ms) > FAR_AHEAD_MS:
-        detail = f"a clock was far ahead: new layouts must wait {ahead_ms / 1000:,.0f} s"
+        detail = (
+            f"a wrong clock has moved the closed time {ahead_ms / 1000:,.0f} s ahead: no key can "
+            "change its number of buckets until then"
+        )
         found.append(Finding("closed time", "wrong", detail, _cure_of_closed_time(url)))
     leadership = leadership_of(meta, reading.store_ms)
     is_unused = urlsplit(url).scheme == "sqlite" and ahead_ms < -UNUSED_MS
     if leadership.vacancy and is_unused:
-        found.append(Finding("leader", "ok", "none is needed: no process uses the store now"))
+        found.append(Finding("leader", "ok", "not needed: no process uses the store now"))
     else:
         found.append(leader_finding(leadership.leader, leadership.vacancy))
     return found
@@ -182,12 +193,13 @@ def leader_finding(leader: str, vacancy: str | None) -> Finding:
 def _clock(reading: Reading, clock: Clock) -> Finding:
     off_ms = now_ms(clock) - reading.store_ms
     if abs(off_ms) <= CLOCK_MS_MAX:
-        return Finding("clock", "ok", f"{off_ms / 1000:+.1f} s from the store's")
+        return Finding("clock", "ok", f"{off_ms / 1000:+.1f} s from the store's time")
     if not reading.verdict:
-        cure = "set this machine's clock (NTP): until then the store's is used"
-        return Finding("clock", "wrong", f"{off_ms / 1000:+.1f} s from the store's", cure)
-    detail = f"{off_ms / 1000:+,.1f} s from the last evidence of time in the store"
-    cure = "normal right after a reboot without NTP; else set this machine's clock. " + BELIEVED
+        cure = "set this machine's clock (NTP). Until then Heatsink uses the store's time"
+        return Finding("clock", "wrong", f"{off_ms / 1000:+.1f} s from the store's time", cure)
+    detail = f"{off_ms / 1000:+,.1f} s from the last time recorded in the store"
+    cure = "normal right after a reboot without NTP; otherwise set this machine's clock. "
+    cure += BELIEVED
     return Finding("clock", "warning", detail, cure)
 
 
@@ -198,23 +210,24 @@ def _cure_of_closed_time(url: str) -> str:
             f"heatsink fsck {shlex.quote(url)} --reset-closed-time"
         )
     return (
-        "set the clocks; keys keep their buckets until that time. It cannot be reset, since other "
-        "processes cannot be locked out of the table. To go on at once, copy its rows to a new one"
+        "set the clocks and wait. The closed time of a DynamoDB table cannot be reset, since other "
+        "processes cannot be locked out. To continue at once, copy the rows to a new table"
     )
 
 
 async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
-    """Check a queue that no flag names, without starting a private one that does not exist yet."""
+    """Check the queue that belongs to the store, if it exists; never create an embedded queue."""
     try:
         url = beside or default_queue(store)
     except HeatsinkError:
         cure = "for bulk actions and timelines: --queue redis://host:6379"
-        return Finding("queue", "warning", "no queue is named", cure)
+        return Finding("queue", "warning", "--queue is not set", cure)
     if not is_sound:
-        cure = "repair the store first, then run this again"
-        return Finding("queue", "warning", "not checked: it belongs to the store", cure)
+        cure = "repair the store first, then run heatsink doctor again"
+        return Finding("queue", "warning", "not checked, since the store failed its check", cure)
     if (folder := _absent(url)) is not None:
-        return Finding("queue", "ok", f"none in {folder}: the first process that needs it makes it")
+        detail = f"none in {folder} yet: the first process that needs a queue creates it"
+        return Finding("queue", "ok", detail)
     return await _queue(url)
 
 
@@ -229,13 +242,13 @@ def _absent(url: str) -> Path | None:
 async def _queue(url: str) -> Finding:
     try:
         if (folder := _absent(url)) is not None:
-            cure = "the first process that uses it makes it; if it should be there, check --queue"
-            return Finding("queue", "warning", f"there is none in {folder}", cure)
+            cure = "if a queue should be there, check --queue; otherwise its first user creates it"
+            return Finding("queue", "warning", f"there is no queue in {folder}", cure)
         async with connect_queue(url) as queue:
             plan = await queue.stores.fleet.plan(NO_PLAN, keep=False)
             return Finding("queue", "ok", f"durable, {plan.partitions or 'no'} partitions")
     except HeatsinkError as error:
-        return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that server")
+        return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that Redis")
 
 
 async def _redis(what: str, url: str, clock: Clock) -> Finding:
@@ -251,21 +264,22 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
         finally:
             await connection.close()
     except HeatsinkError as error:
-        return Finding(what, "wrong", _said(error, what), f"check --{what} and that server")
+        return Finding(what, "wrong", _said(error, what), f"check --{what} and that Redis")
     off_s = clock.now_s() - int(seconds)
     if abs(off_s) * 1000 > CLOCK_MS_MAX:
-        return Finding(what, "warning", f"its clock is {off_s:+.0f} s off", "set both by NTP")
-    return Finding(what, "ok", "answers")
+        detail = f"this machine's clock is {off_s:+.0f} s from that of the Redis"
+        return Finding(what, "warning", detail, "set both clocks by NTP")
+    return Finding(what, "ok", "the Redis answers")
 
 
 def _said(error: HeatsinkError, flag: str) -> str:
-    """The error with its first word, which may be the setting's name in Python, as the flag."""
+    """The error's text. If it starts with the setting's name in Python, show the flag instead."""
     first, _, rest = str(error).partition(" ")
     return f"--{flag} {rest}" if first in (flag, "url") else str(error)
 
 
 def _table(findings: list[Finding]) -> Table:
-    """The cure is on a line of its own, since it may be a long command."""
+    """One line per finding; its cure follows on a separate line, since it may be long."""
     table = Table(box=None, show_header=False)
     table.add_column()
     table.add_column()
@@ -279,7 +293,10 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _names_other_things(context: click.Context) -> bool:
-    """A flag for a store beats a server in the environment; a flag for a server beats all."""
+    """Whether flags name a store, queue or folder to check instead of HEATSINK_SERVER.
+
+    The flag --server takes precedence over all others.
+    """
     if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
         return False
     named = map(context.get_parameter_source, ("data", "store", "queue", "news"))
@@ -288,16 +305,21 @@ def _names_other_things(context: click.Context) -> bool:
 
 @click.command()
 @config_option
-@click.option("--data", default="heatsink-data", type=Folder())
+@click.option(
+    "--data",
+    default="heatsink-data",
+    type=Folder(),
+    help="Folder of the embedded store and queue, checked if --store is not set.",
+)
 @click.option("--store", type=WORD, help="URL of the data store.")
-@click.option("--queue", type=WORD, help="URL of the queue's Redis.")
-@click.option("--news", type=WORD, help="URL of the Redis that carries heat and news.")
+@click.option("--queue", type=WORD, help="URL of the queue: redis://host:6379")
+@news_option
 @click.option(
     "--server",
     envvar="HEATSINK_SERVER",
-    help="Check this running `heatsink serve` instead of a store.",
+    help="URL of a running `heatsink serve` to check instead of a store.",
 )
-@click.option("--token", envvar="HEATSINK_TOKEN", help="Token of the server, with the scope read.")
+@click.option("--token", envvar="HEATSINK_TOKEN", help="Token for --server, with the scope read.")
 @json_option
 @click.pass_context
 def doctor(
@@ -310,10 +332,10 @@ def doctor(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Check the store, the queue, clocks and permissions, and name the cures.
+    """Check the store, the queue, clocks and permissions, and say how to repair what is wrong.
 
-    With --server or HEATSINK_SERVER it checks that server, unless a flag names a store, a queue or
-    a folder.
+    With --server, doctor checks that running server over HTTP. HEATSINK_SERVER does the same, but
+    the flags --data, --store, --queue and --news take precedence over it.
     """
     clock, folder = SystemClock(), data.resolve()
 

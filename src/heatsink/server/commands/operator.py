@@ -30,7 +30,7 @@ def shown(value: Any) -> None:
 @remote_options
 @click.option("--limit", type=LINES, default=20, show_default=True, help="Maximum number of keys.")
 def hot(server: str, token: str | None, as_json: bool, limit: int) -> None:
-    """List the hottest keys of the whole fleet."""
+    """List the keys with the most load, counted over all servers."""
     heat = Remote(server, token).get("v1", "heat", limit=limit)
     if as_json:
         shown(heat)
@@ -69,7 +69,7 @@ def _rate(per_s: float | None) -> str:
 @click.argument("key")
 @remote_options
 def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
-    """Explain why KEY has its layout, and what reading it costs."""
+    """Explain why KEY has its number of buckets, and how many queries a read takes."""
     found = Remote(server, token).get("v1", "keys", key)
     if as_json:
         shown(found)
@@ -105,29 +105,31 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("key")
 @click.argument("buckets", type=click.IntRange(1, 10_000))
-@click.option("--reason", type=WORD, required=True, help="Why; shown by explain.")
+@click.option(
+    "--reason", type=WORD, required=True, help="Reason for the pin, shown by `heatsink explain`."
+)
 @remote_options
 def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_json: bool) -> None:
-    """Give KEY a fixed number of BUCKETS, regardless of its heat."""
+    """Give KEY a fixed number of BUCKETS, whatever its load. `heatsink unpin` undoes it."""
     body = {"buckets": buckets, "reason": reason}
     done = Remote(server, token).put("v1", "keys", key, "pin", body=body)
     if as_json:
         shown(done)
     else:
-        click.echo(one_line(f"{key}: pinned to {buckets}; {_when(done)}"))
+        click.echo(one_line(f"{key}: pinned to {buckets} bucket(s); {_when(done)}"))
 
 
 @click.command()
 @click.argument("key")
 @remote_options
 def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
-    """Let the policy decide about KEY again."""
+    """Remove the pin of KEY: the bucket policy sets its number of buckets again."""
     done = Remote(server, token).delete("v1", "keys", key, "pin")
     if as_json:
         shown(done)
     else:
         when = f"; {_when(done)}" if done["nobody_leads"] else ""
-        click.echo(one_line(f"{key}: the policy decides again{when}"))
+        click.echo(one_line(f"{key}: the policy sets the number of buckets again{when}"))
 
 
 def _when(done: dict[str, Any]) -> str:
@@ -142,9 +144,9 @@ def _when(done: dict[str, Any]) -> str:
 @click.option(
     "--limit", type=LINES, default=20, show_default=True, help="Maximum number of decisions."
 )
-@click.option("--follow", is_flag=True, help="Then print new decisions as they are made.")
+@click.option("--follow", is_flag=True, help="Keep running and print each new decision.")
 def decisions(server: str, token: str | None, as_json: bool, limit: int, follow: bool) -> None:
-    """List the newest decisions, with their reasons."""
+    """List the newest decisions of the coordinators and operators, with their reasons."""
     remote = Remote(server, token)
     found = remote.get("v1", "decisions", limit=limit)["decisions"]
     if not follow:

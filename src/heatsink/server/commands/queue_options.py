@@ -23,16 +23,20 @@ SHAPE = (
         type=click.IntRange(1, PARTITIONS_MAX),
         default=PARTITIONS,
         show_default=True,
-        help="Number of partitions, for a new queue.",
+        help="Number of partitions of a new queue. An existing queue keeps its number.",
     ),
-    click.option("--legacy", is_flag=True, help="Use the queue without partitions."),
     click.option(
-        "--relaxed", is_flag=True, help="Accept batches before they are on the queue's disk."
+        "--legacy", is_flag=True, help="Use the older, unpartitioned queue on the same Redis."
+    ),
+    click.option(
+        "--relaxed",
+        is_flag=True,
+        help="Accept batches before Redis has written them to disk. A crash may lose them.",
     ),
     click.option(
         "--replicas",
         type=click.IntRange(0, REPLICAS_MAX),
-        help="Replicas that must acknowledge a batch; default: all that are connected.",
+        help="Number of Redis replicas that must acknowledge a batch; default: all connected ones.",
     ),
 )
 

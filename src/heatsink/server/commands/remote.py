@@ -24,6 +24,8 @@ WRONG_COMMAND = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FOR
 
 
 class Remote:
+    """Sends requests to the HTTP API of one server and raises its errors as `HeatsinkError`."""
+
     def __init__(self, url: str, token: str | None = None) -> None:
         if not _is_http(url):
             raise InvalidSetting(
@@ -33,7 +35,7 @@ class Remote:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def get(self, *path: str, **query: Any) -> Any:
-        """The answer at a path, given in parts, since a key may contain a slash."""
+        """The decoded JSON of a GET. The path is given in parts, since a key may hold a slash."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", path, f"?{urlencode(given)}" if given else "")
 
@@ -87,7 +89,7 @@ class Remote:
 
 
 def _is_http(url: str) -> bool:
-    """A URL with user or password is refused: tokens go into --token."""
+    """Whether the URL is http(s) without a user or password: tokens go into --token."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -105,7 +107,7 @@ def _refusal(error: HTTPError) -> HeatsinkError:
 
 
 def _kind(status: int) -> type[HeatsinkError]:
-    """Whether the command is wrong (exit code 2) or failed (1)."""
+    """The error class of an HTTP status: it decides between exit code 2 (wrong command) and 1."""
     if status == HTTPStatus.NOT_FOUND:
         return NotFound
     return InvalidInput if status in WRONG_COMMAND else Unavailable
@@ -115,7 +117,9 @@ def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         json_option,
         click.option(
-            "--token", envvar="HEATSINK_TOKEN", help="Token with the scope that the command needs."
+            "--token",
+            envvar="HEATSINK_TOKEN",
+            help="Token of the server, with the scope that the command needs.",
         ),
         click.option(
             "--server",

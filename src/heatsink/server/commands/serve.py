@@ -35,6 +35,7 @@ from .configuration import (
     config_option,
     json_option,
     log_json_option,
+    news_option,
 )
 from .queue_options import SHAPE, settings_from
 from .worker import find_actions
@@ -97,25 +98,42 @@ OPTIONS = (
     ),
     click.option("--store", type=WORD, help="URL of a data store, instead of the embedded one."),
     click.option(
-        "--queue", type=WORD, help="URL of the queue's Redis, instead of the embedded one."
+        "--queue", type=WORD, help="URL of a Redis for the queue, instead of the embedded one."
     ),
-    click.option("--news", type=WORD, help="URL of the Redis that carries heat and news."),
+    news_option,
     click.option(
         "--host", type=WORD, default="127.0.0.1", show_default=True, help="Address to listen on."
     ),
-    click.option("--port", default=8321, show_default=True, type=PORTS),
-    click.option("--actions", type=WORD, help="MODULE:ACTIONS that the worker runs."),
-    click.option("--coordinator/--no-coordinator", default=True, help="Stand as a coordinator."),
-    click.option("--worker/--no-worker", default=True, help="Run items of the queue."),
-    click.option("--dashboard/--no-dashboard", default=True, help="Serve the live pages at /."),
+    click.option("--port", default=8321, show_default=True, type=PORTS, help="Port to listen on."),
+    click.option(
+        "--actions",
+        type=WORD,
+        help="Actions that the worker runs, as MODULE:ACTIONS (myapp:actions).",
+    ),
+    click.option(
+        "--coordinator/--no-coordinator",
+        default=True,
+        help="Run a coordinator, which leads if no other one does.",
+    ),
+    click.option(
+        "--worker/--no-worker", default=True, help="Run a worker for the items of the queue."
+    ),
+    click.option("--dashboard/--no-dashboard", default=True, help="Serve the dashboard at /."),
     click.option(
         "--token",
         multiple=True,
         callback=_refusing(tokens_of),
-        help="SCOPE:TOKEN that callers must send; scopes: read, operate, admin.",
+        help="Bearer token for callers, as SCOPE:TOKEN with the scope read, operate or admin; "
+        "may be repeated.",
     ),
     allow_host_option,
-    click.option("--ids", type=click.Choice(list(IDS)), default="uuid7", show_default=True),
+    click.option(
+        "--ids",
+        type=click.Choice(list(IDS)),
+        default="uuid7",
+        show_default=True,
+        help="Format of new ids. An existing store must have the same.",
+    ),
     click.option("--name", default="", help="Name of this process in the registry."),
     bucket_units_option,
     click.option(
@@ -123,20 +141,21 @@ OPTIONS = (
         default=1,
         type=SECONDS,
         show_default=True,
-        help="Seconds for which HTTP caches may keep a read.",
+        help="Seconds for which browsers and CDNs may cache a read.",
     ),
     click.option(
         "--stale-for",
         default=5,
         type=SECONDS,
         show_default=True,
-        help="Seconds for which they may serve it stale while they refresh it.",
+        help="Further seconds for which they may serve the stale read while they refresh it.",
     ),
     click.option(
         "--limit",
         multiple=True,
         callback=_refusing(limits_of),
-        help="NAME=NUMBER; the names are in docs/how-to/server.md.",
+        help="Limit on requests, as NAME=NUMBER; may be repeated. docs/how-to/server.md has the "
+        "names.",
     ),
     *SHAPE,
     tracing_option,
@@ -178,7 +197,10 @@ def settings_of(options: dict[str, Any], actions: Actions) -> ServeSettings:
 @click.command("serve")
 @serve_options
 def serve_command(actions: str | None, log_json: bool, dashboard: bool, **options: Any) -> None:
-    """Run the whole system in one process: dashboard at http://127.0.0.1:8321, API at /docs."""
+    """Run the API, a coordinator, a worker and the dashboard in one process.
+
+    The dashboard is at http://127.0.0.1:8321, the documentation of the API at /docs.
+    """
     set_up(log_json)
     table = find_actions(actions) if actions else Actions()
     settings = settings_of(options, table)
@@ -194,7 +216,7 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAGS OF SERVE]...")
 @click.pass_context
 def config_command(context: click.Context, as_json: bool, flags: tuple[str, ...]) -> None:
-    """Print the settings `heatsink serve` would run with, and where each value comes from."""
+    """Print the settings that `heatsink serve` would use, and where each value comes from."""
     lines = _in_force(serve_command.make_context("serve", list(flags), parent=context.parent))
     if as_json:
         click.echo(msgspec.json.encode(lines).decode())

@@ -20,9 +20,9 @@ PER_SECOND = 4
 
 @click.command()
 @remote_options
-@click.option("--once", is_flag=True, help="Print once instead of a live view.")
+@click.option("--once", is_flag=True, help="Print the current state once and exit.")
 def top(server: str, token: str | None, as_json: bool, once: bool) -> None:
-    """Show hot keys, buckets, partitions and batches, live. Ctrl-C ends it."""
+    """Show hot keys, buckets, partitions and batches, live. Press Ctrl-C to exit."""
     remote = Remote(server, token)
     recent = remote.get("v1", "decisions", limit=ROWS)["decisions"]
     seen: dict[str, Any] = {"decisions": recent}

@@ -52,22 +52,32 @@ WORKERS = click.IntRange(1, WORKERS_MAX)
 @click.argument("actions", metavar="MODULE:ACTIONS")
 @queue_options
 @click.option(
-    "--store", type=WORD, help="URL of the data store, for handlers that use context.once()."
+    "--store", type=WORD, help="URL of the data store; needed if a handler calls context.once()."
 )
 @click.option(
-    "--workers", type=WORKERS, default=8, show_default=True, help="Workers per partition at first."
+    "--workers",
+    type=WORKERS,
+    default=8,
+    show_default=True,
+    help="Number of workers per partition, until a coordinator scales them.",
 )
 @click.option(
-    "--workers-max", type=WORKERS, default=256, show_default=True, help="Maximum per partition."
+    "--workers-max",
+    type=WORKERS,
+    default=256,
+    show_default=True,
+    help="Maximum number of workers per partition.",
 )
 @click.option(
     "--lease",
     type=Number(0.1, 3_600),
     default=10.0,
     show_default=True,
-    help="Seconds after which others take over the items of a dead process.",
+    help="Seconds after which other processes take over the items of a process that died.",
 )
-@click.option("--name", default="", help="Name of this process.")
+@click.option(
+    "--name", default="", show_default="host name", help="Name of this process in the queue."
+)
 @click.option("--metrics-port", type=PORTS, help="Port of /metrics, on this machine only.")
 @allow_host_option
 @tracing_option
@@ -82,7 +92,10 @@ def worker(
     log_json: bool,
     **options: Any,
 ) -> None:
-    """Run the actions of MODULE:ACTIONS (myapp:actions) on the items of the queue."""
+    """Run the items of the queue with your actions.
+
+    MODULE:ACTIONS names the `heatsink.bulk.Actions` object in an importable module: myapp:actions.
+    """
     set_up(log_json)
     table = find_actions(actions)
     consumer = {name: options.pop(name) for name in ("workers", "workers_max", "name")}
@@ -98,7 +111,7 @@ def worker(
 
 
 def find_actions(spec: str) -> Actions:
-    """The `Actions` that `module:attribute` names; the current folder is searched first."""
+    """Import the `Actions` object that `module:attribute` names, first from the current folder."""
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
         raise InvalidSetting(
@@ -161,10 +174,7 @@ async def _run(
 
 
 async def _wait_for(queue: Queue, clock: Clock) -> None:
-    """Wait a little for a queue that restarts while a worker starts, and say so.
-
-    A queue that is still not there is reported by the connection itself, so this raises nothing.
-    """
+    """Wait up to `PATIENCE_S` for the queue, which may be restarting."""
     give_up_s = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < give_up_s:
         try:
@@ -177,7 +187,7 @@ async def _wait_for(queue: Queue, clock: Clock) -> None:
 
 
 class MetricsServer:
-    """Serves /metrics in a thread of its own, so that it answers while handlers block the loop."""
+    """Serves /metrics in its own thread, so that it responds while handlers block the loop."""
 
     def __init__(self, consumer: Consumer, endpoint: Endpoint) -> None:
         pages = {"/metrics": (None, metrics_page(Metrics(WorkCollector(consumer))))}
@@ -201,6 +211,6 @@ class MetricsServer:
 
 
 def _stop(consumer: Consumer) -> None:
-    """The first signal asks for a graceful end; a second one ends the process at once."""
+    """Stop gracefully on the first signal; let a second signal end the process at once."""
     consumer.stop()
     default_signals()
