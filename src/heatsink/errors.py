@@ -158,7 +158,7 @@ class NoRegistry(Unavailable):
 
 
 class Overloaded(Retryable):
-    """Every retry failed until the deadline. A write may have been applied: keep its id."""
+    """Every retry failed until the deadline. The write may be applied: retry with the same id."""
 
 
 class Closed(HeatsinkError):

@@ -280,7 +280,7 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
         if ".." in map(_decoded, urlsplit(prefix).path.split("/")):
             raise InvalidSetting(
                 f"{field}[{number}] must not have '..' in its path, not {shown(prefix)}: "
-                f"it allows all below /{'/'.join(parsed.segments)}; if you mean that, write that",
+                f"write the path that it stands for, /{'/'.join(parsed.segments)}",
                 field=field,
             )
         found.append(parsed)
@@ -299,7 +299,7 @@ def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
 
 
 def allowed_url(url: object, prefixes: Iterable[Webhook]) -> str | None:
-    """The URL to call, if it is below one of the prefixes."""
+    """The URL to call, normalised, if one of the prefixes allows it; otherwise None."""
     webhook = _parse(url)
     if webhook is None or not any(webhook.is_below(prefix) for prefix in prefixes):
         return None
@@ -341,7 +341,7 @@ def _segments(path: str) -> tuple[str, ...] | None:
 
 
 def _decoded(segment: str) -> str:
-    """Decode repeatedly, as a server might that decodes more than once."""
+    """Percent-decode until nothing changes, since some servers decode more than once."""
     for _ in range(DECODED_MAX):
         segment = unquote(segment, errors="replace")
     return segment

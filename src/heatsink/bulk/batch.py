@@ -1,9 +1,9 @@
 """A batch: its items, stored in chunks, and its record.
 
 Items are encoded one by one and numbered from 0. The record says what was submitted, where its
-parts are, and how they ended. It also keeps which items went into which part, so that it can name
-the ones that a server has lost. It keeps them as runs: consecutive chunks of equal size. A large
-batch has a few hundred.
+parts are, and how they ended. It also says which items are in which part, so that lost items can be
+named. It stores this as runs, each of consecutive chunks with equally many items. A large batch has
+a few hundred runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parse_rate(text: str) -> Rate:
 
 
 class PartEnd(msgspec.Struct, frozen=True):
-    """How a part ended: what its partition reports to the batch's home."""
+    """How a part ended, as its partition reports it to the batch's record."""
 
     batch: str
     part: str
@@ -84,15 +84,15 @@ class PartEnd(msgspec.Struct, frozen=True):
 
     @property
     def items(self) -> int:
-        """Items with a result: none if a server lost the whole part."""
+        """The number of items with a result; 0 if a server lost the whole part."""
         return self.done + self.failed + self.cancelled
 
 
 class PartPlace(msgspec.Struct, frozen=True):
     """A part in one partition: its number of items, their checksum, and which items they are.
 
-    The partition's server has lost the `missing` items. It had lost the `moved` ones too, and they
-    were submitted again into another part.
+    `missing` are items that the partition's server has lost. `moved` are lost items that were
+    submitted again and are in another part now.
     """
 
     id: str
@@ -109,15 +109,15 @@ class PartPlace(msgspec.Struct, frozen=True):
         return without(spans_of(self.runs), self.moved)
 
     def at(self, gaps: Iterable[Gap]) -> tuple[Span, ...]:
-        """Its items in these gaps."""
+        """The part's items in these gaps."""
         return without((span_of_gap(self.runs, gap) for gap in gaps), self.moved)
 
 
 class Batch(msgspec.Struct, frozen=True):
     """The record of a batch.
 
-    `generation` tells apart submissions of the same id, of which at most one is ever sealed. Until
-    then the submitter sets `renewed_ms` now and then. `lap` counts retries of the failed items.
+    `generation` distinguishes submissions of the same id, of which at most one is ever sealed.
+    Until the seal, the submitter renews `renewed_ms`. `lap` counts retries of the failed items.
     `on_done` is an action or a URL. `trace` is the trace in which it was submitted. `fingerprint`
     is a digest of the items, if the caller chose the id. `restored` counts how often lost items
     were submitted again. `tag` is a digest of the record, since a server that lost its newest
@@ -198,11 +198,11 @@ class Progress(msgspec.Struct, frozen=True):
     waiting: int
     """Items that wait for a worker, for their rate limit or for their next attempt."""
     eta_s: float | None
-    """Estimated seconds left by the pace so far, and at least what the rate limit and back-off
-    take. None before the first item is done, while paused, and while no worker can run it."""
+    """Estimated seconds until the batch ends, from its speed so far, its rate limit and back-off.
+    None before the first item is done, while paused, and while no worker has the action."""
     reason: str = ""
-    """Why the batch was aborted, which items were lost, or what it waits for: a worker that has the
-    action or, if only that is left, its rate limit or back-off."""
+    """Why the batch was aborted, which items were lost, or what the batch waits for: a worker with
+    the action, the rate limit, or the back-off of its last items."""
     missing: list[Span] = []
     """The lost items as ranges: the index of the first item, and how many."""
 
@@ -249,7 +249,7 @@ def unpacked(body: bytes) -> tuple[int, list[Any]]:
 
 
 def digest_of(body: bytes) -> int:
-    """A chunk's checksum: 48 bits, so that Lua's numbers hold it exactly, even when added up."""
+    """A chunk's checksum. It has 48 bits, so that Lua's numbers hold sums of them exactly."""
     return int(sha1(body, usedforsecurity=False).hexdigest()[:12], 16)
 
 

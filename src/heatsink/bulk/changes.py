@@ -52,7 +52,7 @@ def steered(batch: Batch, wish: State) -> Batch:
 
 
 def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
-    """The verbs that some parts have missed, because the caller died half way."""
+    """The verbs that some parts did not receive, because the caller died half way."""
     ended = {end.part for end in batch.ends}
     found = {state for part, state in states.items() if part not in ended}
     wanted: list[tuple[Verb, set[PartState]]] = []
@@ -82,10 +82,10 @@ def tried_again(batch: Batch) -> Batch:
 
 
 def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
-    """Record the end of a part; one of an earlier lap changes nothing.
+    """Record the end of a part. The end of an earlier lap changes nothing.
 
-    `missing` are those of its items that its server has lost. If the part was recorded as lost and
-    ends after all, its real end counts.
+    `missing` are the items of the part that its server has lost. If the part was recorded as lost
+    and ends after all, the real end replaces that.
     """
     place = next((place for place in batch.parts if place.id == end.part), None)
     if place is None or end.lap != batch.lap:
@@ -144,7 +144,7 @@ def may_restore(batch: Batch) -> bool:
 
 
 def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
-    """Add the parts that hold the lost items now; the old parts keep the rest."""
+    """Add the new parts that hold the lost items; the old parts keep their other items."""
     kept = []
     for place in batch.parts:
         left = place.items - total(place.missing)
@@ -182,7 +182,7 @@ def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:
 
 
 def reason(batch: Batch, offered: Collection[str]) -> str:
-    """Why the batch was aborted, what it lost, or why it waits; live workers have `offered`."""
+    """Why the batch was aborted, what it lost, or why it waits; live workers offer `offered`."""
     if batch.missing and batch.state != "cancelled":
         return (
             f"the queue's server lost {batch.lost:,} of {batch.items:,} items "
@@ -198,7 +198,7 @@ def reason(batch: Batch, offered: Collection[str]) -> str:
 class Ahead(msgspec.Struct, frozen=True):
     """The work left in a batch. Of the `waiting` items, `backing_off` wait for their next attempt.
 
-    `start_s` is how many seconds from now its lane has its next free start.
+    The next free start under the batch's rate limit is in `start_s` seconds.
     """
 
     waiting: int
@@ -230,7 +230,7 @@ def ahead_of(
 
 
 def waits_for(ahead: Ahead) -> str:
-    """Why no item runs, if all that are left wait for the rate limit or back-off."""
+    """Why no item runs, if all remaining items wait for the rate limit or back-off; else empty."""
     if ahead.running or not ahead.waiting:
         return ""
     reasons = []
@@ -244,7 +244,7 @@ def waits_for(ahead: Ahead) -> str:
 
 
 def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
-    """Seconds left by the pace so far, and at least what rate limit and back-off take."""
+    """Seconds left at the speed so far, and at least the time of the rate limit and back-off."""
     elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
     by_rate_s = None
     if ahead.per_s:
@@ -257,7 +257,7 @@ def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
 
 
 def check_same(known: Batch, wanted: Batch) -> None:
-    """Raise `IdReused` if the id is taken by a batch that was submitted otherwise."""
+    """Raise `IdReused` if the id belongs to a batch of another action, tenant, items or options."""
     if (known.action, known.tenant) != (wanted.action, wanted.tenant):
         raise IdReused(
             f"id {wanted.id!r} is taken by a batch of {known.action!r} for {known.tenant!r}: "

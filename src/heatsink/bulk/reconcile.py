@@ -1,16 +1,16 @@
-"""Calls to a queue whose servers may not answer, and may lose data.
+"""Calls to the queue's servers, which may be unreachable and may lose data.
 
 While a server does not answer, `Patience` retries the call. After a server has lost data, the
 `Reconciler` compares a batch's record with its parts.
 
-A batch's record is in its home slot, its parts are in partitions. Each may be on a server of its
-own, which may lose its newest writes or come back with an old file. Therefore:
+The record of a batch is stored in its home slot, the parts with its items in partitions. They may
+be on different servers. A server may lose its newest writes or restart with an old file. Therefore:
 
-- The end of a part is counted only when the part is durable, and the part forgets its end only when
+- The record counts the end of a part only when the part is durable. The part keeps its end until
   the record that counts it is durable.
-- A part that should exist and does not is recorded as ended, and its items as missing. The batch
-  reaches a final state, and submitting the same items again restores just the missing ones.
-- Every part carries a copy of the record. So a running part restores a record that is lost.
+- If a part is gone, the record counts it as ended and its items as missing. So the batch reaches a
+  final state. Submitting the same items again restores only the missing ones.
+- Every part carries a copy of the record. If the record is lost, a running part restores it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Opening:
 
 
 class Patience:
-    """Retries a call to the queue store until the deadline; all its calls may be repeated."""
+    """Retries a call to the queue store until the deadline. All calls to it are idempotent."""
 
     def __init__(self, deadline_s: float, clock: Clock, rng: Random, opening: Opening) -> None:
         self._deadline_s = deadline_s
@@ -87,7 +87,7 @@ class Patience:
         return await method(*arguments)
 
     def _check(self, began_s: float, refused: Refused) -> None:
-        """Give up if the next attempt would be too late; sooner if the queue never answered."""
+        """Raise if the next attempt would be too late; earlier if the queue never answered."""
         error, passed_s = refused.error, refused.next_s - began_s
         if self._opening.is_open:
             if passed_s > self._deadline_s:
@@ -170,7 +170,7 @@ class Reconciler:
         return await self._gaps(place, lost) if place and lost > 0 else ()
 
     async def _gaps(self, place: PartPlace, lost: int) -> tuple[Span, ...]:
-        """The missing items; if unknown, all of the part, since running twice beats not at all."""
+        """The missing items; if unknown, all items of the part: better run twice than lost."""
         gaps = await self._patience.call(
             self._stores.losses.gaps, place.partition, place.id, chunks_in(place.runs)
         )
@@ -239,7 +239,7 @@ class Reconciler:
     # -- lost records ----------------------------------------------------------------------
 
     async def adopt(self, partition: int, live: LivePart) -> None:
-        """Make sure that a released part has a record that knows it; restore it if need be."""
+        """Restore the record of a released part if it is lost, or does not list the part."""
         known = await self._patience.call(self._stores.batches.get, live.batch)
         if known is None or not known.is_sealed:
             await self._rebuild(partition, live, known)
@@ -254,7 +254,7 @@ class Reconciler:
                 await self._cancel(partition, live, known)
 
     async def _rebuild(self, partition: int, live: LivePart, known: Batch | None) -> Batch | None:
-        """Restore the record from the parts' copies, if theirs is newer than the stored one."""
+        """Restore the record from the parts' copies, if one is newer than the stored record."""
         carried = await self._carried(partition, live)
         if carried is None:
             return known
@@ -291,7 +291,7 @@ def _log_losses(before: Batch, after: Batch) -> None:
 
 
 def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
-    """Whether the part still shows this end: its server may have lost it since the report."""
+    """Whether the part still has this end: its server may have lost it since the report."""
     if counts is None or counts.state != "finished":
         return False
     found = (counts.lap, counts.done, counts.failed, counts.cancelled)

@@ -90,7 +90,7 @@ class LaneDepth(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A claim's answer. `owned` is False if another consumer owns the partition.
+    """The result of a claim. `owned` is False if another consumer owns the partition.
 
     `more` says that items are left to claim now. `wake_ms` is the time until the next delayed item
     is due; None if there is none.
@@ -180,7 +180,9 @@ class Chores(msgspec.Struct, frozen=True):
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """The load of a partition: `claimed` to `expired` and `used_us` are totals, the rest is now.
+    """The load of a partition: `claimed` to `expired` and `used_us` are running totals.
+
+    All other fields describe the moment of the call.
 
     `service_us` is the expected time per waiting item; `used_us` the time spent on items so far.
     """
@@ -222,9 +224,9 @@ class QueueStore(Protocol):
     ) -> bool:
         """Change a part's state; False if there is no such part. Repeating changes nothing.
 
-        `since` is the batch's version of this command: one older than the part has seen changes
-        nothing. For `drop` it is the stamp that the part must have. A `release` brings the batch's
-        `record`, which the part keeps: see `record_of`.
+        `since` is the version of the batch at this command. A command older than the last one that
+        the part has seen changes nothing. For `drop`, `since` is the stamp that the part must have.
+        A `release` brings the batch's `record`, and the part keeps this copy: see `record_of`.
         """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
@@ -256,11 +258,11 @@ class LossStore(Protocol):
         """A page of parts that have not ended, ordered by id, after the id `after`."""
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        """The newest record of its batch that the part carries."""
+        """The copy of its batch's record that the part carries."""
 
 
 class BatchStore(Protocol):
-    """The records of batches: one each, in a home slot that follows from the id."""
+    """The records of batches. Each is in the home slot that is derived from the batch's id."""
 
     async def open(self, batch: Batch) -> Batch:
         """Create a record, or return the existing one with that id.
@@ -271,7 +273,7 @@ class BatchStore(Protocol):
     async def update(self, batch: Batch) -> Batch | None:
         """Compare-and-set: replace the record with this `version` and `tag`; None if it changed.
 
-        A record that was to expire stays.
+        A record that was going to expire is kept.
         """
 
     async def restore(self, batch: Batch) -> Batch:
@@ -280,7 +282,7 @@ class BatchStore(Protocol):
     async def get(self, id: str) -> Batch | None: ...
 
     async def list(self, limit: int, tenant: str = "") -> list[Batch]:
-        """Newest first."""
+        """The newest batches, newest first."""
 
     async def browse(self, start: int, limit: int) -> Sequence[Batch]:
         """Up to `limit` batches from position `start` of the newest-first list."""
@@ -290,9 +292,10 @@ class BatchStore(Protocol):
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """Booked starts: `size` of them at each of `wait_ms` from now. One not used in time is lost.
+    """Booked starts: `size` items may start at each of `wait_ms` from now.
 
-    `now_ms` is the clock of the limit's home. The next free start after these is in `then_ms`.
+    A start that is not used in time is lost. `now_ms` is the clock of the limit's home slot. The
+    next free start after these is in `then_ms`.
     """
 
     size: int
@@ -305,12 +308,12 @@ class LimitStore(Protocol):
     """Rate limits, each in one home slot, so that they hold over all partitions and workers."""
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        """Set a lane's rate; with None only a limit found by probing is left."""
+        """Set the declared rate of a lane; None removes it and keeps a limit found by probing."""
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
         """Book the next starts, at most `ahead_ms` ahead, since the rate may change.
 
-        With `starts=0` it only returns the time at the limit's home.
+        With `starts=0` the call only returns the time of the limit's home slot.
         """
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
@@ -332,7 +335,7 @@ class FleetStore(Protocol):
     """Membership of consumers, ownership of partitions, and the number of partitions."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        """Join or stay for `ttl_ms`, and offer actions as long; return all members, sorted."""
+        """Join or stay a member that offers `actions` for `ttl_ms`; return all members, sorted."""
 
     async def leave(self, consumer: str) -> None: ...
 
@@ -351,7 +354,7 @@ class FleetStore(Protocol):
     async def disown(self, partition: int, consumer: str) -> None: ...
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
-        """The current plan; if there is none, the default, which `keep` stores."""
+        """The current plan. If there is none, the default; `keep` stores it."""
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
         """Store a plan if its version is newer; return the current plan."""
@@ -378,9 +381,9 @@ class ServerHealth(msgspec.Struct, frozen=True):
 class Barrier(Protocol):
     """Reads data and makes it durable, in one pipeline on one connection.
 
-    So what a call returns is on disk, and on as many replicas as the settings ask for. If the
-    server was restarted or replaced meanwhile, the call raises `Unavailable`, since the data it
-    would have confirmed may be lost.
+    The data that a call returns is on disk, and on as many replicas as the settings require. If
+    the server was restarted or replaced meanwhile, the call raises `Unavailable`, since the data
+    may be lost.
     """
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:

@@ -165,7 +165,10 @@ class Submission:
         await self._finish_calls(CALLS_MAX - 1)
 
     async def _next_partition(self) -> int:
-        """The less loaded of two, for longer and longer runs, so that the record stays small."""
+        """The less loaded of two partitions, kept for longer and longer runs of calls.
+
+        Few long runs keep the batch's record small.
+        """
         if not self._loads and len(self._shard) > 1:
             await self._look_at_loads()
         if not self._run_left:
@@ -408,8 +411,8 @@ class Fingerprint:
 def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
     """The partitions that a batch may use, always the same, first choice first.
 
-    Every batch gets a subset of its own (shuffle sharding). Two batches rarely share all of it, so
-    a batch that goes wrong leaves most others alone.
+    Every batch gets its own subset (shuffle sharding). Two batches rarely share all partitions of
+    their subsets, so a batch that goes wrong slows down few others.
     """
     size = max(partitions // HAND_SHARE, 1) if spread else 1
     ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
@@ -439,7 +442,7 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 
 
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
-    """Whether its submitter has died: the record was not renewed for `LEFT_MS`."""
+    """Whether the submitter of the batch has died: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 

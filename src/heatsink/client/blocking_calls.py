@@ -531,12 +531,15 @@ class BlockingConsumer:
 
     @property
     def lost_items(self) -> int:
-        """Items that batches have lost, if this process checks the batches; otherwise 0."""
+        """The number of items that batches have lost, as of this process's last check.
+
+        Only the owner of the first partition checks the batches. Other processes report 0.
+        """
         return self._part.lost_items
 
     @property
     def workers(self) -> dict[int, int]:
-        """The number of workers in each of its partitions now: `worker.workers[3]`"""
+        """The current number of workers in each partition of this process: `worker.workers[3]`"""
         return self._part.workers
 
     def stop(self) -> None:

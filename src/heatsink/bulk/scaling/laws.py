@@ -1,8 +1,9 @@
 """Scaling laws: how many workers a partition needs for its load.
 
-`LittlesLaw` is the default: as many workers as the work needs, and no more than add throughput.
-`Exponential`, `Congestion` and `TimeDecay` go by the runnable depth per worker alone. They are the
-three experiments of the article that this queue is modelled on, kept for comparison.
+`LittlesLaw` is the default: it computes the workers that the work needs, and stops adding workers
+that do not add throughput. `Exponential`, `Congestion` and `TimeDecay` look only at the number of
+runnable items per worker. They are the three experiments of the article that this queue is modelled
+on, kept for comparison.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ CALM = 0.1  # share of `depth` below which there are too many workers
 class LittlesLaw:
     """Workers = (arrival rate + backlog / drain time) × service time, plus a square-root margin.
 
-    Only runnable items count as backlog. Workers beyond a lane's rate × service time would only
-    wait for its starts, so a limited lane counts for at most that.
+    Only runnable items count as backlog. A rate-limited lane counts for at most its rate × service
+    time, since further workers would only wait for the rate limit.
     """
 
     def __init__(self, rules: WorkerRules) -> None:
@@ -84,8 +85,8 @@ class Knee:
 
     Every step up is measured before the next. By Little's law, throughput is the number of items in
     flight divided by the service time. So a downstream service at its limit shows as service times
-    that grow with the workers. Service times vary, so a step that seems to bring nothing is
-    measured longer, on both sides of it.
+    that grow with the workers. Service times vary, so a step that seems to add no throughput is
+    measured longer, both before and after it.
     """
 
     def __init__(self, probe_again_s: float) -> None:
@@ -97,7 +98,7 @@ class Knee:
         self.rest()
 
     def rest(self) -> None:
-        """Stop measuring: with enough workers there is nothing to learn."""
+        """Stop measuring: the partition has enough workers, and no step up to judge."""
         self._look: Look | None = None
         self._before: Point | None = None
         self._above: Point | None = None
@@ -195,7 +196,7 @@ def _knee(below: Point, above: Point) -> int:
 
 
 class Exponential:
-    """Experiment 0: double above the depth, halve below a tenth of it. It oscillates."""
+    """Experiment 0: double above the depth, halve below a tenth of it. This law oscillates."""
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules

@@ -66,7 +66,7 @@ class WorkerRules(msgspec.Struct, frozen=True):
 class PartitionReading(msgspec.Struct, frozen=True):
     """A partition at one moment; `limited_per_s` is the rate limit of its limited lanes.
 
-    If that is None, it is unknown: limited items then count for no more than they use already.
+    None means unknown: rate-limited items then count for no more workers than they use already.
     """
 
     load: PartitionLoad
@@ -148,6 +148,6 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Law(Protocol):
-    """A scaling law for one partition; `target` returns None to leave it as it is."""
+    """A scaling law for one partition. `target` returns None to leave the workers as they are."""
 
     def target(self, load: Load) -> Target | None: ...

@@ -94,9 +94,9 @@ POLICIES: dict[str, Callable[[WorkerRules], WorkerPolicy]] = {
 
 
 def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int) -> dict[int, int]:
-    """Share `cap` by weight; a partition gets at most what it wants, others get the rest.
+    """Divide `cap` workers by weight. No partition gets more than it wants; others get the rest.
 
-    Every partition gets at least one, even beyond the cap: without a worker it would stand still.
+    Every partition gets at least one worker, even beyond the cap: without one, its items wait.
     """
     if sum(wanted.values()) <= cap:
         return dict(wanted)

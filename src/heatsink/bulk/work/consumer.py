@@ -1,9 +1,9 @@
-"""The consumer: a worker process's part in the queue, which owns partitions and runs their items.
+"""The consumer: owns partitions of the queue in a worker process, and runs their items.
 
 Any number of consumers may run. Each stays a member as long as it renews its membership. Members
-share the partitions evenly, and each starts at a place of its own, so that they rarely compete for
-one. Ownership only decides which consumer claims from a partition. That items run safely depends
-on their leases alone.
+divide the partitions evenly. Each member tries the partitions in a different order, so that two
+rarely compete for one. Ownership only decides which consumer claims from a partition. Only the
+lease of an item keeps two workers from running it at once.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
     workers_max: int = 256
     """Maximum number of workers in one partition."""
     lease_s: float = 10.0
-    """Lease of claimed items: other workers get them if it is not renewed for so long."""
+    """Seconds of the lease on claimed items. If it is not renewed, other workers get the items."""
     member_s: float = 5.0
-    """Lease of partitions: other processes get them if it is not renewed for so long."""
+    """Seconds of the lease on partitions. If it is not renewed, other processes get them."""
     grace_s: float = 8.0
     """How long running items may take to finish after `stop`."""
     partitioned: bool = True
@@ -125,12 +125,15 @@ class Consumer:
 
     @property
     def lost_items(self) -> int:
-        """Items that batches have lost, if this process checks the batches; otherwise 0."""
+        """The number of items that batches have lost, as of this process's last check.
+
+        Only the owner of the first partition checks the batches. Other processes report 0.
+        """
         return self._housekeeping.lost_items
 
     @property
     def workers(self) -> dict[int, int]:
-        """The number of workers in each of its partitions now: `worker.workers[3]`"""
+        """The current number of workers in each partition of this process: `worker.workers[3]`"""
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
 
     async def run(self) -> None:
@@ -266,7 +269,7 @@ class Consumer:
             await self._quietly(self._housekeeping.tidy(partition))
 
     async def _look_for_losses(self) -> None:
-        """Check the parts here; the owner of the first partition checks the batches too."""
+        """Check the parts in own partitions; the owner of the first one checks batches too."""
         if self.partitions and self.partitions[0] <= 0:
             await self._quietly(self._housekeeping.look_at_batches())
         for partition in self.partitions:
@@ -316,7 +319,7 @@ class Consumer:
 
 
 def quota(name: str, members: Sequence[str], partitions: int) -> int:
-    """How many partitions a member may own; all quotas add up to all partitions."""
+    """How many partitions a member may own. The quotas of all members cover all partitions."""
     if name not in members:
         return 0
     each, rest = divmod(partitions, len(members))
@@ -324,7 +327,7 @@ def quota(name: str, members: Sequence[str], partitions: int) -> int:
 
 
 def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -> list[int]:
-    """The order in which a member tries partitions: each member starts at a place of its own."""
+    """The order in which a member tries partitions. Each member starts at a different one."""
     if name not in members:
         return list(partitions)
     start = sorted(members).index(name) * len(partitions) // len(members)
@@ -332,12 +335,12 @@ def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -
 
 
 class Housekeeping:
-    """What a partition's owner does besides running items.
+    """The duties of a partition's owner besides running items.
 
-    It reports ends of parts, clears what aborted submissions left, and looks for what servers have
-    lost. A partition forgets an end only after the batch's record has it and the callback is
-    submitted. `lost_items` counts the items that were lost and not submitted again, by the last
-    pass over all batches.
+    The owner reports ends of parts, removes parts of aborted submissions, and looks for data that
+    servers have lost. A partition forgets an end only after the batch's record has it and the
+    callback is submitted. `lost_items` is the number of items, at the last pass over all batches,
+    that were lost and not submitted again.
     """
 
     def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock) -> None:
@@ -414,7 +417,7 @@ class Housekeeping:
             await limits.declare(lane, batch.rate)
 
     async def _drain_all(self, partitions: Sequence[int], plan: QueuePlan) -> None:
-        """Raise the high-water mark if parts lie beyond it: the server lost a repartitioning."""
+        """Raise the plan's highest partition if parts are beyond it: the server lost a change."""
         most = max(partitions, default=-1) + 1
         if most > plan.high_water:
             await self._stores.fleet.change(QueuePlan(plan.partitions, most, plan.version + 1))

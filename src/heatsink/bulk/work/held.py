@@ -1,12 +1,12 @@
-"""What this process holds of one partition: slices under their leases, and lanes with a rate.
+"""The claimed items of one partition in this process: slices under lease, and rate-limited lanes.
 
-The ledger has the slices, and the outcomes that this process has not yet sent to the store.
+The `Ledger` holds the slices, and the outcomes that this process has not yet sent to the store.
 
-Items with a rate wait in lanes for a start that was booked at the limit's home. Items and starts
-are fetched a little ahead, for all lanes at once, so that a fast lane does not cost a call per
-start. An item begins when a start is due and a worker is free. A start that is not used within
-`LATE_MS` of its time is forfeited, and its item waits for the next one. So the rate holds, whatever
-happens in this process.
+A rate-limited item waits in a lane for its start, which this process books in the home slot of the
+rate limit. It claims items and books starts a little ahead, for all lanes at once, so that a fast
+lane does not need a call per start. An item begins when its start is due and a worker is free. A
+start that is not used within `LATE_MS` is forfeited, and its item waits for the next start. So
+delays in this process never break the rate limit.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _sound(setback: Setback) -> Setback:
 
 
 class Ledger:
-    """All held slices: `take` adds them, `take_news` returns the outcomes to send."""
+    """All slices that this process holds; `take_news` returns the outcomes to send to the store."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
@@ -186,12 +186,13 @@ class Ledger:
 
 
 class HomeClock:
-    """Estimates the clock of the limit's home: its reading lies between question and answer.
+    """Estimates the clock of a rate limit's home slot from the times in its answers.
 
-    The intersection of many answers is more exact than one. A start in `window` is on time at the
-    home, however long its booking took. If each answer were taken for the moment it arrived, starts
-    booked before and after a slow answer would come closer together than the rate allows. If none
-    of several answers was quick, latency is high, and the estimate has to do.
+    The home read its clock between the request and its answer. Intersecting these intervals over
+    many answers gives a more exact estimate than one answer. A start within `window` is on time at
+    the home, however long the booking took. Without the estimate, starts booked before and after a
+    slow answer could come closer together than the rate allows. If none of several answers was
+    quick, latency is high, and the estimate is used as it is.
     """
 
     def __init__(self) -> None:
@@ -232,9 +233,10 @@ class Start(NamedTuple):
 
 @dataclass
 class Lane:
-    """A lane: `waiting` items are in the store, `items` are here, and each needs a start.
+    """A rate-limited lane: each of its items needs a booked start.
 
-    The last booking took `took_s`; the largest grant so far held `grant` starts.
+    `waiting` items are in the store, `items` are claimed. The last booking took `took_s`; the
+    largest grant so far held `grant` starts.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -318,7 +320,7 @@ class Lanes:
     # -- starts ----------------------------------------------------------------------------
 
     def learn(self, depths: Iterable[LaneDepth]) -> None:
-        """Take in how many items of each lane wait in the store."""
+        """Update how many items of each lane wait in the store."""
         known = {depth.lane: depth.waiting for depth in depths}
         self._lanes = {
             name: self._lanes.get(name) or Lane()
@@ -330,9 +332,9 @@ class Lanes:
     async def book(self, room: int, run: int) -> None:
         """Book starts for the lanes that will soon have none.
 
-        Never more at once than the workers have room for: starts beyond that would be forfeited,
-        and other partitions could have used them. And at most `run` in a row, so that partitions
-        take turns, unless booking is so slow that workers would go idle.
+        Book no more starts than workers are free: further starts would be forfeited, and other
+        partitions could have used them. Book at most `run` in a row, so that partitions take
+        turns, unless booking is so slow that workers would go idle.
         """
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())

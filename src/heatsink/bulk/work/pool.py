@@ -34,7 +34,7 @@ ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 
 class WorkerPool:
-    """Runs items that are due in `lanes`, then jobs in order, `size` at a time.
+    """Runs items with `size` workers: first those that are due in `lanes`, then jobs in order.
 
     It calls `on_change` when jobs end, and `on_refused` when a handler raises `RateLimited`.
     """
@@ -164,7 +164,7 @@ class WorkerPool:
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
     def _unknown(self, name: str, job: Job) -> Action:
-        """An action that makes its items wait: in a rolling deployment, a later worker has it."""
+        """A stand-in for an unknown action: its items wait for a worker of another release."""
         now_s = self._clock.monotonic_s()
         known = ", ".join(sorted(self._actions)) or "none"
         why = f"no action {name!r} in this worker: it has {known}"
@@ -259,7 +259,7 @@ class WorkerPool:
 
     def _abandon(self, worker: Worker, job: Job, action: Action) -> None:
         logger.error(
-            "batch %s: a handler of %r ignores its cancellation after a timeout: abandoned",
+            "batch %s: a handler of %r timed out and ignores its cancellation: abandoned",
             job.batches,
             action.name,
         )
@@ -368,7 +368,7 @@ def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
     results = list(answer) if isinstance(answer, Iterable) else []
     is_right = all(r is None or isinstance(r, BaseException) for r in results)
     if len(results) != count or not is_right:
-        wrong = f"the handler must return None or a list of {count} × (None or an exception)"
+        wrong = f"the handler must return None, or a list of {count}: None or an exception per item"
         return [BadAnswer(wrong)] * count
     return results
 
@@ -396,7 +396,7 @@ class BadDelay(Exception):
 def verdict(
     action: Action, offset: int, attempt: int, error: BaseException, rng: Random
 ) -> tuple[str, Setback]:
-    """What a handler's error means for its item: the mark and the setback.
+    """The outcome of an item whose handler raised: retry or failed, with the reason and delay.
 
     `attempt` counts from 1.
     """

@@ -128,7 +128,7 @@ class Pump:
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _always(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Restart a duty that fails: leases renewed without outcomes would never end."""
+        """Restart a loop that fails: items whose outcomes are not sent would never end."""
         while True:
             try:
                 await work()
@@ -173,15 +173,16 @@ class Pump:
     def _run(self) -> int:
         """How many starts to book in a row: few enough to leave most workers free.
 
-        With more, all workers here would be busy when the next starts become free, while those of
-        other partitions are idle. Workers that finish while a start may be late count too.
+        With more, all workers of this partition would be busy at its next turn, while workers of
+        other partitions are idle. Workers that finish within the allowed lateness of a start
+        count as free.
         """
         share = (1 + self.pool.size // RUN_SHARE) * self._together
         return share + int(self._pace.per_s * LATE_S)
 
     @property
     def _ahead(self) -> int:
-        """How many items workers finish in `AHEAD_S`; claiming more would make others wait."""
+        """How many items workers finish in `AHEAD_S`. Items claimed beyond that would only wait."""
         return min(int(self._pace.per_s * AHEAD_S), CLAIM_MAX)
 
     def _want(self) -> int:
@@ -224,7 +225,7 @@ class Pump:
         self._ready()
 
     async def _book_starts(self) -> None:
-        """Book starts in a loop of its own: claims must not wait for the limits' homes."""
+        """Book starts, in a separate loop: claims must not wait for the servers of rate limits."""
         while True:
             await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
             if self._lanes.book_s <= self._clock.monotonic_s():
@@ -366,7 +367,7 @@ class Pace:
 
 
 class Nudge:
-    """An event with one waiter and a timeout; a nudge before the wait counts."""
+    """An event with one waiter and a timeout. A nudge before the wait ends the wait at once."""
 
     def __init__(self) -> None:
         self._nudged = False
@@ -378,7 +379,7 @@ class Nudge:
             self._waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether there was a nudge."""
+        """Wait for a nudge or the timeout; return whether there was a nudge."""
         if not self._nudged and timeout_s > 0:
             loop = asyncio.get_running_loop()
             self._waiter = waiter = loop.create_future()
@@ -414,7 +415,10 @@ class Tally:
 
 
 class WorkMeter:
-    """What a consumer counts, by action and tenant; at most `TENANTS_MAX` get a label each."""
+    """Counts of a consumer's work by action and tenant, for metrics.
+
+    At most `TENANTS_MAX` tenants get a label each.
+    """
 
     def __init__(self) -> None:
         self.tallies: dict[tuple[str, str], Tally] = {}
