@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from heatsink.errors import InvalidSetting
 from heatsink.heat.heat import KeyHeat, WindowHeat
+from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import PIN, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation, suffers_from
@@ -203,6 +204,15 @@ def test_throttles_from_before_the_present_layout_do_not_count() -> None:
     assert plant.feel(1_500, throttles_s=700) == 2
     plant.second -= 1
     assert plant.feel(1_500, throttles_s=700) == 2
+
+
+def test_the_mode_of_an_author_keeps_its_reason() -> None:
+    plant, author = Plant(EXACT), Subject(Kind.AUTHOR, "grace")
+    reason = "followers: 12,004, 10,000 or more are pulled"
+    decision = Decision(author, PIN, 2, reason)
+    plant.pins[decision.key] = decision
+    plant.feel(10)
+    assert plant.last_reason == reason
 
 
 def test_a_pin_overrides_heat_until_it_is_gone() -> None:

@@ -12,7 +12,7 @@ import msgspec
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.primitives.checks import check_kind, check_number, check_whole
 from heatsink.primitives.damping import RecentPeak, forecast
-from heatsink.primitives.subjects import subject_of
+from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.registry.decisions import BUCKETS, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
 
@@ -248,10 +248,15 @@ class BucketPolicy:
 
 def _pinned(observation: KeyObservation) -> list[Decision]:
     return [
-        for_key(key, BUCKETS, pin.value, f"pinned: {pin.reason}")
+        for_key(key, BUCKETS, pin.value, _reason_of(pin))
         for key, pin in observation.pins.items()
         if observation.layouts.get(key, COLD).buckets != pin.value
     ]
+
+
+def _reason_of(pin: Decision) -> str:
+    """An author's mode is stored as a pin, whether an operator or a rule chose it: it says so."""
+    return pin.reason if pin.subject.kind is Kind.AUTHOR else f"pinned: {pin.reason}"
 
 
 def _count(buckets: int) -> str:
