@@ -304,7 +304,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
     )
 
     def started(url: str) -> None:
-        text = f"DynamoDB-compatible engine on {url} (Ctrl-C stops it)"
+        text = f"DynamoDB emulator on {url} (Ctrl-C stops it)"
         announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
 
     set_up(log_json)

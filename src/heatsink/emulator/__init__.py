@@ -1,4 +1,4 @@
-"""A DynamoDB-compatible engine in memory that throttles hot partitions as the real one does.
+"""A DynamoDB emulator in memory that throttles hot partitions as DynamoDB does.
 
 It speaks DynamoDB's JSON 1.0 protocol to unmodified SDKs, counts capacity units as DynamoDB does,
 and holds every partition to its limit. So a laptop shows a hot partition, and what adaptive
