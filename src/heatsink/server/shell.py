@@ -1,7 +1,7 @@
 """The shell of every process that serves HTTP: its endpoint, connections, signals and logs.
 
-Sockets are opened first, so that a port in use is reported before anything else. With its faster
-parser uvicorn bounds neither the size nor the time of a request's head; `BoundedConnection` does.
+Sockets are opened first, so that a port in use is reported before anything else. uvicorn's faster
+parser limits neither the size of a request's head nor its time; `BoundedConnection` does.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ serving = logging.getLogger("heatsink.serve")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a process serves HTTP, and to whom. Other machines need a token.
+    """The address where a process serves HTTP, and the callers that it accepts.
 
-    `flag` is the option that sets the port.
+    An address that other machines can reach needs a token. `flag` is the option that sets the port.
     """
 
     host: str
@@ -78,7 +78,7 @@ class Endpoint:
 
     @contextmanager
     def listening(self) -> Iterator[list[socket]]:
-        """Open its sockets, and close them in the end."""
+        """Open the sockets for the block, and close them at its end."""
         listeners = listen(self.host, self.port, self.flag)
         try:
             yield listeners
@@ -87,7 +87,7 @@ class Endpoint:
                 listener.close()
 
     def server(self, app: ASGIApp, on_end: Callable[[], object] = lambda: None) -> Server:
-        """A server for its sockets; requests get `grace_s` to finish after `on_end`."""
+        """A server for the sockets; requests get `grace_s` to finish after `on_end`."""
         return Server(configured(app, self.limits, self.grace_s), on_end)
 
 
@@ -103,7 +103,7 @@ def address_of(host: str, port: int) -> str:
 
 
 class BoundedConnection(HttpTools, Bounded):
-    """uvicorn's connection with bounds; uvicorn itself closes it when it is idle."""
+    """uvicorn's connection with limits on a request's head. uvicorn closes idle connections."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -215,8 +215,8 @@ def metrics_page(metrics: Metrics) -> Page:
 class Server(uvicorn.Server):
     """A server that ends gracefully at the first signal and at once at the second.
 
-    uvicorn would raise the signals again at its end, and then nothing would be cleaned up. `on_end`
-    is called at the first: it ends streams, which otherwise go on while the server stops.
+    uvicorn would raise the signals again at its end and so skip our clean-up. The first signal
+    calls `on_end`, which ends streams: they would otherwise keep the server from stopping.
     """
 
     def __init__(self, config: uvicorn.Config, on_end: Callable[[], object] = lambda: None) -> None:
@@ -235,7 +235,7 @@ class Server(uvicorn.Server):
 
 
 class Ending:
-    """What a signal ends: what `stop` stops or, while that is None, the task that starts it."""
+    """How a signal ends a service: it calls `stop` or, while that is None, cancels the start."""
 
     def __init__(self, starting: asyncio.Task[Any]) -> None:
         self.stop: Callable[[], object] | None = None
@@ -254,7 +254,7 @@ class Ending:
 
 @contextmanager
 def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
-    """Run the block until SIGINT or SIGTERM, also while it starts, and let it clean up.
+    """Run the block until SIGINT or SIGTERM, even while it starts, and let it clean up.
 
     `noted` are signals that arrived earlier: see `noting_signals`.
     """
@@ -273,7 +273,7 @@ def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
 
 
 def default_signals() -> None:
-    """From now on a signal ends this process at once."""
+    """Restore the default signal handlers: the next signal ends this process at once."""
     for number in SIGNALS:
         asyncio.get_running_loop().remove_signal_handler(number)
 
@@ -291,9 +291,9 @@ def noting_signals() -> Iterator[Sequence[int]]:
 
 
 def run(service: Callable[[Ending], Awaitable[None]]) -> int | None:
-    """Run a service until it ends or a signal ends it; returns the signal.
+    """Run a service until it ends or a signal ends it; return the signal.
 
-    A signal that arrives before there is an event loop ends it too.
+    A signal that arrives before the event loop runs ends the service too.
     """
 
     async def until_ended(noted: Sequence[int]) -> int | None:
@@ -317,7 +317,8 @@ def one_line(text: str) -> str:
 class TextLines(logging.Formatter):
     """One line per record, with tracebacks indented.
 
-    Messages hold keys and other text of clients, so none may look like another record.
+    Messages contain keys and other text of clients. Line breaks in them are escaped, so that a
+    client cannot forge a record.
     """
 
     def __init__(self) -> None:
@@ -373,7 +374,7 @@ def set_up(as_json: bool) -> None:
 
 
 def announce(as_json: bool, event: str, message: str, **fields: Any) -> None:
-    """Say that the process runs: to people on standard output, to machines in the log."""
+    """Announce that the process runs: as text on standard output, or as a JSON log line."""
     if as_json:
         tell(event, message, **fields)
     else:

@@ -1,7 +1,7 @@
 """The ASGI application: find the route, check the caller, decode, call, encode.
 
-Starlette's responses serve the streams. Other answers are sent directly, since every layer between
-a request and its handler costs every append.
+Streams use Starlette's responses. All other responses are sent directly, since each layer between
+a request and its handler slows down every append.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class App:
         self._service.feed.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: _Sent) -> str:
-        """Send an answer in any case; returns the route's label."""
+        """Send a response in every case, also after an error; return the route's label."""
         line, who = None, NOBODY
         try:
             asked = _Exchange(scope, dict(scope["headers"]), receive, send)
@@ -218,7 +218,7 @@ def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
 
 
 class _Sent:
-    """Sends, and remembers the answer's status; gives up on a client that does not read."""
+    """Sends a response and remembers its status; stops if the client does not read."""
 
     __slots__ = ("_send", "patience_s", "status")
 
@@ -283,7 +283,7 @@ class _Static:
 
 
 async def _no_lifespan(receive: Receive, send: Send) -> None:
-    """Answer lifespan events: the caller opens and closes what this application needs."""
+    """Acknowledge lifespan events. The caller opens and closes what this application needs."""
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -1,8 +1,8 @@
 """Server-Sent Events: the state of the service twice a second, for all listeners.
 
-A slow listener misses states, never decisions: of all else only the latest counts. The reads of one
-round are spread over it, so that no request waits for all of them. Their results are sent together:
-a browser tab costs one small write twice a second.
+A slow listener gets every decision, and of all other events only the latest. The reads of a round
+are spread over its half second, so that no request has to wait for all of them. Their results are
+sent together, so a browser tab costs one small write twice a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NewDecisions = Callable[[int], Awaitable[list[DecisionLine]]]
 
 
 class FeedListener:
-    """What one stream still has to send: the latest event of each kind, and decisions in order."""
+    """Events that one stream has not sent yet: the latest of each kind, and all decisions."""
 
     def __init__(self) -> None:
         self.latest: dict[str, bytes] = {}
@@ -50,7 +50,10 @@ class FeedListener:
 
 
 class Feed:
-    """Reads the state for all streams; `looks` by event name, `version` is the registry's."""
+    """Reads the state for all streams. `looks` are the reads by event name.
+
+    `version` returns the version of the registry.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document, made from the table of routes, and the page /docs.
 
-The page needs no script and no outside request.
+The page works without scripts and loads nothing from other servers.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 
 def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
-    """The problem of an error. It names a field only if that is one of the request's `fields`."""
+    """The problem+json of an error. It names a field only if the request has it in `fields`."""
     if isinstance(error, Refusal):
         return _made(error.status, error.title, str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
@@ -94,7 +94,7 @@ def _words(name: str) -> str:
 def _field_of(error: errors.HeatsinkError, fields: Container[str]) -> str | None:
     if isinstance(error, errors.IdReused):
         return "Idempotency-Key"
-    is_named = "field" in vars(error)  # else it is what errors of this class are always about
+    is_named = "field" in vars(error)  # otherwise the class sets the field
     return error.field if not is_named or error.field in fields else None
 
 

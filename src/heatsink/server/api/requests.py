@@ -1,7 +1,7 @@
-"""From a request to its call: find the route, check the caller, read the body, count the answer.
+"""The path of a request: find its route, check the caller, read the body, count the response.
 
-Paths are matched segment by segment before they are decoded: a key may contain a slash (`%2F`),
-which a router that looks at the decoded path takes for a separator.
+Paths are matched segment by segment before they are decoded. A key may contain a slash (`%2F`), and
+a router that decodes first would take it for a separator.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ _pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
 
 @dataclass(frozen=True)
 class CacheRules:
-    """How long browsers and CDNs may answer hot reads themselves, in seconds."""
+    """How many seconds browsers and CDNs may cache hot reads, and then serve them stale."""
 
     fresh_for: int = 1
     stale_for: int = 5
 
 
 class RequestLimits(ConnectionLimits, frozen=True):
-    """`request_s` limits a whole call; a stream may last, but not pause for longer than `idle_s`.
+    """Limits of requests and connections, set by `--limit NAME=NUMBER`.
 
-    `body_bytes` limits a JSON body, `stream_bytes` a streamed one.
+    `request_s` limits a whole call. A stream may last longer, but may not pause for longer than
+    `idle_s`. `body_bytes` limits a JSON body, `stream_bytes` a streamed one.
     """
 
     body_bytes: int = MIB
@@ -86,7 +87,7 @@ class RequestLimits(ConnectionLimits, frozen=True):
 
 @dataclass(frozen=True)
 class Service:
-    """What the calls of the API share."""
+    """The objects that all handlers of the API use."""
 
     hs: Heatsink
     clock: Clock
@@ -113,7 +114,7 @@ class Call(Generic[Query, Body]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the route's type, with additional `headers`."""
+    """A response of the route's type, with additional `headers`."""
 
     value: msgspec.Struct
     status: int = 200
@@ -128,11 +129,11 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One line of the table. `scope` None is open to everybody.
+    """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
-    With `stream` the body is read, or the answer sent, in pieces. `statuses` are those of success,
-    `problems` those of errors beyond the ones that any call may get. `absorbed` reads may be cached
-    by browsers and CDNs for a moment; `audited` calls are logged.
+    With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
+    success, `problems` the codes of errors that not every call has. Browsers and CDNs may cache
+    `absorbed` reads for a moment. `audited` calls are logged.
     """
 
     method: str
@@ -157,7 +158,7 @@ class Route:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields that an error may name."""
+        """The fields of the request that an error response may name."""
         body = getattr(self.body, "__struct_fields__", ())
         return frozenset([*self.parameters, *self.query.__struct_fields__, *body])
 
@@ -255,9 +256,10 @@ def token_of(scope: Scope, secret: str) -> Token:
 
 
 class Guard:
-    """Checks callers. Without tokens everybody may do everything: only for servers on this machine.
+    """Checks the token, scope, host and origin of callers.
 
-    `hosts` are the host names that the server answers to; None is any.
+    Without tokens every caller may do everything, which is only for servers on this machine.
+    `hosts` are the host names that the server accepts; None accepts any.
     """
 
     def __init__(self, tokens: Iterable[Token] = (), hosts: Iterable[str] | None = None) -> None:
@@ -397,7 +399,7 @@ class RequestCounts:
         self.sums_s[label] += seconds  # type: ignore[assignment]
 
     def totals(self) -> Requests:
-        """Totals of calls for data; calls of operators are left out."""
+        """Totals of calls for data, without the calls of operators."""
         writes = [label for label in self.times if _is_data(label) and not _is_read(label)]
         reads = [label for label in self.times if _is_data(label) and _is_read(label)]
         kinds = [self._total("writes", writes), self._total("reads", reads)]

@@ -1,4 +1,4 @@
-"""Every route of the API: what it takes, what it answers, who may call it."""
+"""Every route of the API: its parameters, its response, and the scope that callers need."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ BULK = (
         BATCH,
         bulk.submit,
         "Submit a batch of items for an action, as an array or as streamed lines. "
-        "Idempotency-Key makes a retry safe; 422: it was used for other items or options.",
+        "A retry with the same Idempotency-Key creates no second batch; 422: the key was used for "
+        "other items or options.",
         shapes.Accepted,
         query=shapes.BulkQuery,
         body_types=(bulk.ARRAY, bulk.LINES),
@@ -129,7 +130,7 @@ BULK = (
     read(
         BATCH + "/failures",
         bulk.failures,
-        "The items that failed for good, one per line.",
+        "The items that failed and are not retried, one per line.",
         Failure,
         query=shapes.FailuresQuery,
         problems=(404,),
@@ -166,7 +167,7 @@ OPERATIONS = (
     read(
         "/v1/keys/{key}",
         operations.explain,
-        "Why a key has its layout, and what reading it costs.",
+        "Why a key has its number of buckets, and how many queries a read takes.",
         shapes.KeyAnswer,
         query=shapes.SubjectQuery,
     ),
@@ -184,7 +185,7 @@ OPERATIONS = (
         "DELETE",
         PIN,
         operations.unpin,
-        "Remove a key's pin: the policy decides again.",
+        "Remove a key's pin: the policy sets its number of buckets again.",
         shapes.Done,
         scope="admin",
         audited=True,
@@ -234,7 +235,7 @@ SYSTEM = (
     read(
         "/v1/reads",
         system.reads,
-        "What this server's near cache answered.",
+        "Statistics of this server's near cache.",
         shapes.ReadActivity,
     ),
     read("/metrics", system.metrics, "Metrics for Prometheus.", str, media_type="text/plain"),
@@ -249,7 +250,7 @@ SYSTEM = (
     read(
         "/readyz",
         system.readyz,
-        "200 while its view of the registry is fresh and it can take traffic.",
+        "200 while the server's view of the registry is fresh and it can take traffic.",
         shapes.Ready,
         scope=None,
         statuses=(200, 503),

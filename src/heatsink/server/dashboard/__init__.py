@@ -54,7 +54,7 @@ class SafeHeaders:
 
 
 def plotly_file() -> Path:
-    """Plotly's own script, out of its wheel; Python's part of it is never imported."""
+    """The file plotly.js in the plotly package, whose Python code is never imported."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:
         raise Misconfigured("the page needs plotly: pip install 'heatsink[server]'")
@@ -62,9 +62,9 @@ def plotly_file() -> Path:
 
 
 def make_pages(more: Mapping[str, str] | None = None) -> dict[str, ASGIApp]:
-    """The dashboard by the first part of each path it answers.
+    """The dashboard's application, by the first part of each path that it serves.
 
-    `more` are pages of others that its header leads to, by their paths.
+    `more` are further pages that the dashboard's header links to, by their paths.
     """
     plotly = plotly_file()
     links = "".join(f'<a href="{path}">{name}</a>' for path, name in (more or {}).items())

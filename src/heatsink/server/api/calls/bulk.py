@@ -1,4 +1,4 @@
-"""Bulk actions: submit as an array or as streamed lines, show, steer."""
+"""Handlers for bulk actions: submit an array or streamed lines, show, pause, cancel, retry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Data: messages of conversations, counters, timelines; and their values in JSON.
+"""Handlers for data: messages of conversations, counters, timelines; and their values in JSON.
 
-Ids are text, bodies text or base64, times datetimes.
+In JSON, ids are text, bodies are text or base64, and times are ISO 8601.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
-    """Up to `limit`, or as many as make a page of PAGE_BYTES: the cursor goes on from there."""
+    """A page of up to `limit` messages or PAGE_BYTES; its cursor continues after the last one."""
     log, query, key = call.service.hs.log, call.query, check_key(call.path["key"])
     bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),

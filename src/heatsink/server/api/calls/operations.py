@@ -1,6 +1,6 @@
 """What operators ask and decide: heat, keys, pins, decisions, the queue's partitions.
 
-The last minutes, for whoever opens a dashboard now. Taken from memory alone: nobody is asked.
+It also keeps the last minutes in memory, so that a dashboard that opens now can show them.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Heat of the hottest keys together; what waits and who works in each queue partition."""
+    """The total heat of the hottest keys, and the waiting items and workers by queue partition."""
 
     time: datetime
     write_units_s: float
@@ -219,7 +219,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class RecentAnswer(msgspec.Struct, frozen=True):
-    """The oldest first; `now` is the server's time."""
+    """The samples of the last minutes, oldest first; `now` is the server's time."""
 
     now: datetime
     samples: list[Sample]
