@@ -29,8 +29,8 @@ THROTTLES = {
 class Calls:
     """Operations on the table by `table.meta.client`, with throttling raised as `Throttled`.
 
-    That client takes and returns the same values as the application's Table resource, retries as
-    the application configured it and, unlike the resource, is safe from many threads.
+    That client takes and returns the same values as the application's Table resource, and retries
+    as the application configured it. Unlike the resource, it is thread-safe.
     """
 
     def __init__(self, boto_table: Any, background: Background) -> None:
@@ -40,7 +40,7 @@ class Calls:
         self._background = background
 
     def send(self, operation: str, key: str, bucket: int | None, **parameters: Any) -> Any:
-        """One operation on one partition, with retries; `key` is the registry's name of the key."""
+        """Send one operation on one partition, with retries; `key` is its name in the registry."""
         parameters["TableName"] = self.table
         return self._background.call(lambda: self._try(operation, key, bucket, parameters), key)
 
@@ -59,7 +59,7 @@ class Calls:
         self._background.call(attempt, key)
 
     def _try(self, operation: str, key: str, bucket: int | None, parameters: Any) -> Any:
-        """Call once. A call that boto3 retried was probably throttled, so it counts as heat."""
+        """Call once. If boto3 retried the call, it was probably throttled, so count it as heat."""
         try:
             answer = getattr(self._client, operation)(**parameters)
             if answer.get("ResponseMetadata", {}).get("RetryAttempts"):
@@ -100,7 +100,7 @@ class Background:
             raise Closed(CLOSED)
 
     def refuse_calls(self) -> None:
-        """Refuse new calls with `Closed`; those that are running go on until `close`."""
+        """Refuse new calls with `Closed`; running calls continue until `close`."""
         self._is_closing = True
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Background:
                 self._loop.end()
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
-        """Try in the caller's thread; only retries run in the background."""
+        """Make the first try in the caller's thread; run only retries in the background."""
         self.registry.check()
         try:
             return attempt()
@@ -121,12 +121,12 @@ class Background:
             return self._loop.call(self._backoff.after, refusal, again, key, deadline_s)
 
     def note_throttle(self, key: str, bucket: int | None) -> None:
-        """Count throttling as `Backoff` does: not where more buckets would not help."""
+        """Count a throttled call as heat, unless more buckets would not help (see `Backoff`)."""
         if self.view.layout(key).epochs[-1].uses(bucket):
             self.tracker.record_throttle(key)
 
     def reach(self, time_ms: int) -> None:
-        """Wait until items of this time may be placed."""
+        """Wait until the registry's view covers this time, so that its items can be placed."""
         deadline_s = self._backoff.deadline_s()
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self._loop.call(self._backoff.call, reach, "", deadline_s)

@@ -1,7 +1,8 @@
 """Keys of an existing table, and the names of their buckets.
 
-A bare key stays as it is. A bucket is named by the key, a reserved tag and a number. No key of the
-application may end in such a tag, so no key can take the name of another key's bucket.
+A key without buckets keeps its name (the bare key). A bucket's name is the key, a reserved tag and
+a number. A key of the application may not end in such a tag, so it can never equal the name of
+another key's bucket.
 """
 
 from __future__ import annotations

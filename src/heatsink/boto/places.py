@@ -2,9 +2,8 @@
 
 Programs without Heatsink write every row under the bare key, whatever the layout says. So reads
 query the bare key along with the buckets, until an operator declares the table's **adoption**
-complete: the last such program is gone. The registry then notes the time. Rows from before it may
-still be strays under the bare key, and stay readable. Rows from after it are where their layout
-puts them.
+complete: no such program writes any more. The registry records that time. Older rows may be strays,
+left under the bare key, and stay readable. Newer rows are where their layout puts them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agr
 class KeyPlaces:
     """Finds the buckets of items, from any thread.
 
-    It reads the view's horizon first, so the layouts that it reads then are at least as new.
+    It reads the view's horizon before the layouts, so that the layouts are at least as new.
     """
 
     def __init__(self, table: str, time_of: TimeOf, background: Background) -> None:
@@ -64,7 +63,7 @@ class KeyPlaces:
         return epoch.bucket(self._hash(hashed_bytes(comparable(sort))))
 
     def candidates(self, key: str, sort: Any) -> list[int | None]:
-        """Where an item may be: its bucket first, then the bare key if it may be a stray."""
+        """The places of an item: its bucket, then the bare key if the item may be a stray."""
         time_ms = self.time_of(sort)
         if time_ms >= self._view.horizon_ms:
             self._background.renew()
@@ -83,7 +82,7 @@ class KeyPlaces:
         )
 
     def _bound(self, value: Any) -> int | None:
-        """The time of a bound; None if it is not a whole sort key, and so has no time."""
+        """The time of a bound; None if the bound is not a whole sort key and so has no time."""
         try:
             return None if value is None else self.time_of(value)
         except InvalidId:
@@ -104,8 +103,8 @@ class KeyPlaces:
 class Adoption:
     """Reads the time of complete adoption from a view, again only when the view has changed.
 
-    The registry notes it as a pin of one bucket, on a reserved name that carries the time. Such a
-    pin asks nothing of the coordinator, and reaches every process as all decisions do.
+    The registry stores the time in the name of a reserved key that is pinned to one bucket. The
+    coordinator ignores this pin. It reaches every process as all decisions do.
     """
 
     def __init__(self, table: str, view: View) -> None:
@@ -123,14 +122,14 @@ class Adoption:
 
 
 def completed_ms(view: View, table: str) -> float:
-    """When the adoption of a table was complete, by the notes in the registry; else infinite."""
+    """The time of a table's complete adoption in the registry; infinite if not complete."""
     adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
     notes = (name.rpartition("/") for name in adopted)
     return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
-    """The time of complete adoption, infinite if it is not; `complete` declares it now."""
+    """Return the time of complete adoption, or infinity. `complete` declares it complete now."""
     check_text("table", table, TABLE_NAME_MAX)
     stores = open_stores(url, clock, must_exist=True)
     try:
@@ -158,7 +157,7 @@ class OpenEpoch(Epoch):
 
 
 class ReadPlan(Layout):
-    """A layout for one query: the epochs of its span, with strays until adoption is complete."""
+    """The layout for one query: the epochs of its time span, and where strays may be."""
 
     __slots__ = ("_complete_ms", "_span")
 
@@ -171,7 +170,7 @@ class ReadPlan(Layout):
         self.epochs = tuple(_split(layout, complete_ms))
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:  # noqa: ARG002
-        """Use the query's span, which has slack, and not the bounds, which are no ids."""
+        """The epochs of the query's time span. The bounds are ignored: sort keys are no ids."""
         return super().overlapping(*self._span)
 
     def counts_bare(self, time_ms: int) -> bool:

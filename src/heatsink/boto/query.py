@@ -1,6 +1,7 @@
 """Queries of one key over all its buckets, in the order of the sort keys.
 
-`spread.gather` plans which buckets to query for how much; here sort keys take the place of ids.
+`spread.gather` plans how many rows to query from which bucket. Here it works with sort keys in
+place of ids.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TableKeys:
 class Asked:
     """A parsed `Key(...)` condition: the partition key, and a range of sort keys.
 
-    `lowest` and `highest` are included; None is no bound.
+    The range includes `lowest` and `highest`; None is unbounded.
     """
 
     key: str
@@ -135,7 +136,7 @@ class Queries:
     def _fetch_all(
         self, wanted: Wanted, fetches: list[tuple[int | None, Any, int]]
     ) -> list[list[Item]]:
-        """Query all buckets at once, the first in this thread: a cold key needs no other."""
+        """Query all buckets at once, the first in this thread: a cold key has only one."""
         others = [self._pool.submit(self._fetch, wanted, *fetch) for fetch in fetches[1:]]
         first = self._fetch(wanted, *fetches[0])
         return [first, *(other.result() for other in others)]
@@ -218,7 +219,7 @@ class _Found:
 
 
 class _SortKeys:
-    """Sort keys in place of ids, with slack before or after their time by the order."""
+    """Sort keys in place of ids. Their time has slack, since sort keys only order by the second."""
 
     def __init__(self, places: KeyPlaces, newest_first: bool) -> None:
         self._time_of = places.time_of

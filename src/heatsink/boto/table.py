@@ -210,7 +210,7 @@ class Table:
         self.close()
 
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
-        """The requests that write an item, by place: one for a put, maybe two for a delete."""
+        """The requests that write an item, by place. A delete may need two: bucket and bare key."""
         self._background.check_open()
         key, sort = self._key_of(item, exactly=deleted)
         places = self._places
@@ -279,7 +279,7 @@ class BatchWriter:
                 self._send(key, bucket)
 
     def _send(self, key: str, bucket: int | None) -> None:
-        """Send a batch; if it fails it stays queued, and `flush` may be called again."""
+        """Send a batch. If that fails, the batch stays queued; call `flush` to retry."""
         requests = self._waiting[key, bucket]
         self._calls.write_batch(list(requests.values()), key, bucket)
         del self._waiting[key, bucket]
@@ -293,7 +293,7 @@ class BatchWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Flush, also after an error in the block, as boto3 does."""
+        """Flush, even if the block raised, as boto3 does."""
         self.flush()
 
 

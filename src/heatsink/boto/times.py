@@ -88,14 +88,14 @@ def ulid_text(value: Any) -> int:
 
 
 def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
-    """Refuse another spelling of an id, which would sort differently."""
+    """Raise `InvalidId` for an id in another spelling, which would sort differently."""
     if value != spelling:
         raise InvalidId(f"write it as {spelling}")
     return raw
 
 
 def after(prefix: str, time_of: TimeOf) -> TimeOf:
-    """For sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
+    """A `time_of` for sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
 
     def read(value: Any) -> int:
         if not value.startswith(prefix):
@@ -106,7 +106,7 @@ def after(prefix: str, time_of: TimeOf) -> TimeOf:
 
 
 def careful(time_of: TimeOf) -> TimeOf:
-    """Pass `time_of` a str, Decimal or bytes, and turn its errors into `InvalidId`."""
+    """Wrap `time_of`: it gets a str, Decimal or bytes, and its errors become `InvalidId`."""
 
     def read(value: Any) -> int:
         try:

@@ -1,9 +1,9 @@
 """The rows of a table, each in one partition at any time, even while they move to another.
 
-A move takes over collections (all items of one partition key) in the order of their tokens (the
-hashes of partition keys), a few at a time. Collections before its frontier are in the target, the
-rest are still in the source. So every key is in exactly one place, and a scan, which follows the
-tokens, meets each row once.
+A collection holds all items of one partition key. Its token is the hash of that key. A move takes a
+few collections at a time, in the order of their tokens. Collections before the move's frontier are
+in the target partition, the others still in the source. So every key is in exactly one partition,
+and a scan, which follows the tokens, returns each row once.
 
     source   start ──────── move.start ≈≈≈≈≈≈ frontier ──────── end
              stays          gone to the target                  not yet
@@ -81,7 +81,7 @@ class Collection:
             del self.sorts[bisect_left(self.sorts, sort) if sort is not None else 0]
 
     def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[Row]:
-        """Rows in order, lazily: a page costs what it returns, not what the key holds."""
+        """Rows in order, lazily, so that a page costs only the rows that it returns."""
         first, last = self._range(bounds)
         if after is not None:
             first, last = self._continued(first, last, forward, after.sort)
@@ -204,7 +204,7 @@ class RowShelf:
         self.move: Move | None = None
 
     def held(self) -> list[Items]:
-        """Where its rows are; a partition that is being split still counts those that moved."""
+        """The items of the shelf. A partition that is being split still counts rows that moved."""
         is_split = self.move is not None and self.move.start > self.start
         return [self.items, self.move.target] if is_split and self.move else [self.items]
 

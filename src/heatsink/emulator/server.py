@@ -1,9 +1,9 @@
 """The HTTP/1.1 server of the emulator, with keep-alive, as fast as one process allows.
 
-It does not check credentials and signatures: it is for tests and laptops and listens on 127.0.0.1
-only. A web page cannot reach it from a browser: X-Amz-Target needs a preflight request, which the
-server refuses, as it does hosts and origins other than this machine's. A GET without X-Amz-Target
-gets the page about partitions.
+The server is for tests and laptops: it checks no credentials and listens on 127.0.0.1 only. Other
+sites in a browser cannot call it: the header X-Amz-Target needs a preflight request, which the
+server refuses. It also refuses hosts and origins other than this machine's. A GET without
+X-Amz-Target returns the page about partitions.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def http_date(second: int) -> bytes:
 class EngineConnection(asyncio.Protocol, Bounded):
     """One client. Requests are answered in the order in which they came.
 
-    Incoming data is parsed in pieces no larger than a head may be. That bounds the size of a head
-    without adding up its headers.
+    Incoming data is parsed in pieces of at most the maximum size of a head. This limits the size of
+    a head without adding up its headers.
     """
 
     def __init__(self, server: EngineServer) -> None:
@@ -207,7 +207,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         return True
 
     def owe(self, answers: int) -> None:
-        """Add to the number of pending answers, or subtract."""
+        """Add `answers` (which may be negative) to the number of pending answers."""
         self._owed += answers
         if self._owed:
             self.keep()

@@ -19,20 +19,20 @@ SECONDS_MAX = 1e6
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `heatsink dynamo` accepts.
+    """The settings of the emulator, `heatsink dynamo`.
 
-    `write_limit` and `read_limit` are the units per second of one partition. It can save up unused
-    throughput for `burst_s` seconds at most; a new partition starts with one second's worth. Reads
-    that are not strongly consistent are `replica_lag_s` out of date.
+    `write_limit` and `read_limit` are the units per second of one partition. A partition can save
+    up the unused throughput of at most `burst_s` seconds; a new one starts with one second's worth.
+    Reads that are not strongly consistent are `replica_lag_s` out of date.
 
     With `adaptive`, partitions behave as DynamoDB's do. The limit is a ceiling, and a partition
     saves up or borrows a share of the table's capacity. A partition that stays hot for
-    `split_after_s` is split, and is then left alone for `cool_down_s`. Without `adaptive`,
-    partitions never change, and each may save up its limit. `merge_after_s` merges partitions that
-    have cooled; `None` is never.
+    `split_after_s` is split. The new partitions do not change for `cool_down_s`. Without
+    `adaptive`, partitions never change, and each may save up its limit. Partitions that stay calm
+    for `merge_after_s` are merged; `None` is never.
 
-    The server answers to this machine's names and to `allow_hosts`, within the bounds of
-    `connections`.
+    The server accepts this machine's host names and `allow_hosts`. `connections` limits its
+    connections.
     """
 
     port: int = PORT
@@ -60,7 +60,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.of_partitions()
 
     def of_partitions(self) -> SplitSettings:
-        """The settings of partitions; without `adaptive` there is no ceiling beside the savings."""
+        """The settings of partitions. Without `adaptive` the savings are the only limit."""
         limits = SplitSettings(
             write_units=self.write_limit,
             read_units=self.read_limit,

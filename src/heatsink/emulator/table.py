@@ -156,7 +156,7 @@ class RowMove:
         return self._rows.begin_merge(at) if is_merge else self._rows.begin_split(at)
 
     def step(self) -> bool:
-        """Move some rows; True when all are where they belong."""
+        """Move some rows; return True when all are in their new partitions."""
         if not self._move.step(MOVED_AT_ONCE):
             return False
         at = self._cuts.pop(0)
@@ -170,10 +170,10 @@ class RowMove:
 
 
 class Adaptation:
-    """Carries out on a table's rows what its capacity model decides, a few rows at a time.
+    """Moves a table's rows when its capacity model changes partitions, a few rows at a time.
 
-    A split, an isolation or a merge is decided first. Then the rows move while requests go on. When
-    all have moved, the new partitions get limits of their own. `tend` is called every 20 ms.
+    The model decides on a split, an isolation or a merge. Then the rows move while requests are
+    served. When all have moved, the new partitions get their own limits. `tend` runs every 20 ms.
     """
 
     def __init__(self, adaptive: AdaptiveTable, rows: Rows, clock: Clock) -> None:

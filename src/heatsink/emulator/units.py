@@ -1,8 +1,8 @@
 """Capacity units as DynamoDB counts them, and the throughput of one table.
 
-A write costs one unit per KB of the larger of the old and the new item, a read one per 4 KB, half
-of it unless strongly consistent. Transactions cost double. A write whose condition fails costs as
-much as a write.
+A write costs one unit per KB, counted on the larger of the old and the new item. A strongly
+consistent read costs one unit per 4 KB, other reads half a unit. Transactions cost double. A write
+whose condition fails costs as much as a write.
 """
 
 from __future__ import annotations

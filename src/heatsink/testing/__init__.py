@@ -1,4 +1,4 @@
-"""Tools for tests, yours too: clocks, virtual time, skewed traffic, faulty links."""
+"""Tools for Heatsink's tests and yours: clocks, virtual time, skewed traffic, faulty links."""
 
 from .clocks import ManualClock, SkewedClock, run_on_virtual_time
 from .faults import Faults, Link, linked_queue, linked_stores

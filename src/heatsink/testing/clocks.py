@@ -83,8 +83,8 @@ class ManualClock:
 class SkewedClock:
     """One process's clock on virtual time: wrong by `offset_s`, and stopped while it is stalled.
 
-    `boot` names the boot of its machine. `kernel_offset_s` is the error of the kernel's clock if
-    that claims to be synchronised, and None if it does not.
+    `boot` identifies the boot of its machine. `kernel_offset_s` is the error of the kernel's clock
+    if the kernel reports it as synchronised, otherwise None.
 
     Example::
 
@@ -133,7 +133,7 @@ class Deadlock(RuntimeError):
 
 
 class _LeapingSelector(selectors.DefaultSelector):
-    """Never waits: it moves the time forward by as long as it would have waited."""
+    """A selector that never waits: it advances the virtual time by the timeout instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._leaping.now_s
 
     def block(self, seconds: float) -> None:
-        """Advance the time as a handler does that blocks the event loop for `seconds`."""
+        """Advance the time as if a handler blocked the event loop for `seconds`."""
         self._leaping.now_s += seconds
 
 

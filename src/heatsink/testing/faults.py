@@ -19,7 +19,7 @@ from .clocks import SkewedClock
 class Faults:
     """How often calls fail, and how; change the fields at any time.
 
-    `lost`, `answer_lost` and `late` are shares of all calls, from 0 to 1. `cut` loses every call.
+    `lost`, `answer_lost` and `late` are probabilities from 0 to 1. `cut` loses every call.
 
     Example::
 

@@ -85,7 +85,7 @@ class RedisServer:
         return self
 
     def _start_somewhere(self) -> None:
-        """Try other ports if another process was faster to take these."""
+        """Start the server, on other ports if another process has taken the first ones."""
         find_server()
         for _ in range(START_ATTEMPTS - 1):
             with suppress(MissingServer):
@@ -103,7 +103,7 @@ class RedisServer:
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Start the server and wait until it answers; after `kill`, with what it had on disk."""
+        """Start the server and wait until it answers. After `kill` it loads its data from disk."""
         self.kill()
         config = self.path / "server.conf"
         config.write_text(self._configuration())

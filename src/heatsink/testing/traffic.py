@@ -14,8 +14,8 @@ HEAD = 100_000
 class Zipf:
     """A Zipf distribution over ranks 0 to `keys` - 1: rank n has the weight 1 / (n + 1) ** skew.
 
-    The first 100,000 ranks are in a table. Beyond them neighbours hardly differ, so the sum is an
-    integral whose inverse is a formula: a billion keys take no more memory than the table.
+    A table holds the first 100,000 ranks. Beyond them neighbours hardly differ, so an integral with
+    a closed inverse replaces the sum. So a billion keys take no more memory than the table.
     """
 
     def __init__(self, keys: int, skew: float) -> None:

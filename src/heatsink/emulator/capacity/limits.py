@@ -1,12 +1,13 @@
 """Limits of partitions and tables as token buckets, and the settings of adaptive capacity.
 
-A request needs its partition's ceiling and the table's bucket. It passes if both hold the cost of
-the smallest request, whatever its own cost. A bucket may go into debt, and then passes nothing
-until the debt is paid. So the long-run rate stays the same, and large requests do not starve beside
-small ones (sources: docs/concepts/adaptive-capacity.md).
+A request needs tokens of two buckets: its partition's ceiling and the table's. It passes if both
+hold the cost of the smallest request, whatever its own cost. So the level of a bucket may become
+negative. The bucket then throttles all requests until its level is positive again. So the long-run
+rate stays the same, and large requests are not starved by small ones (sources:
+docs/concepts/adaptive-capacity.md).
 
-The share says whose throughput a request used: the partition's own, its savings (burst), or what
-other partitions leave unused (lent). Without lending the share is a limit as well.
+A third bucket, the share, tells whose throughput a request used: the partition's own, its savings
+(burst), or what other partitions leave unused (lent). Without lending, the share is a limit too.
 
 The defaults are DynamoDB's as far as they are documented:
 
@@ -70,7 +71,7 @@ BY_TABLE, BY_PARTITION, BY_KEY = (
 
 
 class Bucket:
-    """Fills at `rate` up to its capacity; its level is negative while it is in debt."""
+    """A token bucket: fills at `rate` up to its capacity. Its level may be negative."""
 
     __slots__ = ("_least", "_since_s", "level", "most", "rate")
 
@@ -82,7 +83,7 @@ class Bucket:
         self._since_s = now_s
 
     def filled(self, now_s: float) -> float:
-        """Fill it up to now; returns the level."""
+        """Fill the bucket up to now; return its level."""
         level = self.level + (now_s - self._since_s) * self.rate
         most = self.most
         self._since_s = now_s
@@ -114,7 +115,7 @@ class Side:
     def judge(
         self, units: float, now_s: float, table: Bucket | None, lend: bool
     ) -> CapacityVerdict:
-        """Whether every limit allows a request; takes nothing."""
+        """Whether every limit allows a request, without taking units."""
         if table is not None and not table.lets_pass(now_s):
             return BY_TABLE
         if not self.ceiling.lets_pass(now_s):

@@ -11,11 +11,12 @@ from .policy import HeatSketch, PartitionLook, is_calm, load
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition for people and tests; rates are of the last whole window, in units per second.
+    """The state of a partition, for reports and tests.
 
-    `writes_s` and `reads_s` were served, `refused_…` were throttled on top. `load` and heat count
-    both. `burst` is what it has saved up of the table's capacity, `None` on demand. `hottest` is a
-    key's hash. `stuck` is the reason why nothing more can be done.
+    Rates are of the last whole window, in units per second. `writes_s` and `reads_s` were served,
+    `refused_…` were throttled in addition; `load` and heat count both. `burst` is the unused
+    capacity that the partition has saved up, `None` on demand. `hottest` is a key's hash. `stuck`
+    is the reason why the store cannot relieve the partition further.
     """
 
     number: int

@@ -166,7 +166,7 @@ def is_calm(full: float, settings: SplitSettings) -> bool:
 def relieve(
     look: PartitionLook, partitions: int, settings: SplitSettings
 ) -> Split | Isolate | CannotHelp | None:
-    """What helps a partition that stays hot; None while it is not hot for long enough."""
+    """The change that relieves a hot partition; None until it was hot for long enough."""
     if settings.split_after_s is None or look.hot_for_s < max(settings.split_after_s, 0.001):
         return None
     if look.since_change_s < settings.cool_down_s:
@@ -186,7 +186,7 @@ def relieve(
 
 
 def _cannot(look: PartitionLook, settings: SplitSettings, why: str) -> CannotHelp | None:
-    """Say so only above the limit; just below it nothing has to be done."""
+    """Report that nothing helps, but only above the limit: below it, no help is needed."""
     if load(look.writes_s, look.reads_s, settings) <= 1:
         return None
     return CannotHelp(look.number, f"{_measured(look, settings)}; {why}")

@@ -132,7 +132,7 @@ class AdaptiveTable:
         return self._judged(self.map.find(key_hash), writes, reads, now_s)
 
     def record(self, key_hash: int, writes: float, reads: float, verdict: CapacityVerdict) -> None:
-        """Take the units of an accepted verdict, even if a transaction as a whole exceeds them."""
+        """Take the units of an accepted verdict, even if its transaction exceeds the limit."""
         self._record(self.map.find(key_hash), key_hash, writes, reads, verdict)
 
     def _judged(
@@ -180,9 +180,9 @@ class AdaptiveTable:
         return changes
 
     def decide(self, now_s: float) -> list[Change]:
-        """End the window if a second has passed; returns what should change.
+        """End the window if a second has passed; return the changes to make.
 
-        A partition that is to be split, isolated or merged is left alone until that is applied.
+        A partition with a pending split, isolation or merge gets no further change until `apply`.
         """
         elapsed_s = now_s - self._window_began_s
         if elapsed_s < WINDOW_S:

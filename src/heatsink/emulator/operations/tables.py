@@ -121,7 +121,7 @@ def _partitions(reads: int, writes: int, settings: EngineSettings) -> int:
 
 
 def _units(field: str, units: int) -> float:
-    """Check units before partitions are made for them: one per thousand write units."""
+    """Check the units before the table gets partitions: one per thousand write units."""
     if units < 1:
         name = field[0].lower() + field[1:]
         member = f"Value '{units}' at 'provisionedThroughput.{name}'"
@@ -203,7 +203,7 @@ def list_tables(database: Database, request: ListTables) -> Json:
 
 
 def update_time_to_live(database: Database, request: UpdateTimeToLive) -> Json:
-    """Store and describe the setting. Items stay: the service itself takes days to remove them."""
+    """Store the setting. No item is ever removed; DynamoDB itself may take days to remove one."""
     table, wanted = _named(database, request.table_name), request.time_to_live_specification
     if wanted.enabled == (table.ttl_attribute is not None):
         raise ValidationFailed(f"TimeToLive is already {'en' if wanted.enabled else 'dis'}abled")

@@ -140,7 +140,7 @@ def _plan(database: Database, action: TransactWriteItem) -> PlannedWrite:
 
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
-    """Take the units of all actions or of none, each judged by the levels before all of them."""
+    """Take the units of all actions or of none. Each is judged by the levels before the first."""
     places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
     judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
     for (throughput, token, units), verdict in judged:

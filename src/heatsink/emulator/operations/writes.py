@@ -35,7 +35,7 @@ def scope_of(
 ) -> Scope:
     """The placeholders of a request, checked against the expressions that use them.
 
-    `missing` names the expression without which a request may not have values.
+    `missing` is the expression that a request with values must have; errors name it.
     """
     if names is None and values is None and not parsed:
         return NO_SCOPE
@@ -123,7 +123,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
     failure: ConditionFailed | None
 
     def units(self, factor: int = 1) -> float:
-        """A write costs by the larger item; with a failed condition, by the item it found."""
+        """The cost: of the larger item or, if the condition failed, of the existing item."""
         old, new = self.old, None if self.failure else self.new
         return write_units(max(old.size if old else 0, new.size if new else 0), factor)
 
