@@ -1,7 +1,7 @@
-"""`heatsink bench`: how fast a store is, through Heatsink and bare.
+"""`heatsink bench`: how fast a store is through Heatsink, and called directly (the bare store).
 
-Both make the same calls in alternating turns, so that both meet the same conditions; the difference
-is Heatsink's overhead.
+Heatsink and the bare store get the same calls in alternating turns, so that conditions are equal.
+The difference is Heatsink's overhead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from heatsink.spread.store import Ask, Row
 from heatsink.stores.stores import Stores
 
 BODY = b"x" * 200
-KEYS = 64  # so many that none of them gets hot
+KEYS = 64  # enough that no key gets hot
 PAGE = 50
 ROUNDS = 5  # fewer if a call takes longer than a turn
 ROUND_FITS = 0.9
@@ -59,8 +59,8 @@ class Line(msgspec.Struct, frozen=True):
 
     `ratio` is Heatsink's rate as a share of the bare store's: the median of the rounds' own ratios,
     since the two turns of a round meet the same conditions. It may differ from the ratio of the
-    medians. Calls that the store refused, and calls without an answer long after their turn, are
-    counted apart. Figures that need a successful call are None if there was none.
+    medians. Refused calls, and calls without an answer long after their turn, are counted
+    separately. Figures that need a successful call are None if there was none.
     """
 
     what: str
@@ -77,7 +77,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """`seconds` for everything, `at_once` concurrent calls."""
+    """The plan of a benchmark: `seconds` in total, with `at_once` concurrent calls."""
 
     seconds: float = 12.0
     at_once: int = 32
@@ -96,7 +96,7 @@ class BenchPlan:
 
     @property
     def longest_turn_s(self) -> float:
-        """When to stop waiting for answers: one and a half times the length of one of two turns."""
+        """Seconds until a turn stops waiting: 1.5 times half the time of one kind of call."""
         return max(self.kind_s / 2 * 1.5, TURN_S_MIN)
 
 
@@ -202,7 +202,7 @@ KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = 
 
 @asynccontextmanager
 async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
-    """Open both on one store; erases their rows at the end."""
+    """Open Heatsink and the bare store on one URL; erase all rows of this run at the end."""
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
         raise InvalidSetting(

@@ -1,6 +1,7 @@
-"""A celebrity and a commentator among friends: what pushing posts costs, and what pulling saves.
+"""The cost of pushing posts to followers, and of pulling them on read, for three kinds of authors.
 
-A small social network on virtual time, whose home timelines take time to write.
+The experiment is a small social network on virtual time, in which each write to a home timeline
+takes time.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def show(report: LabReport, page: Path, command: str) -> None:
 
 
 def check_page(page: Path) -> None:
-    """Check that the page can be written, before minutes of work are spent on it."""
+    """Raise if the page cannot be written, before the experiment runs for minutes."""
     is_new = not page.exists()
     if not is_new and not page.is_file():
         return  # for example a pipe: opening it would use it up

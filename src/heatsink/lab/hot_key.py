@@ -57,7 +57,7 @@ class HotKeySecond(msgspec.Struct):
 
 
 class HotKeyRun(msgspec.Struct, frozen=True):
-    """`found` is the number of rows when everything was read back."""
+    """The result of one case; `found` is the number of rows that were read back at the end."""
 
     case: str
     seconds: list[HotKeySecond]

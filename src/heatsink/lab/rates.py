@@ -135,7 +135,10 @@ def _declared_table(known: Declared) -> ReportTable:
 
 
 def _thirds_table(history: list[RatesSecond]) -> ReportTable:
-    """The first minute after each change is shown apart: then the limit is being discovered."""
+    """A table by thirds of the run, between changes of the limit.
+
+    The first minute of each third, in which workers discover the limit, is a separate row.
+    """
     rows: list[list[Cell]] = []
     length_s = history[-1].time_s
     for (share, _), (until, _) in zip(CHANGES, (*CHANGES[1:], (1.0, 0)), strict=True):
@@ -150,7 +153,7 @@ def _thirds_table(history: list[RatesSecond]) -> ReportTable:
 
 
 def held(span: list[RatesSecond]) -> float:
-    """What was done as a share of what the service would have accepted."""
+    """Completed calls as a share of the calls that the service would have accepted."""
     first, last = span[0], span[-1]
     done = last.calls - last.refused - first.calls + first.refused
     possible = sum(second.limit for second in span[1:]) * (last.time_s - first.time_s)

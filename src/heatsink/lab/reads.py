@@ -1,4 +1,4 @@
-"""One product that everybody reads: its page loaded each time, coalesced, and kept near."""
+"""One hot product page: loaded for every read, with shared loads, and from a near cache."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def shown(cell: Cell) -> str:
 
 
 def to_html(report: LabReport, command: str, plotly: str) -> str:
-    """One file that needs nothing else: it contains the script."""
+    """The report as one self-contained HTML file, with its script."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     charts = msgspec.json.encode(report.charts).decode().replace("<", "\\u003c")
     return page.substitute(

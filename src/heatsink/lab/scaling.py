@@ -61,7 +61,7 @@ class ScalingSetup(msgspec.Struct, frozen=True):
 
 
 class ScalingRun(msgspec.Struct, frozen=True):
-    """`batches_s` is how long each batch took."""
+    """The result of a run; `batches_s` is how long each batch took."""
 
     policy: str
     took_s: float

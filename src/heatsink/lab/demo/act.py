@@ -56,7 +56,7 @@ class ActSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class ActFinding(msgspec.Struct, frozen=True):
-    """Good, bad, or (None) neither: a number about which nothing is promised."""
+    """One figure of a verdict: good, bad, or None if Heatsink promises nothing about it."""
 
     good: bool | None
     text: str
@@ -75,7 +75,7 @@ class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who receives snapshots, and how often."""
+    """The receiver of a run's snapshots, and the interval between them."""
 
     tell: Callable[[ActSnapshot], None]
     every_s: float
@@ -129,7 +129,7 @@ class Duel:
             await self._clock.sleep(DRAIN_POLL_S)
 
     async def fight(self, look: Callable[[], Awaitable[ActSnapshot]], watcher: Watcher) -> None:
-        """Run the whole traffic on both, with snapshots for the watcher and a last one."""
+        """Run the whole traffic on both lanes, and send snapshots to the watcher."""
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(watch(look, watcher, self._clock))
             await self._run()

@@ -137,7 +137,7 @@ def _percentile_ms(sorted_s: list[float], share: float) -> int:
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The number of partitions for new writes: now, soon, and at most so far; and why."""
+    """The number of partitions for new writes: now, next, and the maximum so far; and why."""
 
     buckets: int
     target: int
@@ -172,7 +172,7 @@ class LaneNow(msgspec.Struct, frozen=True):
 
 
 class DemoLane:
-    """One contender at work: starts calls, counts how they end, remembers what it acknowledged."""
+    """One lane at work: starts calls, counts how they end, remembers acknowledged ones."""
 
     def __init__(self, contender: Contender, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.contender = contender
@@ -208,7 +208,7 @@ class DemoLane:
 
 
 class PlainClient(Generic[Store]):
-    """What the plain contenders share."""
+    """A plain client with retries, the base of all plain lanes."""
 
     def __init__(self, store: Store, key: str, meter: LaneMeter, clock: Clock, rng: Random) -> None:
         self.meter = meter

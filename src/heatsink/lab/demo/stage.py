@@ -1,4 +1,4 @@
-"""Plays the acts for all viewers, and keeps what happened for those who come late."""
+"""Plays the acts for all viewers, and keeps the events for viewers who join late."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Stage:
         return msgspec.json.encode(Told("", Hello(acts, playing, played)))
 
     def end(self) -> None:
-        """Stop the run and tell every viewer that nothing follows."""
+        """Stop the run and end the streams of all viewers."""
         if not self._closed:
             self._closed = True
             for run in self._under_way:

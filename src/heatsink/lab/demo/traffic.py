@@ -78,7 +78,7 @@ def ramp(peak: float) -> Traffic:
 
 
 def jump(peak: float) -> Traffic:
-    """From a quiet chat to the peak at once, which nothing can foresee."""
+    """From a quiet chat to the peak at once, which no forecast can predict."""
     quiet = peak / 20
     before = Leg("a quiet chat", 6, quiet, quiet)
     return Traffic(
@@ -136,7 +136,7 @@ class TrafficPlan(msgspec.Struct, frozen=True):
 class Pacer:
     """Offers calls when they are due, without waiting for earlier ones, as a crowd does.
 
-    It makes up for a short stall, but not for the night that a laptop slept.
+    It catches up after a short stall, but skips longer ones, such as a sleep of the laptop.
     """
 
     def __init__(self, traffic: Traffic, clock: Clock) -> None:

@@ -42,10 +42,11 @@ WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills
 class Absorbing:
     """The remedy for hot reads: each app server keeps what it read near for a moment.
 
-    The caches and the policy are production's. A load takes no time here, so no reader waits for
-    another's. A write is forgotten where it came in, as pages of a log are: readers see their own
-    writes at once and others' after `fresh_for`. In a sampled trace a key is read `weight` times
-    less often than in reality, so its copies age that much more slowly.
+    The caches and the policy are the production code. A load takes no time here, so readers never
+    wait for each other's loads. A write invalidates the cache of its own app server, as it does for
+    pages of a log: that server sees the write at once, others after `fresh_for`. In a sampled trace
+    a key is read `weight` times less often than in reality, so cached values age more slowly by the
+    same factor.
     """
 
     def __init__(self, settings: PlanSettings, weight: int, rng: Random) -> None:
@@ -119,7 +120,7 @@ def by_chance(rng: Random) -> Choose:
 
 
 def in_turn() -> Choose:
-    """For samples: the many requests that one stands for would be spread evenly."""
+    """Choose buckets in turn, for samples: the requests behind each would be spread evenly."""
     turns: dict[str, int] = {}
 
     def choose(key: str, tokens: list[int]) -> int:
@@ -186,10 +187,10 @@ class Spreading:
 class Watch:
     """The fleet's heat as a coordinator sees it, on the time of the trace.
 
-    It is the production tracker, reports and aggregator with their timing: counts are read ten
-    times per window, keys on the rise are reported early, and a window is complete a little after
-    its end. One tracker stands for all app servers, since their reports add up to the same. `early`
-    reports need every request: a few requests of a sample say nothing.
+    It runs the production tracker, reports and aggregator with their timing. Counts are read ten
+    times per window, keys with rising load are reported early, and a window is complete a little
+    after its end. One tracker stands for all app servers, since their reports add up to the same.
+    `early` reports need the whole trace: a sample has too few requests for them.
     """
 
     def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """Replays a trace through every lane at once, in no more memory than the lanes need.
 
-A survey of the trace comes first: it says what the trace asks for, before anything is throttled.
+A survey of the trace comes first. It counts all requests, before any lane throttles them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """`survey` is what the trace asks for, `partitions` what the table started with."""
+    """The result of a plan. The table started with `partitions` partitions."""
 
     name: str
     survey: Survey

@@ -128,10 +128,11 @@ class MonthlyCost(msgspec.Struct, frozen=True):
 def cost_of(
     minutes: list[Minute], weight: int, span_s: float, settings: PlanSettings
 ) -> MonthlyCost:
-    """On demand, units are paid; provisioned, the capacity is, or each hour's busiest minute.
+    """The cost per month, on demand and provisioned.
 
-    Throttled requests cost nothing. Storage, the app servers and Heatsink's own few requests are
-    not counted.
+    On demand, each unit is paid. Provisioned, the capacity is paid or, without a fixed capacity,
+    enough for the busiest minute of each hour. Throttled requests cost nothing. Storage, the app
+    servers and Heatsink's own few requests are not counted.
     """
     months = weight * MONTH_S / max(span_s, MINUTE_S)
     return MonthlyCost(

@@ -57,7 +57,7 @@ class TraceRequest(NamedTuple):
 
 
 class Trace(Protocol):
-    """Requests, oldest first. In a sample each stands for `weight` of them."""
+    """Requests, oldest first. In a sample each stands for `weight` requests."""
 
     @property
     def name(self) -> str: ...
@@ -230,10 +230,10 @@ class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyntheticTrace:
-    """At most about `requests_max` of them: if the load has more, each stands for several.
+    """About `requests_max` requests of a load at most: if it has more, each stands for several.
 
-    What stands for one comes by chance. What stands for many comes evenly, in time and over the
-    keys, since the many whom it stands for would: chance would be overdone by a small sample.
+    Requests that stand for one arrive at random. Requests that stand for several arrive evenly, in
+    time and over the keys: a small random sample would vary far more than the whole load does.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ TOGETHER, CALL_S = 200, 0.2
 SMALL_ITEMS, SMALL_CALL_S = 20, 0.1
 SMALL_EVERY_S = 3.0
 POLL_S = 0.25
-PATIENCE_S = 90.0  # after this a slow machine cancels the rest
+PATIENCE_S = 90.0  # then the act cancels the rest: the machine is slow
 REST_S = 9.0  # for the number of workers to come down
 WORDS = """\
 One customer submits {items:,} items, another submits twenty. In a single queue the twenty would
@@ -61,7 +61,7 @@ class SmallNow(msgspec.Struct, frozen=True):
 
 
 class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
-    """`workers` are those of the partitions with items of the large batch."""
+    """The act at one moment. `workers` counts only partitions with items of the large batch."""
 
     items: int
     done: int
@@ -106,9 +106,9 @@ class DemoBatch:
         return self._clock.monotonic_s() - self._began_s
 
     def actions(self) -> Actions:
-        """Calls that take time, for many items at once.
+        """Actions whose handler simulates calls that take time, for many items at once.
 
-        Items that another run left behind are done too, but not counted.
+        Items left over from an earlier run are done too, but not counted.
         """
         actions = Actions()
 

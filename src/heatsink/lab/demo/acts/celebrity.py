@@ -87,7 +87,7 @@ def traffic_of(plan: TrafficPlan) -> Traffic:
 
 
 class Fame:
-    """Two authors with the same followers and posts: one by the threshold, one always pushed."""
+    """Two authors with equal followers and posts: one by the threshold, one always pushed."""
 
     def __init__(self, world: DemoWorld, tasks: asyncio.TaskGroup) -> None:
         self.grace = world.fresh("grace")

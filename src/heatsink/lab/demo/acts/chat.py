@@ -190,7 +190,7 @@ class YoungTable(msgspec.Struct, frozen=True):
 
     @property
     def throttled_s(self) -> float:
-        """The mean of the last seconds, when everything that reacts has reacted."""
+        """The mean of the last seconds, after splits and new buckets have taken effect."""
         return sum(self.throttled[-LAST_S:]) / LAST_S
 
 
@@ -220,7 +220,7 @@ def why_both(tables: list[YoungTable]) -> ActFinding:
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """Seconds after the jump until no new write was refused, and until none was waiting."""
+    """Seconds from the jump until no new write was refused, and until no write was waiting."""
 
     spread_s: float
     drained_s: float
@@ -266,9 +266,9 @@ def reach_verdict(
     gentle: bool = True,
     young: list[YoungTable] | None = None,
 ) -> ChatVerdict:
-    """`throttled_share` is Heatsink's refusals as a share of the plain store's.
+    """The verdict of the act. `throttled_share` is Heatsink's refusals / the plain store's.
 
-    How few they are is promised only for traffic that rises gently.
+    Heatsink promises few refusals only for traffic that rises gently.
     """
     share = heatsink.totals.throttled / max(plain.totals.throttled, 1)
     promised = gentle and recovery is None
