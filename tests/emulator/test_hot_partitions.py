@@ -161,7 +161,7 @@ def test_one_key_borrows_is_isolated_and_the_engine_says_that_it_cannot_help() -
         assert read_back(client, "hot") == writer.accepted
         client.close()
     assert sorted(reasons := reasons_of(report)) == ["CannotHelp", "Isolate", "Lend"]
-    assert "one key is 100% of it" in reasons["Isolate"]
+    assert "one key has 100% of it" in reasons["Isolate"]
     assert "spread it" in reasons["CannotHelp"]
     [alone] = [one for one in report["partitions"] if one["rows"]]
     assert alone["hottest"] == "hot"
