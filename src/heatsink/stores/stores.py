@@ -15,7 +15,7 @@ from heatsink.registry.news import NewsStore
 from heatsink.spread.fsck import RepairStore
 from heatsink.spread.store import CounterStore, LogStore
 
-NOTES_MAX = 65_536  # the oldest are dropped if no meter reads them
+NOTES_MAX = 65_536  # beyond that the oldest notes are dropped
 Consumption = tuple[str, int, float, int | None]
 
 
@@ -36,7 +36,10 @@ class ConsumptionNotes:
 
 @dataclass(frozen=True)
 class Stores:
-    """The parts of one store. `answers_in_s` is the log's own limit for the time of a call."""
+    """The parts of one store.
+
+    `answers_in_s` is the time after which the log store itself gives up on a call.
+    """
 
     log: LogStore
     counters: CounterStore

@@ -20,7 +20,7 @@ READ_UNIT_BYTES = 4_096
 
 
 class PartitionLimit(msgspec.Struct, frozen=True):
-    """The limit of one partition key: shows on a laptop how a partitioned store throttles."""
+    """The throughput limit of one partition key, to see on a laptop how a store throttles."""
 
     writes_s: float = 1_000.0
     """Write units a second: one per KB of a write."""
@@ -45,7 +45,10 @@ class TokenBuckets:
         self.refused = 0
 
     def take(self, partition: str, units: float) -> None:
-        """Take units or raise `Throttled`; a request larger than the bucket needs a full bucket."""
+        """Take units, or raise `Throttled` if the bucket holds too few.
+
+        A request larger than the whole bucket needs a full bucket.
+        """
         now_s = self._clock.monotonic_s()
         level = self._level(partition, now_s)
         if level < min(units, self._most):
@@ -56,8 +59,8 @@ class TokenBuckets:
         if len(self._levels) > IDLE_BUCKETS_MAX:
             self._forget_full(now_s)
 
-    def owe(self, partition: str, units: float) -> None:
-        """Take units after their use; the level may become negative."""
+    def charge(self, partition: str, units: float) -> None:
+        """Take units that were already consumed. The level may become negative."""
         now_s = self._clock.monotonic_s()
         self._levels[partition] = (self._level(partition, now_s) - units, now_s)
 
@@ -76,10 +79,10 @@ class _Limits:
         self.reads = TokenBuckets(limit.reads_s, limit.burst_s, clock)
 
     def charge_read(self, partition: str, size: int) -> None:
-        """Charge what a read cost beyond its first unit: its size is known only afterwards."""
+        """Charge a read's units beyond the first one, which was taken before the size was known."""
         extra = -(-size // READ_UNIT_BYTES) - 1
         if extra > 0:
-            self.reads.owe(partition, extra)
+            self.reads.charge(partition, extra)
 
 
 class ThrottledLog:

@@ -51,7 +51,7 @@ async def test_a_password_from_the_url_opens_the_door(clock: ManualClock) -> Non
 async def test_a_call_that_finds_it_closed_is_told_what_to_do(clock: ManualClock) -> None:
     connection = Connection(parse("redis://127.0.0.1:1"), clock, Random(1))
     await connection.close()
-    with pytest.raises(Closed, match=r"127\.0\.0\.1:1 was closed during the call: a write may"):
+    with pytest.raises(Closed, match=r"127\.0\.0\.1:1 was closed during the call\. A write may"):
         await connection.run("PING")
 
 
@@ -63,7 +63,9 @@ async def test_a_wrong_password_is_one_clear_line(login: str) -> None:
             async with heatsink.connect("memory://", news=url):
                 pass
     said = str(caught.value)
-    assert said == (f"Redis at {server.address} refuses the user or the password: check its URL")
+    assert said == (
+        f"Redis at {server.address} refuses the user or the password: check the Redis URL"
+    )
 
 
 async def test_a_redis_that_is_gone_is_left_alone_for_a_moment(clock: ManualClock) -> None:

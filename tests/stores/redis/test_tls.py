@@ -111,14 +111,14 @@ async def test_an_unknown_authority_names_the_option_that_helps(
         for option in ("", f"&ca={another_ca}"):
             said = await refusal(f"{kind}://ada:geheim@{HOST}:{port}?timeout_s=5{option}")
             assert said.startswith(f"Redis at {HOST}:{port} shows a certificate that is not trust")
-            assert said.endswith("name its authority's file with ?ca= in its URL")
+            assert said.endswith("to the PEM file of the certificate's authority")
 
 
 async def test_sentinels_of_an_unknown_authority_are_refused(authority: trustme.CA) -> None:
     with real(RedisSentinel) as group:
         async with tls_before(group.sentinel.port, authority) as port:
             said = await refusal(f"rediss+sentinel://{HOST}:{port}/news?timeout_s=5")
-    assert "name its authority's file with ?ca= in its URL" in said
+    assert "set ?ca= in the Redis URL to the PEM file of the certificate's authority" in said
 
 
 async def test_a_certificate_of_another_host_says_so(
@@ -126,7 +126,7 @@ async def test_a_certificate_of_another_host_says_so(
 ) -> None:
     async with tls_before(server.port, authority, "cache.example.org") as port:
         said = await refusal(f"rediss://{HOST}:{port}?ca={ca}&timeout_s=5")
-    assert "use the host that the certificate names in its URL" in said
+    assert "use the host that the certificate names in the Redis URL" in said
 
 
 async def test_a_certificate_that_is_not_trusted_any_more_stops_nobody(

@@ -1,4 +1,7 @@
-"""Redis beside a data store: heat, news, soft decisions and invalidations, never the only copy."""
+"""Redis beside a data store: carries heat, news, soft decisions and invalidations.
+
+Redis never holds the only copy: the data store stays authoritative.
+"""
 
 from __future__ import annotations
 

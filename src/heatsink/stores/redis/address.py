@@ -1,4 +1,4 @@
-"""Where Redis is (from a URL), what our keys there are called, and how TLS is checked.
+"""The address of a Redis (from a URL), the names of Heatsink's keys in it, and checks of TLS.
 
     redis://[user:password@]host[:port][/database]      rediss:// is the same with TLS
     redis+sentinel://[user:password@]host[:port],host/service-name
@@ -32,15 +32,16 @@ EXAMPLES = (
 TIMEOUT_S = 0.25
 UNTRUSTED = re.compile(r"certificate verify failed: (.+?)\.? \(_ssl")
 OTHER_NAME = "mismatch"
-CURE_TRUST = "name its authority's file with ?ca= in its URL"
-CURE_NAME = "use the host that the certificate names in its URL"
+CURE_TRUST = "set ?ca= in the Redis URL to the PEM file of the certificate's authority"
+CURE_NAME = "use the host that the certificate names in the Redis URL"
 
 
 class RedisKeys(msgspec.Struct, frozen=True):
-    """Every key of one deployment, with its type; two deployments on one Redis need two prefixes.
+    """All Redis keys of one deployment, with their types.
 
-    The braces are Redis Cluster's hash tag: all keys of a deployment are in one slot. They hold
-    news and telemetry only, a few megabytes. Nothing that users write becomes part of a name.
+    Two deployments on one Redis need two prefixes. The braces are Redis Cluster's hash tag: all
+    keys of a deployment are in one slot. They hold only news and telemetry, a few megabytes. Text
+    from users is never part of a key's name.
     """
 
     prefix: str = PREFIX
@@ -77,12 +78,12 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     @property
     def soft(self) -> str:
-        """Stream: one `SoftDecision` each. Capped; the leader repeats all of them now and then."""
+        """Stream: one `SoftDecision` each. Capped; the leader publishes all of them regularly."""
         return f"{{{self.prefix}}}:soft"
 
     @property
     def forgotten(self) -> str:
-        """Channel: the keys that one process has forgotten, for all others."""
+        """Channel: keys that a process has forgotten, so that all others drop them too."""
         return f"{{{self.prefix}}}:forgotten"
 
 
@@ -125,9 +126,9 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 
 def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAddress:
-    """Parse a Redis URL; raises `InvalidSetting`.
+    """Parse a Redis URL. Raises `InvalidSetting`.
 
-    `name` is the setting that the URL came from, `timeout_s` the default of its option.
+    `name` is the setting that the URL came from. `timeout_s` applies if the URL does not set it.
     """
     if not isinstance(url, str):
         raise InvalidSetting(
@@ -163,7 +164,7 @@ def _host(text: str, port: int, name: str) -> tuple[str, int]:
     if not colon:
         host, number = text, str(port)
     if not host or not number.isdecimal() or not 0 < int(number) < 65_536:
-        raise InvalidSetting(f"{name} names no host and port: use {EXAMPLES}", field=name)
+        raise InvalidSetting(f"{name} names no host or a wrong port: use {EXAMPLES}", field=name)
     return host.strip("[]"), int(number)
 
 
@@ -171,7 +172,9 @@ def _path(parts: SplitResult, kind: Kind, name: str) -> tuple[int, str]:
     path = parts.path.strip("/")
     if kind == "sentinel":
         if not path or "/" in path:
-            raise InvalidSetting("redis+sentinel:// needs a service: redis+sentinel://host/service")
+            raise InvalidSetting(
+                f"{name} must name Sentinel's service: redis+sentinel://host/service", field=name
+            )
         return 0, unquote(path)
     if path and (kind == "cluster" or not path.isdecimal()):
         raise InvalidSetting(f"the path of {name} must be a database number: use {EXAMPLES}")
@@ -183,17 +186,19 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
     named = dict(pairs)
     if len(named) < len(pairs):
         raise InvalidSetting(
-            f"{name} has an option more than once after the ?: name it once", field=name
+            f"{name} has the same option twice after the ?: name each option once", field=name
         )
     try:
         return msgspec.convert({"timeout_s": timeout_s, **named}, Options, strict=False)
     except msgspec.ValidationError as error:
         takes = ", ".join(Options.__struct_fields__)
-        raise InvalidSetting(f"{name} takes {takes} after the ?: {error}", field=name) from None
+        raise InvalidSetting(
+            f"{name} takes the options {takes} after the ?: {error}", field=name
+        ) from None
 
 
 def check_authority(address: RedisAddress) -> None:
-    """Check the `ca` file at the start: later, a missing file would look like a Redis outage."""
+    """Check that the `ca` file can be used. Later, a missing file would look like an outage."""
     ca = address.options.ca
     if not ca:
         return
@@ -210,9 +215,9 @@ def check_authority(address: RedisAddress) -> None:
 
 
 def distrust(error: Exception) -> str | None:
-    """Why the server's certificate was refused, and the cure; None if the error is another one.
+    """Why the server's certificate was refused, and the cure. None if the error is another one.
 
-    It reads the text, since not all three kinds of driver keep the original error.
+    This reads the error's text, since not all three kinds of driver keep the original error.
     """
     found = UNTRUSTED.search(str(error))
     if found is None:

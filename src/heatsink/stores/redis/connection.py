@@ -1,7 +1,7 @@
-"""One process's connection to Redis: runs commands and turns every failure into one of our errors.
+"""One process's connection to Redis: runs commands and turns failures into `heatsink.errors`.
 
-After a failure calls fail at once for a moment, longer after each further failure, so that no
-caller waits for a Redis that it can do without. The driver's own retries are off.
+After a failure, calls fail at once for 0.1 s, and for up to 2 s after repeated failures. So callers
+that can do without Redis do not wait for it. The driver's own retries are off.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .address import RedisAddress, check_authority, distrust
 logger = logging.getLogger("heatsink")
 Word = str | bytes | int
 CONNECT_S = 1.0
-CALLS_MAX = 16  # at once: each takes a connection of its own
+CALLS_MAX = 16  # concurrent calls: each uses its own connection
 PAUSES = Pauses(0.1, 2.0, jitter=0.5)
-FAILURES = (  # a cluster's errors have a root of their own
+FAILURES = (  # errors of a cluster do not derive from RedisError
     exceptions.RedisError,
     exceptions.RedisClusterException,
     OSError,
@@ -52,15 +52,15 @@ NAMED = {
 EXPECTED = ("BUSYGROUP", "NOGROUP", "NOSCRIPT", "OLDER")
 HINTS = {
     "NOPERM": "its user lacks the permission: see the ACL lines in docs/how-to/redis.md",
-    "MOVED": "it is a node of a cluster: use redis+cluster:// in its URL",
+    "MOVED": "it is a node of a cluster: use redis+cluster:// in the Redis URL",
 }
 LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 
 class Refused(Unavailable):
-    """Redis answered with an error. `code` is the first word of its answer: NOGROUP, NOPERM, …
+    """Redis replied with an error. `code` is the first word of the reply: NOGROUP, NOPERM, …
 
-    The code is OLDER if the stream already holds this entry or a newer one.
+    For an XADD of an entry that is not newer than the stream's last one, `code` is OLDER.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -79,7 +79,7 @@ class Driver(Protocol):
 
 
 class Connection:
-    """Runs commands on one Redis; it connects at the first one."""
+    """Runs commands on one Redis. The first command opens the connection."""
 
     def __init__(self, address: RedisAddress, clock: Clock, rng: Random) -> None:
         check_authority(address)
@@ -98,7 +98,7 @@ class Connection:
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """Run one command. Without words it only connects, which asks a cluster for its nodes.
+        """Run one command. Without words, only connect: in a cluster this reads the list of nodes.
 
         Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`.
         """
@@ -130,7 +130,7 @@ class Connection:
         return call.result()
 
     def _end(self, call: asyncio.Task[Any]) -> None:
-        """Take the error of an abandoned call, which nobody else awaits."""
+        """Retrieve the error of an abandoned call, so that asyncio does not log it."""
         self._calls.discard(call)
         if not call.cancelled():
             call.exception()
@@ -140,7 +140,7 @@ class Connection:
         return await driver.execute_command(*words) if words else None
 
     async def _open(self) -> Driver:
-        """Connect once: a cluster's topology must be known before many calls need it."""
+        """Open the driver once, so that concurrent first calls read a cluster's topology once."""
         async with self._opening:
             if self._driver is None:
                 driver = open_driver(self._address)
@@ -153,7 +153,7 @@ class Connection:
             return self._driver
 
     def _said(self, refusal: Refused, command: str) -> Refused:
-        """Log a refusal once: Redis will refuse again, and most callers go on without it."""
+        """Log a refusal once, since Redis will repeat it and most callers go on without Redis."""
         what = command if refusal.code == "NOPERM" else refusal.code
         if refusal.code not in EXPECTED and what not in self._refused:
             self._refused.add(what)
@@ -164,7 +164,7 @@ class Connection:
         where = f"Redis at {self._address}"
         if isinstance(error, LOGIN) or "WRONGPASS" in str(error) or "NOAUTH" in str(error):
             self._fail("it refuses the user or the password")
-            return NoAccess(f"{where} refuses the user or the password: check its URL")
+            return NoAccess(f"{where} refuses the user or the password: check the Redis URL")
         if untrusted := distrust(error):
             self._fail("its certificate is not trusted")
             return NoAccess(f"{where} {untrusted}")
@@ -220,7 +220,7 @@ async def _close(driver: Driver) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The error's name and, if it has one, its text."""
+    """The error's type and, if there is any, its message."""
     said = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
@@ -233,18 +233,18 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
 
 
 class KnownKeys:
-    """Finds the key in our commands, which decides to which node of a cluster a command is sent.
+    """Finds the key in a command, which decides to which node of a cluster the command is sent.
 
     The driver's own finder asks the cluster's first master: about all commands at the start, and
-    again at each XREADGROUP. While that master is down nothing would work, even if our keys are
-    elsewhere.
+    again at each XREADGROUP. While that master is down every command would fail, even if
+    Heatsink's keys are on another node.
     """
 
     async def initialize(self, _: object = None) -> None:
-        """Does nothing: no node has to be asked."""
+        """Do nothing: this finder makes no requests."""
 
     async def get_keys(self, *words: Any) -> tuple[Any, ...]:
-        """The first key: all keys of a command are in one slot."""
+        """The first key of the command. That is enough: all its keys are in one slot."""
         place = 2 if words[0] in ("XGROUP", "XINFO") else 1
         if words[0] == "XREADGROUP":
             place = words.index("STREAMS") + 1
@@ -260,7 +260,7 @@ def open_driver(address: RedisAddress) -> Driver:
 
 
 def _as_it_came(answer: Any, **_: Any) -> Any:
-    """Keep the raw reply: what drivers make of a stream's reply differs between their versions."""
+    """Keep the raw reply: the driver's versions parse replies about streams differently."""
     return answer
 
 
@@ -276,12 +276,14 @@ def _driver(address: RedisAddress) -> Driver:
         return _through_sentinel(address, shared)
     (host, port), *others = address.hosts
     if others:
-        raise InvalidSetting("redis:// takes one host: use redis+cluster:// or redis+sentinel://")
+        raise InvalidSetting(
+            "a redis:// URL takes one host: use redis+cluster:// or redis+sentinel:// for several"
+        )
     return Redis(host=host, port=port, db=address.database, **shared)
 
 
 def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
-    """A client of the primary; closing it also closes the connections to the sentinels."""
+    """A client of the primary. Closing it also closes the connections to the sentinels."""
     make: Any = Sentinel
     sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
     primary = sentinel.master_for(address.service)
@@ -301,7 +303,10 @@ def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
 
 
 async def _reach_one(sentinels: list[Redis]) -> None:
-    """Ping the sentinels first: the driver does not say why it could reach none."""
+    """Ping sentinels until one responds; otherwise raise the last error.
+
+    The driver's own error does not say why no sentinel could be reached.
+    """
     for number, sentinel in enumerate(sentinels, 1):
         try:
             await sentinel.ping()
@@ -312,7 +317,7 @@ async def _reach_one(sentinels: list[Redis]) -> None:
 
 
 def _shared_options(address: RedisAddress) -> dict[str, Any]:
-    """RESP2 gives the same answers from Redis 7.0 and from everything later."""
+    """The options of all drivers. RESP2: its replies are the same from Redis 7.0 on."""
     options: dict[str, Any] = {
         "protocol": 2,
         "username": address.user or None,
@@ -329,5 +334,5 @@ def _shared_options(address: RedisAddress) -> dict[str, Any]:
 
 
 def _bare(shared: dict[str, Any]) -> dict[str, Any]:
-    """Without user and password: sentinels have users of their own, ours is for the servers."""
+    """The options without user and password, which are for the servers and not the sentinels."""
     return {name: value for name, value in shared.items() if name not in ("username", "password")}

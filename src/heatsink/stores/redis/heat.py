@@ -29,10 +29,10 @@ _HEAT = msgspec.msgpack.Decoder(FleetHeat)
 class RedisBus:
     """Heat reports on a capped stream, read by the leader through a consumer group.
 
-    The leader acknowledges the reports of one read at the next. If it dies in between, the next
-    leader reclaims them. Reports are not trusted. An entry that cannot be decoded, or that was
-    delivered three times without being acknowledged, moves to the poison stream and is never
-    delivered again.
+    The leader acknowledges the reports of one read when it reads again. If the leader dies before
+    that, the next leader reclaims them. Reports are not trusted. An entry that cannot be decoded,
+    or that was delivered three times without being acknowledged, moves to the poison stream and is
+    never delivered again.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RedisBus:
         return await self._receive()
 
     async def _make_group(self) -> None:
-        """Create the group, which a new or emptied Redis lacks, at the beginning of the stream."""
+        """Create the consumer group, which a new or wiped Redis lacks, at the stream's start."""
         try:
             await self._run("XGROUP", "CREATE", self._keys.heat, GROUP, "0", "MKSTREAM")
         except Refused as refused:
@@ -100,7 +100,7 @@ class RedisBus:
             await self._run("XACK", self._keys.heat, GROUP, *ids[start : start + 1_000])
 
     async def _left_behind(self) -> list[Entry]:
-        """Reclaim, now and then, what other consumers took and never acknowledged."""
+        """Reclaim, every 5 s, entries that other consumers read and never acknowledged."""
         now_s = self._clock.monotonic_s()
         if now_s < self._reclaim_s:
             return []
@@ -161,7 +161,7 @@ def _pairs(flat: list[Any]) -> dict[bytes, Any]:
 
 
 class RedisBoard:
-    """The fleet's heat as its leader publishes it: one value, which expires unless renewed."""
+    """The fleet's heat, as the leader publishes it: one value, which expires unless renewed."""
 
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run

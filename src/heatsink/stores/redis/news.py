@@ -1,6 +1,7 @@
-"""What processes tell each other over Redis: registry news, soft decisions, forgotten keys.
+"""Messages between processes over Redis: registry news, soft decisions, forgotten keys.
 
-All of it may be lost: the data store has the truth, and readers recover from it.
+All of them may be lost: registry news is read from the data store instead, leaders repeat soft
+decisions, and a process that missed forgotten keys drops its cache.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 class RedisNews:
     """The relay of registry news: one value for the pair, one stream for the log.
 
-    The stream's ids are versions, so each entry can be there only once and in order: Redis itself
-    rejects the late writes of a deposed leader. The pair is one value, so a reader never sees a
-    closed time with the version of another moment. Readers detect forgeries: both are signed
-    (`registry.news`).
+    The stream's ids are versions, so Redis itself rejects duplicate entries and late writes of a
+    deposed leader. The pair is one value, so a reader never sees a closed time with the version of
+    another moment. Pair and entries are signed, so readers detect forgeries (`registry.news`).
     """
 
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
@@ -99,7 +99,10 @@ class RedisSoft:
         return found
 
     async def _notice_a_wipe(self) -> None:
-        """Start over if the newest id is below ours: Redis was wiped and its clock is behind."""
+        """Read from the beginning again if Redis was wiped.
+
+        Then the stream is empty, or its newest id is below the last one read.
+        """
         newest = await self._run("XREVRANGE", self._keys.soft, "+", "-", "COUNT", 1)
         if not newest or _order(newest[0][0]) < _order(self._last):
             self._last = b"0-0"
@@ -126,10 +129,10 @@ _MESSAGE = msgspec.msgpack.Decoder(_Message)
 
 
 class RedisWire:
-    """Forgotten keys over pub/sub; subscribers get them, and learn it if their link breaks.
+    """Sends forgotten keys over pub/sub. `listen` raises when its subscription breaks.
 
-    A silent subscription looks like one whose connection is dead. So the wire pings it, and gives
-    it up if no answer comes.
+    A quiet subscription looks like one whose connection is dead. So `listen` pings Redis every
+    second, and raises after 3 s without a reply.
     """
 
     def __init__(
@@ -155,7 +158,9 @@ class RedisWire:
             await self._hear(ear)
         except TROUBLE as error:
             name = type(error).__name__
-            raise Unavailable(f"the subscription at Redis {self._address} broke ({name})") from None
+            raise Unavailable(
+                f"the subscription at Redis {self._address} broke ({name}): it is being renewed"
+            ) from None
 
     async def _hear(self, ear: Ear) -> None:
         driver: Any = open_driver(await self._home())
@@ -168,10 +173,10 @@ class RedisWire:
             await driver.aclose()
 
     async def _home(self) -> RedisAddress:
-        """The server to subscribe at: in a cluster, the node where processes publish.
+        """The server to subscribe at: in a cluster, the node to which processes publish.
 
         A new or recovering cluster loses messages that its nodes forward to each other. Publishing
-        an empty message makes the driver check that it still knows the right node.
+        an empty message makes the driver look up the right node again if it has changed.
         """
         if self._address.kind != "cluster":
             return self._address
@@ -201,6 +206,6 @@ class RedisWire:
         try:
             heard = _MESSAGE.decode(message["data"])
         except msgspec.MsgspecError:
-            return  # not ours: any client of this Redis may publish
+            return  # not sent by Heatsink: any client of this Redis may publish
         if heard.sender != self._name:
             ear.heard(heard.keys)

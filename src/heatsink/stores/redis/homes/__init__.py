@@ -1,8 +1,8 @@
 """Home timelines in Redis: one sorted set per user, ordered by the posts' ids and authors.
 
-A member is the length of the id, the id, the author. All ids of a deployment have one length, so
-members sort as (id, author) does. One more member, above all others, marks a complete home: a home
-that was lost and then pushed to lacks it.
+A member is the length of the id, then the id, then the author. All ids of a deployment have the
+same length, so members sort like (id, author). One more member, which sorts last, marks a complete
+home. If Redis loses a home, later pushes create it again without this mark, so it gets rebuilt.
 """
 
 from __future__ import annotations

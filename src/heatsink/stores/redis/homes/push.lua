@@ -1,5 +1,6 @@
--- push: size of a home, seconds to keep it, number of members, members, homes.
--- Only a read renews the time to live, so the time to live tells when the last read was.
+-- push: maximum size of a home, seconds to keep it, number of members, members…, homes…
+-- Adds all members to each home; KEYS[1] is the prefix of their keys. Only a read renews a home's
+-- time to live, so the time to live shows when the home was last read.
 local most, keep_s, count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local words = {}
 for i = 4, 3 + count do

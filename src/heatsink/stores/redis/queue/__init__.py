@@ -1,4 +1,4 @@
-"""The queue in Redis: partitions, batches, limits and the fleet; durable before it acknowledges."""
+"""The queue in Redis: partitions, batches, rate limits, the fleet, and durability."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_queue(
     keep_s: float = KEEP_S,
     now_ms: Now = server_time,
 ) -> QueueStores:
-    """Open the queue at `url`; `settings` has its stage, its places and its durability.
+    """Open the queue at `url`, with the stage, places and durability in `settings`.
 
     Ended parts are kept for `keep_s`. `now_ms` replaces the server's clock in tests.
     """

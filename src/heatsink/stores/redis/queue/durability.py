@@ -1,28 +1,30 @@
-"""Durability of the queue in Redis: nothing is acknowledged before it is on disk.
+"""Durability of the queue in Redis: a submission is acknowledged only when it is on disk.
 
-A barrier is one pipeline on one connection to one server: the reads, a tiny write, WAITAOF, WAIT
-and a check of the server itself. The server runs them in this order, so the write comes after all
-that the reads saw. A connection ends with its server. So if the power failed in between, the
-barrier fails: a restarted server cannot confirm what it has lost.
+A *barrier* reads back what was submitted and waits until it is durable. It is one pipeline on one
+connection to one server: the reads, a tiny write, WAITAOF, WAIT and a check of the server itself.
+The server runs them in this order, so once the tiny write is on disk, everything that the reads
+returned is too. A restart of the server breaks the connection. So if the power fails meanwhile, the
+barrier fails, and a restarted server cannot confirm writes that it has lost.
 
-With `appendfsync always` a write is on disk when it is answered. With `everysec` WAITAOF ought to
-wait for the next fsync, but many versions answer at once (Redis 7.4 to 8, Valkey 8 to 9; see
-redis#13793). So the barrier waits for the fsync itself: the server begins one within a second of
-the write, and then reports how many are unfinished. The barrier checks twice, since between two
-fsyncs there is a moment with none. It begins again if the log was rewritten meanwhile, since then
-the file changed. A server without WAITAOF (before 7.2) must have `appendfsync always`.
+With `appendfsync always` a write is on disk when the server replies. With `everysec` WAITAOF should
+wait for the next fsync, but many versions reply at once (Redis 7.4 to 8, Valkey 8 to 9; see
+redis#13793). So the barrier itself waits for the fsync. The server starts one within a second of
+the write, and INFO then shows how many fsyncs are pending. The barrier checks this number twice,
+since it is zero for a moment between two fsyncs. If the append-only file was rewritten meanwhile,
+the barrier waits again, for an fsync of the new file. A server without WAITAOF (before 7.2) must
+have `appendfsync always`.
 
-WAIT does the same for replicas. What a fail-over can promise depends on how many of them have to
-acknowledge (`replicas`):
+WAIT does the same for replicas. The setting `replicas` is the number of replicas that have to
+acknowledge. It decides what a fail-over can lose:
 
-- If every replica that may be promoted has acknowledged, a fail-over loses nothing that was
-  accepted. The others need `replica-priority 0`.
-- If fewer have, the promoted replica may be one without the write: Sentinel does not choose by
-  what a replica has, and a replica that still follows the old primary may have been the one that
-  acknowledged. Then the lost items are found, named and can be restored.
+- If every replica that may be promoted has acknowledged, a fail-over loses no accepted item. Set
+  `replica-priority 0` on all other replicas.
+- If fewer have acknowledged, a replica without the write may be promoted: Sentinel does not choose
+  by how much of the data a replica has. Then Heatsink finds and names the lost items, and they can
+  be restored.
 
-By default as many have to acknowledge as are connected: all of them while all is well, and fewer,
-rather than none, while one is down.
+By default all replicas that are connected at the time have to acknowledge. While one is down, that
+is one fewer.
 """
 
 from __future__ import annotations
@@ -47,23 +49,26 @@ from .queue import COUNTED, counts_of
 
 Durability = Literal["fsync", "relaxed"]
 Read = tuple[str, tuple[Word, ...]]
-"""The key of the tiny write, in the slot of the key that is read; and the command to read it."""
+"""The key of the tiny write, which is in the slot of the key to read, and the read command."""
 FSYNC_MS = 5_000
-EVERYSEC_S = 1.25  # a server begins the next fsync within this time, with a margin
+EVERYSEC_S = 1.25  # a server starts the next fsync within 1 s; the rest is a margin
 LOOK_S = 0.05
 LOOKS_MAX = 100
 PATIENCE_S = 6.0
 MARK_MS = 60_000
-PIPELINES_MAX = 4  # at once per server: later reads share the next one
+PIPELINES_MAX = 4  # concurrent pipelines per server: later reads share the next one
 TROUBLE = (exceptions.RedisError, OSError, TimeoutError)
-CURE = "set appendonly yes (before version 7.2 also appendfsync always), or durability='relaxed'"
+CURE = (
+    "set appendonly yes in its configuration (before version 7.2 also appendfsync always), or "
+    "accept possible loss with BulkSettings(durability='relaxed') or --relaxed"
+)
 ABOUT = ("INFO", "server", "persistence", "replication")
 REWRITE = ("aof_rewrites", "aof_rewrite_in_progress", "aof_base_size")  # change with the log file
-PINGS = 3  # the fastest counts: the others may have waited in this process
+PINGS = 3  # the fastest one is reported: the others may have waited in this process
 
 
 class RedisBarrier:
-    """Reads parts and records, and returns when what it read is durable."""
+    """Reads parts and batch records, and returns them once they are durable."""
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class RedisBarrier:
         return [record_of(word) for word in await self._read(reads)]
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
-        """Return the answers in the order of the reads, whatever servers they are on."""
+        """The replies in the order of `reads`, which may go to several servers."""
         by_node: dict[RedisAddress, list[int]] = {}
         for number, (connection, key, _) in enumerate(reads):
             (node,) = await connection.nodes(key)
@@ -123,7 +128,7 @@ class RedisBarrier:
     async def verify(self) -> None:
         """Raise `Misconfigured` if a server cannot confirm that a write is on disk.
 
-        A partition's own Redis may be down now: it is verified before its first barrier.
+        A Redis in `places` may be down now: then it is verified before its first barrier.
         """
         for connection in self._places.connections:
             try:
@@ -142,7 +147,7 @@ class RedisBarrier:
 
 
 class _Server:
-    """One server. Reads that come while its pipelines are busy share the next pipeline."""
+    """Runs barriers on one server. Reads that arrive meanwhile share the next pipeline."""
 
     def __init__(self, node: RedisAddress, clock: Clock, asks: bool, replicas: int | None) -> None:
         self._node = node
@@ -191,11 +196,12 @@ class _Server:
             if wanted >= needed:
                 raise Unavailable(
                     f"{acknowledged} of {needed} replicas of Redis at {self._node} acknowledged "
-                    f"within {FSYNC_MS} ms: retry later, or set replicas="
+                    f"within {FSYNC_MS} ms: retry later, or lower the number of replicas that must "
+                    "acknowledge with BulkSettings(replicas=…) or --replicas"
                 )
 
     async def _pipeline(self, reads: list[Read], wanted: int) -> tuple[list[Any], int]:
-        """The answers, and how many replicas have acknowledged."""
+        """The replies to `reads`, and the number of replicas that have acknowledged."""
         pipeline = self._driver.pipeline(transaction=False)
         for _, words in reads:
             pipeline.execute_command(*words)
@@ -235,7 +241,10 @@ class _Server:
         self._connected = int(about["connected_slaves"])
 
     async def _outwait(self, about: Mapping[str, Any]) -> None:
-        """Wait until an fsync that began after `about` has ended, on the same server."""
+        """Wait for the end of an fsync that started after `about` was read, in the same server run.
+
+        Raises `Unavailable` if the server restarted or the fsync takes too long.
+        """
         began = about
         await self._clock.sleep(EVERYSEC_S)
         for _ in range(LOOKS_MAX):
@@ -262,7 +271,8 @@ class _Server:
 
     def _slow(self) -> Unavailable:
         return Unavailable(
-            f"Redis at {self._node} took more than {FSYNC_MS} ms to fsync: retry later"
+            f"Redis at {self._node} took more than {FSYNC_MS} ms to fsync: retry later, "
+            "and check the server's disk"
         )
 
     async def verify_room(self) -> None:
@@ -270,7 +280,7 @@ class _Server:
         try:
             about = await self._driver.info("memory")
         except exceptions.ResponseError:
-            return  # its user may not run INFO
+            return  # the Redis user may not run INFO
         except TROUBLE as error:
             raise _unsure(self._node, error) from None
         if about.get("maxmemory") and about.get("maxmemory_policy") != "noeviction":
@@ -280,6 +290,7 @@ class _Server:
             )
 
     async def verify(self) -> None:
+        """Find out how this server confirms an fsync. Raise `Misconfigured` if it cannot."""
         try:
             await self._driver.execute_command("WAITAOF", 1, 0, 1)
             self._syncs_itself = False
@@ -311,7 +322,7 @@ class _Server:
 
 
 def _is_always(mode: Any) -> bool:
-    """A server whose user may not read the setting is treated as `everysec`."""
+    """Whether appendfsync is `always`. If the Redis user may not read it, assume `everysec`."""
     return isinstance(mode, list) and b"always" in mode
 
 
@@ -366,7 +377,7 @@ class Doctor:
 
 
 async def _info(connection: Connection) -> dict[str, float]:
-    """The numbers of INFO; for a cluster, those of its busiest node."""
+    """The numbers in INFO. For a cluster, the highest of all its nodes."""
     found: dict[str, float] = {}
     for section in ("cpu", "memory"):
         answer = await connection.run("INFO", section)

@@ -38,7 +38,7 @@ TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeE
 
 
 class RedisBatches:
-    """Batch records, each replaced only if it still is the one that was read (compare-and-set).
+    """Batch records. An update succeeds only if the record is unchanged since it was read.
 
     A record is written before its index entry, so `list` may drop entries without a record.
     """
@@ -98,7 +98,7 @@ class RedisBatches:
         return await self._page(start, limit, "")
 
     async def _page(self, start: int, limit: int, tenant: str) -> builtins.list[Batch]:
-        """Read a page of the index; drop entries without a record, and read again."""
+        """Read a page of the index. If some entries have no record, delete them and read again."""
         index = self._keys.newest(tenant)
         while True:
             ids = await self._connection.run("ZRANGE", index, start, start + limit - 1, "REV")
@@ -117,7 +117,7 @@ def record_of(word: bytes | None) -> Batch | None:
 
 
 class RedisLimits:
-    """Rate limits, each with a time of its own. `stores/memory/queue/homes.py` explains them."""
+    """Rate limits, each with its own slot time. The scripts do the same as `MemoryLimits`."""
 
     def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
         self._connection = connection
@@ -152,7 +152,10 @@ class RedisLimits:
 
 
 class RedisFleet:
-    """Members and the plan. A partition records its own owner, since claims check it there."""
+    """The consumers of the queue, the actions they offer, and the plan.
+
+    Each partition stores its own owner, since claims check it there.
+    """
 
     def __init__(
         self,
@@ -221,9 +224,9 @@ class RedisFleet:
 
 
 class RedisBell:
-    """Wakes a process when a partition may have work; one subscription per Redis.
+    """Wakes a process when a partition may have work, over one subscription per Redis.
 
-    A missed ring only costs the time until the next poll, so its failures raise no error.
+    A missed message only costs the time until the next poll, so failures raise no error.
     """
 
     def __init__(
@@ -262,7 +265,10 @@ class RedisBell:
             await self._clock.sleep(AGAIN_S * self._rng.uniform(0.5, 1.0))
 
     async def _hear(self, address: RedisAddress) -> None:
-        """Listen until the connection breaks; in a cluster every node forwards all messages."""
+        """Receive messages until the connection breaks.
+
+        In a cluster it subscribes at any node, since nodes forward all messages to each other.
+        """
         if address.kind == "cluster":
             address = address.node(*self._rng.choice(address.hosts))
         driver: Any = open_driver(address)
@@ -276,7 +282,7 @@ class RedisBell:
             await driver.aclose()
 
     async def _hears(self, pubsub: Any) -> bool:
-        """One message, or a ping's answer after a silence; False if neither comes."""
+        """Receive a message, or the reply to a ping after 5 s without one. False if neither."""
         message = await pubsub.get_message(timeout=LISTEN_S)
         if message is None:
             await pubsub.ping()

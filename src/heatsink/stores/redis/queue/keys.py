@@ -1,15 +1,15 @@
-"""Every key of a queue in Redis, and on which Redis each partition is.
+"""All keys of a queue in Redis, and the Redis that holds each partition.
 
     /{stage}/queue/{partition_3}/…     one queue partition: one slot of Redis Cluster
-    /{stage}/{queue}/…                 the partition of deployments that do not partition
-    /{stage}/batches/{batch_17}/…      homes of batches: 256 slots, by the batch's id alone
+    /{stage}/{queue}/…                 the only partition of a queue without partitions (--legacy)
+    /{stage}/batches/{batch_17}/…      batch records: 256 slots, by a hash of the batch's id
     /{stage}/batches/{index}/…         the newest batches
-    /{stage}/limits/{limit_17}/…       homes of rate limits, likewise
+    /{stage}/limits/{limit_17}/…       rate limits: 256 slots, by a hash of the lane
     /{stage}/fleet/{fleet}/…           members and the plan
 
-The stage is plain text; the other braces are literal, Redis Cluster's hash tag. Names hold only
-hashes of what users write; the text itself is in values. scripts/shared/state.lua names the keys
-inside a partition.
+`{stage}` stands for the stage's name. All other braces are literal: they are Redis Cluster's hash
+tags. Names contain only hashes of users' texts; the texts themselves are in values.
+scripts/shared/state.lua names the keys inside a partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTITIONS_MAX = 65_536
 
 
 def handle(kind: str, text: str) -> str:
-    """A short name for a user's text; `kind` keeps equal names of a tenant and a lane apart."""
+    """A short hash of a user's text. `kind` keeps a tenant and a lane of the same name apart."""
     return blake2b(text.encode(), digest_size=12, person=kind.encode()).hexdigest()
 
 
@@ -81,21 +81,21 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return f"/{self.stage}/batches/{{index}}/{whose}"
 
     def limit(self, lane: str) -> str:
-        """Hash: a rate limit, declared and explored."""
+        """Hash: a rate limit, both the declared rate and the one found by probing."""
         return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
 
     def fleet(self, name: str) -> str:
-        """`members`, `offers` (sorted sets by their end), `plan`, `time` (hashes)."""
+        """`members` and `offers`: sorted sets by expiry. `plan` and `time`: hashes."""
         return f"/{self.stage}/fleet/{{fleet}}/{name}"
 
     @property
     def soft(self) -> str:
-        """The prefix of soft decisions."""
+        """The prefix of the queue's soft decisions."""
         return f"{self.stage}:queue"
 
 
 class QueuePlaces:
-    """Which Redis a partition is on: the queue's own, unless `places` names another."""
+    """The Redis of each partition: the queue's own, unless `places` names another."""
 
     def __init__(
         self, url: str, clock: Clock, rng: Random, places: Mapping[int, str] | None = None
@@ -141,5 +141,6 @@ def _number(partition: object) -> int:
     if text == str(LEGACY) or (text.isdecimal() and int(text) < PARTITIONS_MAX):
         return int(text)
     raise InvalidSetting(
-        f"places must map partition numbers to URLs, not {shown(partition)}", field="places"
+        f"BulkSettings(places=…) must map partition numbers to URLs, not {shown(partition)}",
+        field="places",
     )

@@ -1,6 +1,6 @@
 """The partitions of a queue in Redis: one Lua script per operation.
 
-`stores/memory/queue` is the reference for what each call means; the scripts do the same.
+`stores/memory/queue` defines the behaviour of each call, and the scripts implement the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
 class RedisQueue:
-    """All partitions of a queue."""
+    """All partitions of a queue: the methods of `QueueStore`, each one a script."""
 
     def __init__(self, places: QueuePlaces, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
         self._places = places
@@ -198,7 +198,7 @@ def _lane(lane: str) -> str:
 
 
 def _info(part: Part) -> tuple[Any, ...]:
-    """The part, its tenant's account, and the line it waits in if it is limited."""
+    """The fields of a part, a handle of its tenant's account, and a handle of its lane."""
     purse = handle("tenant", part.tenant)
     return *msgspec.structs.astuple(part), purse, _lane(part.lane)
 

@@ -1,4 +1,4 @@
-"""The Lua scripts that run inside Redis: constant files, sent once and called by their hash."""
+"""Runs the Lua scripts in Redis: constant files, sent once and then called by their hash."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ Now = Callable[[], float]
 
 
 def server_time() -> float:
-    """0 lets a script use the server's own clock; tests pass another function."""
+    """0, which makes a script use the server's own clock. Tests pass another function."""
     return 0.0
 
 
 class SlotClock:
-    """What scripts are given about the time: a test's clock if there is one, and our evidence."""
+    """The time argument of scripts: what this process knows about each slot's time.
+
+    Tests also pass a clock that replaces the server's.
+    """
 
     def __init__(self, witness: SlotWitness, now_ms: Now = server_time) -> None:
         self._witness = witness
@@ -31,11 +34,12 @@ class SlotClock:
         return f"{self._now_ms()!r} {known.wall_ms!r} {known.up_ms!r} {known.due_ms!r}"
 
     def heard(self, slot: str, told: bytes) -> None:
+        """Remember the slot's time that a script returned."""
         self._witness.heard(slot, float(told))
 
 
 class Script:
-    """`scripts/{name}.lua`, behind those of `scripts/shared` that it needs."""
+    """`scripts/{name}.lua`, preceded by the files of `scripts/shared` that it needs."""
 
     def __init__(self, name: str, *shared: str) -> None:
         folder = files(__package__) / "scripts"
@@ -47,7 +51,7 @@ class Script:
     async def run(
         self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
     ) -> Any:
-        """Run the script; the first of `others` is the hash that keeps the slot's time."""
+        """Run the script. The first of `others` is the hash that holds the slot's time."""
         keys: list[Word] = [1 + len(others), key, *others]
         try:
             return await connection.run("EVALSHA", self._digest, *keys, *words)

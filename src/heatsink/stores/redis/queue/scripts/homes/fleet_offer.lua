@@ -1,5 +1,5 @@
--- fleet_offer: now, age_ms, keep_ms, ttl_ms, actions… Offers the actions, if any.
--- Returns those offered at most age_ms ago.
+-- fleet_offer: now, age_ms, keep_ms, ttl_ms, actions… Offers the actions, if any, for ttl_ms.
+-- KEYS: offers, time, members. Returns the actions whose offer ended at most age_ms ago or is open.
 keep_time()
 for _, place in ipairs({ 1, 3 }) do move_along(KEYS[place], still_due()) end
 local age_ms, keep_ms, ttl_ms = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,4 +1,4 @@
--- limit_declare: now, count ("" removes the limit), period_s
+-- limit_declare: now, count ("" removes the limit), period_s. Sets the declared rate.
 if tonumber(ARGV[2]) ~= limit.count or tonumber(ARGV[3]) ~= limit.period_s then
   keep({ next_ms = math.min(next_ms, now + BOOKED_MS_MAX + LATE_MS) })
 end

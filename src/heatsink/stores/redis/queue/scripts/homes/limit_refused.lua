@@ -1,4 +1,5 @@
--- limit_refused: now, started_per_s, retry_after_ms. The refusals of one surge count once.
+-- limit_refused: now, started_per_s, retry_after_ms. Lowers the rate after a downstream refusal.
+-- Refusals within GUARD_MS count as one.
 if limit.level and now - limit.since_ms < GUARD_MS then
   keep({})
   return 0

@@ -1,5 +1,6 @@
--- limit_reserve: now, starts, ahead_ms. Returns size and number of grants, time of the first, step,
--- now, and the time that the caller may remember.
+-- limit_reserve: now, starts, ahead_ms. Books starts, at most ahead_ms ahead of now.
+-- Returns {starts per grant, number of grants, time of the first, ms between grants, now, time that
+-- the caller may remember}.
 local starts, ahead_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local idle_ms = now - next_ms
 if limit.level and idle_ms > 0 then

@@ -1,5 +1,5 @@
--- chores: now, keep_ms, then handle and packed end of each part whose end was recorded.
--- Returns {ends to record, staged parts that were never released}.
+-- chores: now, keep_ms, then handle and packed end of each part whose end the batch has counted.
+-- Removes those ends. Returns {ends to count, parts staged over a minute ago and never released}.
 begin()
 local ENDS_MAX = 1000
 

@@ -1,6 +1,7 @@
--- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed attempts that
--- were never answered. Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices}; parts
--- and bodies that slices share are sent once.
+-- claim: now, owner, attempt, want, lease_ms, packed {line, allowed} pairs, packed attempts whose
+-- reply the caller never received. Leases items to the attempt.
+-- Returns {owned, time, more, wake_ms, lanes, parts, bodies, slices}. Slices refer to parts and
+-- bodies by number, so that a shared one is sent once.
 begin()
 local LANES_MAX = 1000
 local owner, attempt, want, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -66,7 +67,7 @@ local function again(place, suspect)
   return { chunk = chunk, start = offset, count = 1, suspect = suspect, fresh = false, tries = 0 }
 end
 
--- Which of these places have as many tries as the slice's first, and never lost a worker.
+-- Which of these places have as many tries as the slice's first one, and never lost a worker.
 local function alike(p, found, places)
   local same, words = {}, {}
   for i, place in ipairs(places) do
@@ -79,7 +80,7 @@ local function alike(p, found, places)
   return same
 end
 
--- Add the next places behind a slice, up to `most`, as long as they are due and alike.
+-- Extend a slice by the places after it, up to `most`, as long as they are due and alike.
 local function add_riders(p, found, most)
   local places = {}
   for i = 1, most do places[i] = place_of(found.chunk, found.start + found.count + i - 1) end
@@ -95,7 +96,8 @@ local function add_riders(p, found, most)
   return true
 end
 
--- Neighbours ride along unless they once lost their worker. Few have any: check a few first.
+-- Take a due item, with the due items after it that never lost a worker. Mostly there are few such
+-- items, so check one at first, and then four times as many with each step.
 local function take_due(p, first, most)
   local found, step, alone = again(first, false), 1, false
   found.places = { first }

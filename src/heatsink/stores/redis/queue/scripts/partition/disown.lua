@@ -1,4 +1,4 @@
--- disown: now, consumer
+-- disown: now, consumer. Gives the partition up if this consumer owns it.
 begin()
 if meta.owner == ARGV[2] then
   meta.owner, meta.workers = '', 0

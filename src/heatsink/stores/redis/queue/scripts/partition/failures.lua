@@ -1,4 +1,5 @@
--- failures: now, handle, after, limit. Returns {place, offset, tries, reason, body}…
+-- failures: now, handle, place to start after ("": from the beginning), limit.
+-- Returns {place, offset, tries, reason, body}…
 local p = find_part(ARGV[2])
 if not p then return {} end
 local first = ARGV[3] == '' and '-' or '(' .. ARGV[3]

@@ -1,4 +1,5 @@
--- gaps: now, handle, number of staged chunks. Returns {chunk, offset, count}… (-1: all the rest)
+-- gaps: now, handle, number of staged chunks. Returns where items are missing:
+-- {chunk, offset, count}…; a count of -1 is the rest of the chunk.
 local p = find_part(ARGV[2])
 if not p then return {} end
 local gaps = {}

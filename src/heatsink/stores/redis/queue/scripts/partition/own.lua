@@ -1,4 +1,5 @@
--- own: now, consumer, ttl_ms, workers. Returns whether the consumer is the owner, and the time.
+-- own: now, consumer, ttl_ms, workers. Makes the consumer the owner for ttl_ms, unless another is.
+-- Returns {1 if the consumer is the owner, time}.
 begin()
 local owner = meta.owner or ''
 if owner ~= '' and owner ~= ARGV[2] and now < meta.until_ms then

@@ -1,4 +1,4 @@
--- part: now, handle. Returns the fields of PartCounts, or nil.
+-- part: now, handle. Returns the fields of PartCounts, or nil if the part is gone.
 local p = find_part(ARGV[2])
 if not p then return nil end
 local size = waiting(p) + p.done + p.failed + p.cancelled + p.running + p.lost

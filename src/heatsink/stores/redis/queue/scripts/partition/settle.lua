@@ -1,5 +1,5 @@
--- settle: now, lease_ms, packed {attempt, marks, used_us, setbacks} outcomes, packed beats.
--- Returns the attempts whose lease is gone.
+-- settle: now, lease_ms, packed outcomes {attempt, marks, used_us, setbacks}, packed attempts to
+-- renew. Records the outcomes and renews leases. Returns the attempts whose lease is gone.
 begin()
 local until_ms = now + tonumber(ARGV[2])
 local lost, is_lost = {}, {}

@@ -1,4 +1,5 @@
--- stage: now, handle, packed part, then number, count, body of each chunk. Returns load().
+-- stage: now, handle, packed part, then number, count, body of each chunk. Stores chunks of a part
+-- that is not released yet; a repeated chunk changes nothing. Returns load().
 local DIGESTS = 2 ^ 48
 begin()
 local handle, packed = ARGV[2], ARGV[3]

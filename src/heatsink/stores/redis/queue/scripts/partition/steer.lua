@@ -1,4 +1,5 @@
--- steer: now, handle, verb, lap, since, channel, partition, record ("" if none).
+-- steer: now, handle, verb, lap, since, channel, partition, record ("" if none). Applies the verb
+-- to the part: release, pause, resume, cancel, retry, limit or drop. An outdated one is ignored.
 -- Returns 1, or 0 if there is no such part.
 begin()
 local verb, lap, since = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

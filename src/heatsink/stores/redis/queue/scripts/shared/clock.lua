@@ -1,14 +1,16 @@
--- The slot's own time in ms: the Lua twin of bulk/slot_time.py, which explains it.
--- KEYS[2] is the hash that keeps it in its field `time`. ARGV[1] has four numbers: the time of the
--- server (0: call TIME; tests pass their own), the caller's wall clock, how long the caller has been
--- running, and the slot's time by the caller's reckoning (0: unknown). Scripts return `told`, the
--- time that a caller may remember.
+-- The slot's own time in ms: the same as bulk/slot_time.py, which explains it.
+-- KEYS[2] is the hash that holds the slot's time in its field `time`. ARGV[1] has four numbers:
+--   the server's time (0: call TIME; tests pass their own),
+--   the caller's wall clock,
+--   the time since the caller started,
+--   the slot's time as the caller estimates it (0: unknown).
+-- Scripts return `told`, the time that a caller may remember.
 local STEP_MS, AGREE_MS, BELIEVE_MS = 2000, 5000, 10000
 
 local function exactly(number) return string.format('%.17g', number) end
 
 local now, told, time
-local late = 0 -- a gap in the clock that was in doubt and is believed from now on
+local late = 0 -- a gap in the clock that was doubted and is accepted in this call
 do
   local words = {}
   for word in string.gmatch(ARGV[1], '%S+') do words[#words + 1] = tonumber(word) end
@@ -51,7 +53,7 @@ end
 -- Called by scripts that write; scripts that only read do not advance the slot's time.
 local function keep_time() redis.call('HSET', KEYS[2], 'time', time) end
 
--- Shift the times of a sorted set by a gap that is believed late, so that leases and the like that
+-- Shift the times in a sorted set by a gap that was accepted late, so that leases and the like that
 -- were granted during the doubt keep their full length.
 local function move_along(key, from)
   if late == 0 then return end

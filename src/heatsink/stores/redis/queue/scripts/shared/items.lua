@@ -5,7 +5,7 @@ local function call_many(command, key, words)
   end
 end
 
--- The items at `offsets` of the slice are done; without `offsets`, all of them are.
+-- Mark the items at `offsets` of the slice as done; without `offsets`, all of them.
 local function finish(p, lease, count, offsets)
   p.running, p.done = p.running - count, p.done + count
   meta.done = meta.done + count

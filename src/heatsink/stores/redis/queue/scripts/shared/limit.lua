@@ -1,4 +1,4 @@
--- A rate limit: the Lua twin of stores/memory/queue/homes.py, which explains it.
+-- A rate limit: the same as stores/memory/queue/homes.py, which explains it. KEYS[1] is its hash.
 local LATE_MS = 20
 local GRANTS_PER_S_MAX = 100
 local GRANTS_MAX = 1000

@@ -1,5 +1,5 @@
--- The load of a partition. All gauges are kept up to date but one: no event marks the end of a
--- delay, so delayed items are counted here, in a sample of the parts if many have some.
+-- The load of a partition. Scripts keep all gauges up to date but one. No event marks the end of a
+-- delay, so delayed items are counted here. If many parts have delayed items, a sample is counted.
 local SAMPLE = 64
 
 local function later(parts_late, delayed)

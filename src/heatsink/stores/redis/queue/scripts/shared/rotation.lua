@@ -1,4 +1,7 @@
--- Whose turn it is: tenants by virtual time, a tenant's parts by score. See partition.py.
+-- Which part is served next: tenants by virtual time, a tenant's parts by score. The same as
+-- Rotation in stores/memory/queue/parts.py, which explains it. A purse is a tenant's account of
+-- virtual time; it is active while the tenant has parts to serve. A line is the order of the parts
+-- that share a purse, or a rate-limited lane.
 local purses = {}
 
 local function purse_of(p)

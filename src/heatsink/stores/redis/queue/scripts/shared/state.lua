@@ -1,4 +1,4 @@
--- The state of one partition, for all its scripts: the Lua twin of stores/memory/queue.
+-- The state of one partition, for all its scripts: the same as in stores/memory/queue.
 -- Scripts include state, rotation, items and load, in this order.
 -- A part is read once, changed in Lua, and written back by save(), which also updates the gauges.
 local root = KEYS[1]
@@ -21,7 +21,7 @@ local CENSUS, AGES = root .. 'census', root .. 'ages'
 local LATE, LATE_LIMITED = root .. 'late', root .. 'late_limited'
 local LIVE = root .. 'live' -- handles of parts that were released and have not ended
 
--- Append new names at the end: a part's field `numbers` says how many of them it was written with.
+-- Append new names at the end: a part's field `numbers` is how many names it was written with.
 local NUMBERS = { 'lap', 'stamp', 'since', 'fresh', 'next_chunk', 'next_offset', 'done', 'failed',
   'cancelled', 'running', 'delayed', 'suspects', 'lost', 'digest', 'staged', 'recorded' }
 local PART_KEYS = { '', '/chunks', '/delayed', '/suspects', '/notes', '/failures', '/reasons',
