@@ -300,7 +300,7 @@ async def test_garbage_is_not_taken_for_an_answer(what: str, status: int) -> Non
     async with answering(status, GARBAGE[what], {"Location": "/login"}) as server:
         said = await connecting(f"dynamodb://messages?endpoint={server.url}")
         assert server.asked == 1
-    assert "check endpoint= in the url" in said or "name another one" in said
+    assert "check endpoint= in the url" in said or "name another table" in said
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ async def test_closing_ends_calls_that_wait() -> None:
         await client.close()
         errors = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(error) for error in errors} == {Closed}
-    assert all("may have happened" in str(error) for error in errors)
+    assert all("may have been applied" in str(error) for error in errors)
 
 
 async def connected(client: DynamoClient) -> None:

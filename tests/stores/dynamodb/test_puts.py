@@ -107,7 +107,7 @@ async def test_an_item_that_is_no_row_is_named() -> None:
         await put_past(endpoint, "general", ROW + id.bytes, color={"S": "green"})
         with pytest.raises(Misconfigured, match=r"not Heatsink's row .*general.*Delete the item"):
             await hs.log.append("general", b"hello", id=id)
-        with pytest.raises(Misconfigured, match="does another program write"):
+        with pytest.raises(Misconfigured, match="another program writes"):
             await hs.log.page("general")
 
 

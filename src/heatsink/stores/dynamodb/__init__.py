@@ -1,7 +1,7 @@
 """The store in one DynamoDB table: logs, counters and the registry.
 
-The client needs an extra, and DynamoDB's wire format (`wire`) does not: the emulator uses it alone.
-So the client is imported when a table is opened.
+The client needs an extra (`heatsink[dynamodb]` or `heatsink[aws]`), so it is imported only when a
+table is opened. The wire format (`wire`) needs no extra: the emulator uses it without the client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVE_POLL_S = 1.0
 
 
 def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, DynamoClient]:
-    """A table and its client; raises `Misconfigured` if the extra for it is not installed."""
+    """Open a table and its client. Raises `Misconfigured` if the extra for it is not installed."""
     try:
         from .client import ChainCredentials, DynamoClient, FixedCredentials
         from .table import DynamoTable
@@ -40,7 +40,7 @@ def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, Dynam
 
 
 def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
-    """The stores of one table. Heat stays in this process unless `connect` gets `news=` too."""
+    """The stores of one table. Heat reports stay in this process unless `connect` gets `news=`."""
     return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
 
 
@@ -69,7 +69,10 @@ def stores_over(
 
 
 async def make_table(address: DynamoAddress, clock: Clock, write_units: int | None = None) -> None:
-    """Create the table, on demand or provisioned (with three times `write_units` for reads)."""
+    """Create the table, and wait until it is active.
+
+    The table is on demand, or provisioned with `write_units` and three times as many read units.
+    """
     table, client = open_table(address, clock)
     try:
         await table.create(write_units, None if write_units is None else 3 * write_units)

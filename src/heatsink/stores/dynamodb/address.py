@@ -18,7 +18,7 @@ OPTIONS = ("region", "endpoint", "profile", "consistency")
 
 
 class DynamoAddress(msgspec.Struct, frozen=True):
-    """One table. `endpoint` is for servers that are not AWS's: `http://127.0.0.1:8322`."""
+    """One table. `endpoint` is the server's URL: AWS's by default, or `http://127.0.0.1:8322`."""
 
     table: str
     region: str
@@ -33,7 +33,7 @@ class DynamoAddress(msgspec.Struct, frozen=True):
 
 
 def parse_url(parts: SplitResult) -> DynamoAddress:
-    """Parse a URL; unknown parts are refused, since their author expects them to have an effect."""
+    """Parse a URL. Unknown parts raise `InvalidSetting`, since they would have no effect."""
     if not parts.netloc and (table := parts.path.strip("/")):
         raise InvalidSetting(
             f"url must have two slashes: write dynamodb://{table}?region=…", field="url"
@@ -65,10 +65,12 @@ def parse(table: str, options: dict[str, str]) -> DynamoAddress:
             )
     endpoint, region = options.get("endpoint", ""), options.get("region", "")
     if not region and not endpoint:
-        raise InvalidSetting(f"url needs a region: {EXAMPLE}", field="url")
+        raise InvalidSetting(f"url needs a region: use {EXAMPLE}", field="url")
     consistency = options.get("consistency", "strong")
     if consistency not in ("strong", "eventual"):
-        raise InvalidSetting(f"consistency must be strong or eventual, not {consistency!r}")
+        raise InvalidSetting(
+            f"consistency in the url must be strong or eventual, not {consistency!r}"
+        )
     return DynamoAddress(
         table=table,
         region=region or LOCAL_REGION,
@@ -81,8 +83,8 @@ def parse(table: str, options: dict[str, str]) -> DynamoAddress:
 def check_table(name: str, field: str = "url") -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{field} names a table {shown(shown_url(name))}: on DynamoDB a name is 3 to 255 of "
-            "A-Z a-z 0-9 _ . -",
+            f"{field} names a table {shown(shown_url(name))}: in DynamoDB a table's name has 3 to "
+            "255 characters of A-Z a-z 0-9 _ . -",
             field=field,
         )
     return name
@@ -99,7 +101,7 @@ def _checked(endpoint: str) -> str:
 
 
 def _as_sent(endpoint: str) -> str:
-    """Write the host as HTTP sends it, since it is signed: lower case, no default port."""
+    """The endpoint with its host as in the signed HTTP header: lower case, no default port."""
     parts = urlsplit(endpoint)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = "" if parts.port in (None, USUAL_PORTS[parts.scheme]) else f":{parts.port}"

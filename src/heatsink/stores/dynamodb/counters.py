@@ -1,4 +1,8 @@
-"""Counters in DynamoDB: one item per partition holds its value, its seal and its writers."""
+"""Counters in DynamoDB.
+
+A counter's share is the part of it that one partition holds. It is one item: the value, the time
+before which it is sealed, and the running totals of writers.
+"""
 
 from __future__ import annotations
 
@@ -54,18 +58,24 @@ class DynamoCounters:
         return None
 
     def _note(self, partition: str, units: float, place: int | None = None) -> None:
-        """Note the cost if it is not the expected unit: a transaction of two items costs four."""
+        """Note the consumed units unless they are the expected one.
+
+        An add is a transaction of two items and costs four units.
+        """
         if units > 1 or place is not None:
             self._meter.notes.append((partition, 0, units, place))
 
     async def _added_before(
         self, partition: str, token: bytes, time_ms: int, amount: int, failed: ConditionFailed
     ) -> int:
-        """What the token added before. Raises if its time is sealed or the share is full."""
+        """The amount that this token added before.
+
+        Raises if the token's time is sealed, or if the share has reached its bound.
+        """
         if failed.codes[1] == FAILED:
             share = failed.items[1] or await self._table.get(key(partition, SHARE), True) or {}
             if integer(share, "sealed") > time_ms:
-                raise TokenExpired("the time of this token is sealed: use a fresh one")
+                raise TokenExpired("the time of this token is sealed: use a new token")
             if failed.codes[0] != FAILED:
                 raise past_the_bound(amount)
         record = failed.items[0] or await self._table.get(key(partition, TOKEN + token), True)
@@ -104,11 +114,15 @@ class DynamoCounters:
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:
-        """Why totals were not written: folded, sealed, or larger totals are stored already."""
+        """Find out why a writer's totals were not written.
+
+        Returns the totals if the writer was folded, and None if larger ones are stored. Raises
+        `TokenExpired` if the writer's time is sealed.
+        """
         share = await self._table.get(key(partition, SHARE), consistent=True) or {}
         entry = share.get(_attribute(writer))
         if entry is None:
-            raise TokenExpired("the time of this writer is sealed")
+            raise TokenExpired("the time of this writer is sealed: use a new writer")
         raised, lowered, folded, _ = (int(value["N"]) for value in entry["L"])
         return Running(raised, lowered) if folded else None
 
@@ -157,7 +171,10 @@ def _total(share: Item) -> Total:
 def _folded(
     shares: dict[str, Item], sources: Sequence[str], target: str, before_ms: int
 ) -> list[Item]:
-    """The writes that seal the sources and move their values, conditional on no change."""
+    """The writes of a fold: seal the sources and move their values to the target.
+
+    All are conditional on unchanged items.
+    """
     changed = {name: dict(share) for name, share in shares.items()}
     moved = 0
     for source in sources:
@@ -172,7 +189,7 @@ def _folded(
 
 
 def _seal(share: Item, before_ms: int) -> int:
-    """Close the time before `before_ms`; returns the value, with the totals of closed writers."""
+    """Seal the share before `before_ms`. Returns its value plus the totals of sealed writers."""
     sealed_ms = max(integer(share, "sealed"), before_ms)
     value = integer(share, "v")
     for name, (raised, lowered, folded, minted_ms) in _writers(share).items():

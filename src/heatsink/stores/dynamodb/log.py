@@ -28,14 +28,17 @@ RESERVED = ("%meta", "%log", "%keys", "%pins")
 
 
 class ConsumedUnits(msgspec.Struct, frozen=True):
-    """`Partition` is where our emulator put the row; DynamoDB does not say."""
+    """The capacity that a put consumed.
+
+    `Partition` is the physical partition. Only Heatsink's emulator returns it, DynamoDB does not.
+    """
 
     CapacityUnits: float = 0.0
     Partition: int | None = None
 
 
 class PutAnswer(msgspec.Struct):
-    """The answer must hold the consumed capacity: otherwise it did not come from DynamoDB."""
+    """The response to a put. Without the consumed capacity it did not come from DynamoDB."""
 
     ConsumedCapacity: ConsumedUnits
 
@@ -45,17 +48,20 @@ decode = msgspec.json.Decoder(PutAnswer).decode
 
 @lru_cache(maxsize=64)
 def consumed_in(answer: bytes) -> ConsumedUnits:
-    """Cached: most answers are identical, since most rows cost one unit."""
+    """The consumed capacity in a response.
+
+    Cached: most responses are identical, since most rows cost one unit.
+    """
     return decode(answer).ConsumedCapacity
 
 
 class RowPuts:
-    """The hot path: puts of new rows, built as text; only the price of the answer is read.
+    """Puts of new rows, which are the hot path.
 
-    A general call builds a request of dictionaries, encodes it, decodes the answer into
-    dictionaries and reads the store's time. A row's shape is known, and a put does not need the
-    time. It is also sent from here and not through another coroutine, which would cost more than a
-    microsecond.
+    `DynamoClient.call` encodes a request from dictionaries, decodes the response into dictionaries,
+    and reads the store's time. A put does without all three: it joins its request as text, and
+    reads only the consumed capacity. It also sends the request itself, since one more coroutine
+    would cost more than a microsecond.
     """
 
     def __init__(self, table: DynamoTable, meter: ConsumptionNotes) -> None:
@@ -66,7 +72,7 @@ class RowPuts:
         self._head = encode(self._request)[:-1] + b',"Item":{"p":{"S":'
 
     async def put(self, partition: str, row: Row) -> Row | None:
-        """Put a row; returns the row that already has this id, if there is one."""
+        """Put a row. Returns the existing row if its id is taken, otherwise None."""
         body = self.body(partition, row)
         client = self._client
         try:
@@ -82,14 +88,14 @@ class RowPuts:
         try:
             consumed = consumed_in(answer)
         except ValueError:
-            raise client.stranger() from None
+            raise client.not_dynamodb() from None
         units, place = consumed.CapacityUnits, consumed.Partition
         if units > 1 or place is not None:
             self._note((partition, len(row.body), units, place))
         return None
 
     async def _taken_by(self, partition: str, row: Row, refusal: Exception) -> Row:
-        """The existing row; read it if the server did not send the old item back."""
+        """The existing row with this id. It is read if the response does not contain it."""
         if not isinstance(refusal, ConditionFailed):
             raise refusal
         item = refusal.items[0]
@@ -113,7 +119,10 @@ class RowPuts:
 
 
 class DynamoLog:
-    """Rows. `consistent=False` allows stale reads at half the price, but never of the registry."""
+    """Rows of logs. With `consistent=False`, reads of rows may be stale, at half the price.
+
+    Layouts are always read consistently.
+    """
 
     def __init__(
         self, table: DynamoTable, clock: Clock, consistent: bool, meter: ConsumptionNotes
@@ -133,7 +142,10 @@ class DynamoLog:
         return row if row and self._is_live(row) else None
 
     async def query(self, partition: str, ask: Ask) -> Answer:
-        """Live rows; a query of a bare key also returns its layout, which sorts above its rows."""
+        """Query live rows. With `ask.layout_of`, also return the key's layout.
+
+        The layout is an item of the bare key that sorts above its rows, so one query reads both.
+        """
         carries = ask.layout_of is not None
         rows: list[Row] = []
         layout: Layout | None = COLD if carries else None
@@ -178,7 +190,10 @@ class DynamoLog:
         return before is not None and self._is_live(row_of(before))
 
     async def erase(self, partition: str) -> int:
-        """Delete rows, tokens and shares; EPOCHS stays, as the registry never forgets a layout."""
+        """Delete the partition's rows, and its tokens and shares of counters.
+
+        EPOCHS stays: the registry never deletes a layout.
+        """
         erased = 0
         request: Item = {
             "KeyConditionExpression": "p = :p AND s < :high",
@@ -207,6 +222,6 @@ class DynamoLog:
 
 
 def _before(sort: bytes) -> bytes:
-    """The largest sort key below `sort`, for a range that excludes its end."""
+    """A sort key just below `sort`, for a range that excludes `sort`."""
     lower = int.from_bytes(sort, "big") - 1
     return lower.to_bytes(len(sort), "big") + LAST * 4

@@ -1,4 +1,4 @@
-"""The registry in DynamoDB: META decides, and every change is one transaction conditional on it."""
+"""The registry in DynamoDB: every change is one transaction, conditional on META."""
 
 from __future__ import annotations
 
@@ -82,14 +82,21 @@ def _meta_of(item: Item) -> Meta:
 
 
 class DynamoRegistry:
-    """`rows` is the same table for who reads rows: they wait for layouts as for the rows."""
+    """The registry's items in one table.
+
+    `table` retries when it is throttled and has its own connections. `rows` is the same table
+    without these: reads of rows use it for layouts, with the limits and retries of rows.
+    """
 
     def __init__(self, table: DynamoTable, rows: DynamoTable) -> None:
         self._table = table
         self._rows = rows
 
     async def found(self, meta: Meta) -> Reading:
-        """Read first: whoever comes later needs no right to put META."""
+        """Write META if the table has none. Returns the META that the table then holds.
+
+        It is read first, so that only the first process needs the permission to put META.
+        """
         with suppress(NoRegistry):
             return await self.meta()
         put = {"Item": _meta_item(meta), "ConditionExpression": "attribute_not_exists(p)"}
@@ -104,7 +111,7 @@ class DynamoRegistry:
         return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
 
     async def _update(self, change: str, condition: str, values: Item) -> Reading:
-        """Change META if the condition holds; `ConditionFailed` if not."""
+        """Change META if the condition holds. Raises `ConditionFailed` if not."""
         answer = await self._table.call(
             "UpdateItem",
             {
@@ -135,11 +142,14 @@ class DynamoRegistry:
             await self._explain_refusal(entry, term)
 
     async def _explain_refusal(self, entry: LogEntry, term: int | None) -> None:
-        """Which rule it broke; if by now none, somebody else was in between."""
+        """Raise the error of the rule that the entry broke.
+
+        If it breaks none now, another commit came first.
+        """
         meta = (await self.meta()).meta
         layouts = {d.key: await self._layout(d.key) for d in entry.bucket_decisions}
         check_append(entry, term, meta, layouts)
-        raise Outdated("another commit came first")
+        raise Outdated("another commit came first: retry")
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
         low, high = binary(_version_key(after + 1)), binary(_version_key(upto))
@@ -155,7 +165,10 @@ class DynamoRegistry:
         return layout_of(await self._table.get(_epochs_key(name), consistent=True))
 
     async def snapshot(self) -> Snapshot:
-        """META first: what is committed meanwhile may be in it early, which does no harm."""
+        """Read all layouts and pins, and the version that they contain at least.
+
+        META is read first. So the snapshot may include later commits, which does no harm.
+        """
         version = (await self.meta()).meta.version
         keys = await self._table.everything(KEYS, FIRST, LAST)
         pins = await self._table.everything(PINS, FIRST, LAST)
@@ -168,7 +181,11 @@ class DynamoRegistry:
         await self._table.delete_all(items)
 
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
-        """META last: until then processes see the old incarnation. What we do not know stays."""
+        """Replace the registry by a snapshot.
+
+        META is written last: until then processes see the old incarnation. Attributes of META that
+        this release does not know stay.
+        """
         for partition in (KEYS, PINS, LOG):
             items = await self._table.everything(partition, FIRST, LAST)
             await self._table.delete_all(items)
@@ -181,7 +198,10 @@ class DynamoRegistry:
         await self._table.call("PutItem", {"Item": {**known, **_meta_item(meta)}})
 
     async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """EPOCHS of every key, whether its copy is there or not: a scan of the whole table."""
+        """The layouts of all keys, from EPOCHS(key) itself and not its copy in %keys.
+
+        This scans the whole table.
+        """
         request = {"FilterExpression": "attribute_exists(epochs)", "ConsistentRead": True}
         start: Item | None = None
         while True:
@@ -205,7 +225,7 @@ class DynamoRegistry:
         try:
             return (await self._update(change, "term = :seen AND beat = :beat", values)).meta
         except ConditionFailed:
-            raise Outdated("somebody else leads already") from None
+            raise Outdated("another coordinator already leads") from None
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         values = {":term": number(term), ":one": number(1), ":servers": number(servers)}
@@ -254,7 +274,10 @@ def _put_log(entry: LogEntry) -> Item:
 
 
 def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
-    """EPOCHS(key) where its rows are, and a copy where processes that start find all of them."""
+    """EPOCHS(key) in the partition of the key's rows, and its copy in %keys.
+
+    A starting process reads the layouts of all keys from %keys.
+    """
     shared = {
         "epochs": epochs_value(layout),
         "last": number(layout.epochs[-1].start_ms),
@@ -265,7 +288,8 @@ def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
 
 def _append_epoch(layout: Layout, decision: Decision, start_ms: int) -> list[Item]:
     if start_ms <= layout.epochs[-1].start_ms:
-        raise Outdated(f"an epoch at {start_ms} is not after {layout.epochs[-1].start_ms}")
+        last_ms = layout.epochs[-1].start_ms
+        raise Outdated(f"an epoch at {start_ms} does not start after the key's last, at {last_ms}")
     longer = layout.then(start_ms, decision.value or 1)
     epochs, copy = _layout_items(decision.key, longer, decision)
     unchanged: Item = {"ConditionExpression": "attribute_not_exists(p)"}

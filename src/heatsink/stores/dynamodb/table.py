@@ -1,11 +1,12 @@
 """One DynamoDB table: its items, requests to it, and its creation.
 
-An item has a partition key `p` and a binary sort key `s` whose first byte is the kind.
+An item has a partition key `p` and a binary sort key `s`. The first byte of `s` is the item's kind.
 
     p                 s                  what
     ────────────────  ─────────────────  ─────────────────────────────────────────────────────────
-    conv_abc123       0x05 token         a counter's token and what it added (expires by TTL)
-    conv_abc123       0x06               a counter's share: value, sealed, running totals of writers
+    conv_abc123       0x05 token         a counter's token and its amount (expires by TTL)
+    conv_abc123       0x06               the counter's part in this partition: value, sealed time,
+                                         running totals of writers
     conv_abc123#3     0x10 id            a row: body, and the epoch that placed it
     conv_abc123       0x20               EPOCHS(key), above every row: a newest-first query of the
                                          bare key returns it at no extra cost
@@ -51,7 +52,7 @@ ATTRIBUTES = [
 TTL_ATTRIBUTE = "ttl"
 _DECISION = msgspec.json.Decoder(Decision)
 DELETE_AT_ONCE = 25
-INSIST_S = 1.0  # shorter than a lease, so that no leader loses its lease while it retries
+INSIST_S = 1.0  # shorter than a lease, so that a leader keeps its lease while it retries
 INSIST_PAUSE_S = 0.02
 REGISTRY_CONNECTIONS_MAX = 16
 
@@ -92,7 +93,10 @@ def row_item(partition: str, row: Row) -> Item:
 
 
 def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[Item], Read]]:
-    """Decorate a reader of items: an item that Heatsink did not write raises `Misconfigured`."""
+    """Decorate a function that decodes items, to raise `Misconfigured` for a malformed item.
+
+    `what` is the kind of item, `cure` what an operator should do with it.
+    """
 
     def naming(read: Callable[[Item], Read]) -> Callable[[Item], Read]:
         @wraps(read)
@@ -102,7 +106,7 @@ def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[I
             except (LookupError, TypeError, ValueError):
                 raise Misconfigured(
                     f"the table holds an item that is not Heatsink's {what} (p={item.get('p')}, "
-                    f"s={item.get('s')}): does another program write to the table? {cure}"
+                    f"s={item.get('s')}): check whether another program writes to it. {cure}"
                 ) from None
 
         return read_or_name
@@ -167,7 +171,7 @@ class DynamoTable:
     async def page(
         self, operation: str, request: Item, start: Item | None
     ) -> tuple[list[Item], Item | None]:
-        """One page of a Query or Scan, and the key at which the next one starts."""
+        """One page of a Query or Scan, and the start key of the next page (None after the last)."""
         if start is not None:
             request = {**request, "ExclusiveStartKey": start}
         body = (await self.call(operation, request)).body
@@ -204,7 +208,7 @@ class DynamoTable:
         return 0.0, None
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
-        """Read items in one transaction, as of one moment."""
+        """Read items in one transaction: their state at one moment."""
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
         answer = await self._send("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
@@ -243,20 +247,21 @@ class DynamoTable:
         await self.call("UpdateTimeToLive", {"TimeToLiveSpecification": specification})
 
     async def check_schema(self) -> None:
-        """Refuse a table with other keys, or one that replicates to other regions."""
+        """Raise `Misconfigured` if the table has other keys, or replicates to other regions."""
         described = (await self.call("DescribeTable", {})).body.get("Table", {})
         schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
             raise Misconfigured(
                 f"table {self.name!r} has other keys than Heatsink's (p: string, s: binary): "
-                "name another one, or create it: heatsink table create",
+                "name another table, or create one with heatsink table create",
                 field="table",
             )
         if described.get("Replicas"):
             raise Misconfigured(
-                f"table {self.name!r} replicates to other regions: use a table in one region. With "
-                "eventual consistency a reader there would miss acknowledged rows; with strong "
-                "consistency there are no transactions, which the registry needs",
+                f"table {self.name!r} replicates to other regions: use a table in one region. "
+                "With eventual consistency, readers in another region would miss acknowledged "
+                "rows. With strong consistency, DynamoDB has no transactions, and the registry "
+                "needs them",
                 field="table",
             )
 
@@ -266,13 +271,13 @@ class DynamoTable:
 
 
 class RegistryTable(DynamoTable):
-    """Retries throttled requests after a short pause, on connections of its own.
+    """The table for the registry: retries throttled requests quickly, on its own connections.
 
-    The registry may share a partition with the hot key that its decision is to cool. A turn of the
-    coordinator takes several requests: without retries, beside writers that never pause, hardly a
-    turn would complete. The pause does not grow, as it does in `primitives/retry.py`: the writers
-    would take every turn. It does not queue behind rows either, since rows wait for the closed
-    time.
+    The registry may share a physical partition with the hot key that it is about to spread. A turn
+    of the coordinator takes several requests. Without retries hardly a turn would complete while
+    writers keep the partition busy. Unlike in `primitives/retry.py`, the pause between retries
+    stays short, since the writers would otherwise use up all throughput. The connections are
+    separate, since rows wait for the closed time and the registry must not wait behind them.
     """
 
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:

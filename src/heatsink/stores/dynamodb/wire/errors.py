@@ -1,6 +1,6 @@
 """The errors of the DynamoDB protocol, as the service words and shapes them.
 
-EngineError                   what a client gets as a 400 with `__type` and a message
+EngineError                   a response with status 400, `__type` and a message
 ├── ValidationFailed          the request is wrong: ValidationException
 │   └── DoesNotFit            it is valid, but not for the stored item
 ├── ConditionFailed           ConditionalCheckFailedException, with the item if requested
@@ -8,10 +8,10 @@ EngineError                   what a client gets as a 400 with `__type` and a me
 ├── Throttled                 over a limit: ProvisionedThroughputExceeded- or ThrottlingException
 └── TransactionCanceled       TransactionCanceledException with a reason for every action
 
-Which error a throttled request gets follows the service's documentation of cancellation reasons:
-writes to an on-demand table get a ThrottlingException that mentions hot keys, everything else a
-ProvisionedThroughputExceededException. Both carry the reasons, under the name each has in the
-service's own model (`throttlingReasons` and `ThrottlingReasons`).
+A throttled request gets the error that AWS documents under cancellation reasons: a
+ThrottlingException that mentions hot keys for writes to an on-demand table, and a
+ProvisionedThroughputExceededException otherwise. Both carry the reasons, under the field's name in
+the service model (`throttlingReasons` and `ThrottlingReasons`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONDITION_MESSAGE = "The conditional request failed"
 
 
 class EngineError(HeatsinkError):
-    """An answer with status 400. `kind` is the error's full name on the wire."""
+    """A response with status 400. `kind` is the error's full name on the wire."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class EngineError(HeatsinkError):
 
 
 class ValidationFailed(EngineError):
-    """The request can never work."""
+    """The request is malformed: repeating it cannot succeed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(VALIDATION, message)
@@ -132,7 +132,10 @@ def cancellation_reason(error: EngineError) -> dict[str, Any]:
 
 
 def constraint_failed(member: str, constraint: str) -> ValidationFailed:
-    """`member` names the field and may show its value: `Value 'x' at 'limit'`."""
+    """The error for a field outside its constraint, in the service's wording.
+
+    `member` names the field and may show its value: `Value 'x' at 'limit'`.
+    """
     return ValidationFailed(
         f"1 validation error detected: {member} failed to satisfy constraint: Member must "
         f"{constraint}"

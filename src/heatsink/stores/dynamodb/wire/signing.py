@@ -1,8 +1,8 @@
 """AWS Signature Version 4 for DynamoDB's JSON requests.
 
-Requests of one operation in one second differ only in their bodies. So everything else that is
-signed is built once a second, and a request costs three hashes. Tested byte for byte against
-botocore's signer.
+Requests of the same operation within the same second differ only in their bodies. So all other
+signed parts are built once a second, and each request then costs three hashes. Tests compare the
+result byte for byte with botocore's signer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The signed parts that all requests of one operation in one second share, and the key."""
+    """The signed parts that all requests of one operation share for a second, and the key."""
 
     second: int
     credentials: Credentials

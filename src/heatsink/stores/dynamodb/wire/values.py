@@ -67,7 +67,10 @@ def text_size(text: str) -> int:
 
 
 def number_size(normal: str) -> int:
-    """About one byte per two digits, one for the exponent and one for a minus sign."""
+    """The approximate size of a number, in bytes.
+
+    One byte per two digits, one for the exponent and one for a minus sign.
+    """
     if normal == "0":
         return 1
     digits = normal.strip("-").replace(".", "").strip("0")
@@ -123,7 +126,7 @@ def add_numbers(left: str, right: str, sign: int = 1) -> str:
 
 
 def native(value: Value) -> Native:
-    """What Python compares as DynamoDB does: text by code points (the order of UTF-8)."""
+    """The value as a Python value that sorts as in DynamoDB: text by code points, as in UTF-8."""
     [(kind, content)] = value.items()
     if kind == "N":
         return Decimal(content)
@@ -131,7 +134,7 @@ def native(value: Value) -> Native:
 
 
 def equal(left: Value, right: Value) -> bool:
-    """Sets are equal whatever their order is, at any depth."""
+    """Whether two values are equal. The order of a set's elements does not count, at any depth."""
     if left == right:
         return True
     [(kind, one)], [(other_kind, two)] = left.items(), right.items()

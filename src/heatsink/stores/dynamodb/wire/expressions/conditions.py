@@ -1,4 +1,4 @@
-"""Condition expressions: each node can tell whether it holds for an item."""
+"""Condition expressions: each node evaluates whether it holds for an item."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Condition(Protocol):
     def holds(self, item: Item, scope: Scope) -> bool: ...
 
     def check(self, scope: Scope, field: str) -> None:
-        """Refuse placeholders whose type the operator never accepts."""
+        """Raise `ValidationFailed` for a placeholder whose type the operator never accepts."""
 
 
 class Compare(msgspec.Struct, frozen=True):
-    """A comparison. A missing value equals nothing, so it differs from everything."""
+    """A comparison. A missing value is unequal to every value."""
 
     sign: str
     left: Operand
@@ -176,7 +176,7 @@ class BeginsWith(msgspec.Struct, frozen=True):
 
 
 class Contains(msgspec.Struct, frozen=True):
-    """A substring, a member of a set, or an element of a list."""
+    """`contains(path, operand)`: a substring, a member of a set, or an element of a list."""
 
     subject: Operand
     part: Operand

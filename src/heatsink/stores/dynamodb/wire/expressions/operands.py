@@ -26,7 +26,7 @@ TYPE_NAMES = {
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The values and names for which a request's placeholders stand."""
+    """The values and names of a request's placeholders."""
 
     names: Mapping[str, str] = {}
     values: Mapping[str, Value] = {}

@@ -1,7 +1,7 @@
-"""Update expressions: what SET, REMOVE, ADD and DELETE do to an item; and projections.
+"""Update expressions (SET, REMOVE, ADD and DELETE) and projections.
 
 Every operand is computed from the item before the update. Then SET, ADD and DELETE are applied, and
-last REMOVE, highest positions first. Only what lies on a changed path is copied.
+last REMOVE, highest positions first. Only the containers on a changed path are copied.
 """
 
 from __future__ import annotations
