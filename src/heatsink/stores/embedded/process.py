@@ -1,6 +1,6 @@
 """Server processes that clean up after themselves.
 
-A *tied* server cannot outlive the process that started it, not even one that is killed with -9. The
+A *tied* server cannot outlive the process that started it, even if that is killed with SIGKILL. The
 child asks the kernel for a signal at its parent's death (prctl, Linux) and then becomes the server.
 A small Python program makes that call, because a hook between fork and exec is not safe in a
 process with threads. Without prctl the server ends only if its parent exits normally.
@@ -36,7 +36,7 @@ READY = b"ready"
 
 
 def start_tied(command: Sequence[str | Path], folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a command in a folder, with its output in `log`; it ends with this process."""
+    """Start a command in a folder, with its output in `log`. It ends when this process ends."""
     words = [str(word) for word in command]
     tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *words]
     with log.open("ab") as output:
@@ -52,7 +52,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
-    """Lock a file until it is closed or this process ends; None instead of waiting for it."""
+    """Lock a file until it is closed or this process ends.
+
+    With `alone` the lock is exclusive, otherwise shared. Without `wait`, returns None if another
+    process holds the lock.
+    """
     kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     file = path.open("a")
     try:
@@ -64,7 +68,7 @@ def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
 
 
 def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper: Path) -> bool:
-    """Start a command under a keeper; False if a keeper is already running.
+    """Start a command under a keeper. Returns False if a keeper is already running.
 
     Users of the server lock the file `users`, the keeper locks the file `keeper`.
     """
@@ -83,9 +87,9 @@ def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper:
 
 
 def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> None:
-    """Run the server while it has users; only one keeper runs at a time.
+    """Run the server while it has users. Return at once if another keeper runs.
 
-    The process that started the keeper reads its output until the keeper closes it.
+    The process that started the keeper waits until the keeper closes its standard output.
     """
     mine = locked(keeper, alone=True, wait=False)
     if mine is None:

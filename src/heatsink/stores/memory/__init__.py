@@ -1,4 +1,4 @@
-"""The store in this process's memory: the reference for all others."""
+"""The store in this process's memory: it defines the behaviour that all other stores must have."""
 
 from __future__ import annotations
 

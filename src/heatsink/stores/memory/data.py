@@ -1,8 +1,6 @@
-"""Rows in dicts and sorted lists: the reference that other stores are compared with.
+"""Logs, counters and the registry in the memory of one process.
 
-Shares of counters in dicts: the reference that other stores are compared with.
-
-The registry inside one process: the reference that other stores are compared with.
+The conformance tests compare the other stores with these classes.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ class _Share:
 
     def check_open(self, time_ms: int) -> None:
         if time_ms < self.sealed_ms:
-            raise TokenExpired("the time of this token is sealed: use a fresh one")
+            raise TokenExpired("the time of this token is sealed: use a new token")
 
     def seal(self, before_ms: int) -> None:
         self.sealed_ms = max(self.sealed_ms, before_ms)
@@ -268,7 +266,7 @@ class MemoryRegistry:
     async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
         meta = self._reading().meta
         if (meta.term, meta.beat) != (seen.term, seen.beat):
-            raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
+            raise Outdated(f"{meta.leader or 'no coordinator'} already leads term {meta.term}")
         return self._change(term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms)
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:

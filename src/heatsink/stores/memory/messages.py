@@ -1,4 +1,4 @@
-"""Messages between processes, in memory: the reference for the Redis versions."""
+"""Messages between simulated processes, in memory: the model for `stores/redis`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORTS_MAX = 1_000
 
 
 class MemoryBus:
-    """Heat reports. It keeps the newest only: old ones are of no use to a coordinator."""
+    """Heat reports. Only the newest 1,000 are kept: a coordinator does not use old ones."""
 
     def __init__(self) -> None:
         self._reports: deque[Report] = deque(maxlen=REPORTS_MAX)
@@ -53,7 +53,7 @@ class MemoryNews:
 
 
 class MemorySoft:
-    """Soft decisions; `log` is shared by all processes, the position in it is this one's."""
+    """Soft decisions. All processes share `log`; each process has its own position in it."""
 
     def __init__(self, log: list[SoftDecision]) -> None:
         self._log = log
@@ -71,7 +71,7 @@ class MemorySoft:
 
 
 class MemoryWire:
-    """One process's end of the invalidation channel; all processes share `ends`."""
+    """One process's end of the invalidation channel. All processes share the list `ends`."""
 
     def __init__(self, ends: list[MemoryWire]) -> None:
         self._ends = ends

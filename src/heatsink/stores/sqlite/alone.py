@@ -33,7 +33,7 @@ LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded
 
 
 class SoleDatabase(SqliteDatabase):
-    """One connection for reads and writes, and no thread: a write is committed when it returns."""
+    """One connection for reads and writes, without a thread: `write` commits before it returns."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, run_batch: RunBatch) -> None:
         super().__init__(file, run_batch)
@@ -49,7 +49,7 @@ class SoleDatabase(SqliteDatabase):
 
 
 class SqliteAlone:
-    """A file that only this process has open; `stores` work as usual, `close` lets others in."""
+    """A SQLite file that only this process has open, until `close`. `stores` work as usual."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self._file = file
@@ -60,11 +60,11 @@ class SqliteAlone:
 
     @classmethod
     def open(cls, file: Path, clock: Clock) -> SqliteAlone:
-        """Open the file; refused while another process or connection has it open."""
+        """Open the file. Raises `Unavailable` while another connection has it open."""
         return cls(file, open_alone(file), clock)
 
     def copy(self) -> Path:
-        """Back up the file beside itself, through SQLite, as one complete file."""
+        """Back up the database with SQLite's backup, to a new file in the same directory."""
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)
         target = self._file.with_name(f"{self._file.name}.{now:%Y%m%dT%H%M%SZ}.copy")
         if target.exists():
@@ -88,7 +88,10 @@ class SqliteAlone:
         yield from execute("SELECT partition, max(time_ms) FROM writers GROUP BY partition")
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The oldest and the newest time of anything in a span; None if nothing is in it."""
+        """The oldest and newest time of rows, tokens and running totals in a span of time.
+
+        None if the span has none.
+        """
         execute, first = self._connection.execute, scheme.first_raw
         sql = "SELECT min(raw), max(raw) FROM rows WHERE raw >= ? AND raw < ?"
         (raws,) = execute(sql, (first(from_ms), first(below_ms)))
@@ -102,7 +105,7 @@ class SqliteAlone:
         return (min(found), max(found)) if found else None
 
     def seals(self) -> dict[str, int]:
-        """Partitions of counters, with the time before which they are sealed or folded."""
+        """The time before which each counter partition is sealed or folded, by partition."""
         return dict(self._connection.execute(SEALED))
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
@@ -120,4 +123,4 @@ def _reset(
     for partition in opened:
         values = (meta.closed_ms, meta.closed_ms, partition)
         connection.execute(f"{LOWER} WHERE partition = ?", values)
-    connection.execute("DELETE FROM reports")  # their windows are far in the future
+    connection.execute("DELETE FROM reports")  # reports of windows far in the future

@@ -1,4 +1,4 @@
-"""Counters in SQLite: one share per partition."""
+"""Counters in SQLite: one row of `shares` per counter and partition."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _sum(numbers: sqlite3.Cursor) -> int:
 
 def _check_open(share: Total, time_ms: int) -> None:
     if time_ms < share.sealed_ms:
-        raise TokenExpired("the time of this token is sealed: use a fresh one")
+        raise TokenExpired("the time of this token is sealed: use a new token")
 
 
 def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> None:
@@ -113,7 +113,7 @@ def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> 
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:
-    """Close the time before `before_ms` for tokens and writers; see `CounterStore.fold`."""
+    """Seal a partition for tokens and writers from before `before_ms`: see `CounterStore.fold`."""
     sealed_ms = max(_read_share(connection, partition).sealed_ms, before_ms)
     past = (partition, sealed_ms)
     connection.execute("DELETE FROM tokens WHERE partition = ? AND time_ms < ?", past)

@@ -1,8 +1,8 @@
 """One SQLite file for the log, the counters and the registry, with shared fsyncs.
 
-One thread writes. All operations that are submitted during a commit go into the next one, so the
-more callers there are, the fewer commits each of them costs. A transaction is acknowledged after
-its fsync (`synchronous=FULL`), so a killed process or machine loses nothing that was acknowledged.
+One thread writes. All operations that are submitted during a commit share the next commit, so more
+concurrent callers mean fewer commits per call. A transaction is acknowledged after its fsync
+(`synchronous=FULL`), so a crash of the process or the machine loses no acknowledged write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heatsink.errors import Closed, HeatsinkError, Unavailable, WrongIncarnation
 from heatsink.primitives.owner import Owner
 
 BATCH_MAX = 500
-BUSY_S = 1.0  # longer than a commit takes; callers that want to wait longer retry
+BUSY_S = 1.0  # how long to wait for a lock: longer than a commit takes; callers may retry
 APPLICATION_ID = 0x48454154
 OPEN_ATTEMPTS = 100
 OPEN_PAUSE_S = 0.05
@@ -31,7 +31,7 @@ SCHEMA = files(__package__).joinpath("schema.sql").read_text()
 
 
 class WriteJob(Generic[Result]):
-    """An operation and the future of its caller."""
+    """An operation to run in the writer thread, and the future on which its caller waits."""
 
     __slots__ = ("error", "future", "operation", "result")
 
@@ -42,7 +42,7 @@ class WriteJob(Generic[Result]):
         self.error: BaseException | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Run inside a shared transaction; if the operation fails, it leaves no trace there."""
+        """Run inside a shared transaction. If the operation fails, its changes are rolled back."""
         self.error = None
         connection.execute("SAVEPOINT job")
         try:
@@ -158,9 +158,9 @@ def _settle_all(batch: Sequence[WriteJob[Any]]) -> None:
 
 
 def commit(connection: sqlite3.Connection, batch: list[WriteJob[Any]], run_batch: RunBatch) -> None:
-    """Commit all jobs in one transaction; if it fails, one by one, so that only the culprit fails.
+    """Commit all jobs in one transaction. If it fails, commit the jobs one by one.
 
-    Jobs whose caller was cancelled are skipped: each would wait for the lock in vain.
+    Then only the job that caused the error fails. Jobs whose caller was cancelled are skipped.
     """
     batch = [job for job in batch if not job.future.cancelled()]
     if not batch:
@@ -188,11 +188,11 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 def unavailable(error: sqlite3.Error) -> Unavailable:
-    return Unavailable(f"SQLite: {error}")
+    return Unavailable(f"SQLite failed ({error}): retry")
 
 
 def open_file(file: Path, schema: str) -> sqlite3.Connection:
-    """Open a connection that waits for other processes' locks; creates missing tables."""
+    """Open a connection that waits for other processes' locks, and create missing tables."""
     connection = _connect(file)
     pause = Event()
     attempts = 0
@@ -207,15 +207,16 @@ def open_file(file: Path, schema: str) -> sqlite3.Connection:
             attempts += 1
             if "locked" not in str(error) or attempts == OPEN_ATTEMPTS:
                 raise _not_opened(file, error) from error
-            pause.wait(OPEN_PAUSE_S)  # others create the same file; switching to WAL does not wait
+            pause.wait(OPEN_PAUSE_S)  # another process creates the file; SQLite does not wait here
         except sqlite3.Error as error:
             raise _not_opened(file, error) from error
 
 
 def open_alone(file: Path) -> sqlite3.Connection:
-    """Open a connection that locks out all others; refused while one is open, here or elsewhere.
+    """Open a connection that locks out all others.
 
-    In WAL mode every open connection holds a shared lock, an idle one too; a killed one holds none.
+    Raises `Unavailable` while another connection is open, in this process or another. In WAL mode
+    every open connection holds a shared lock, even an idle one. The lock of a killed process ends.
     """
     connection = _connect(file)
     try:
@@ -245,10 +246,10 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
-    """Refuse the database of another application.
+    """Raise `Unavailable` if the file is another application's database.
 
-    Our tables are created after our application id. So a process that sees our tables also finds
-    the id, even while another process creates the file.
+    Heatsink writes its application id before it creates tables. So a process that sees Heatsink's
+    tables also finds the id, even while another process creates the file.
     """
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
@@ -261,10 +262,10 @@ def _not_opened(file: Path, error: Exception) -> Unavailable:
 
 
 class SqliteDatabase:
-    """Writes go through the writer's thread, in batches. Reads run on the caller's thread.
+    """A SQLite file. The writer thread commits writes in batches; reads run in the caller's thread.
 
-    A read takes some tens of microseconds from the page cache, less than handing it to a thread and
-    back. It sees every commit that was acknowledged before it.
+    A read from the page cache takes some tens of microseconds, less than a round trip to another
+    thread. It sees every commit that was acknowledged before the read.
     """
 
     def __init__(self, file: Path, run_batch: RunBatch) -> None:
@@ -275,7 +276,10 @@ class SqliteDatabase:
         self._closed = False
 
     def check_file(self) -> None:
-        """Refuse writes after the file was replaced: they would go to the deleted one."""
+        """Raise `WrongIncarnation` if the file was replaced or emptied.
+
+        Writes would otherwise go to the deleted file.
+        """
         try:
             found = self._file.stat()
             inode, size = found.st_ino, found.st_size
@@ -293,7 +297,7 @@ class SqliteDatabase:
         return self._writer.submit(operation)
 
     def read(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run an operation of one statement; several statements could see different states."""
+        """Run an operation of one statement. Several statements could see different states."""
         if self._closed:
             raise Closed.meanwhile("the SQLite store")
         if self._reader is None:

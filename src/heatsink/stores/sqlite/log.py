@@ -22,7 +22,7 @@ SWEEP_EVERY = 500
 
 
 class Put:
-    """A put as a value, so that one statement can run a batch of them."""
+    """A put as data and not as code, so that one statement can run many of them."""
 
     __slots__ = ("partition", "row")
 
@@ -50,9 +50,9 @@ class Put:
 
 
 def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> None:
-    """Run all puts in a few statements if no row exists yet, otherwise one by one.
+    """Run the jobs of a batch: all puts in a few statements, or one by one if a row exists.
 
-    Each statement releases the GIL and has to wait to get it back, which fewer statements avoid.
+    Each statement releases the GIL and waits to get it back, so fewer statements take less time.
     """
     puts = [job for job in batch if isinstance(job.operation, Put)]
     rest = [job for job in batch if not isinstance(job.operation, Put)]
@@ -66,7 +66,7 @@ def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> Non
 
 
 def _insert_all(connection: sqlite3.Connection, puts: list[Any]) -> bool:
-    """False if a row exists already or cannot be written; then nothing is inserted."""
+    """Insert all rows. False if one exists or cannot be written: then the caller rolls back."""
     start = 0
     while start < len(puts):
         size = next(chunk for chunk in CHUNKS if chunk <= len(puts) - start)
@@ -110,7 +110,10 @@ class SqliteLog:
         return self._database.write(Put(partition, row))
 
     def _let_expired_go(self) -> None:
-        """Sweep once per `SWEEP_EVERY` rows that will expire: it keeps up at next to no cost."""
+        """Delete expired rows, once per `SWEEP_EVERY` puts of rows that expire.
+
+        So deletes keep pace with puts, at little cost.
+        """
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:
             sweep = self._database.write(partial(_sweep, now_ms(self._clock)))

@@ -1,6 +1,6 @@
-"""The registry in SQLite: META, EPOCHS, pins and LOG, changed in one transaction.
+"""The registry in SQLite (META, EPOCHS, pins and LOG), with one transaction per change.
 
-Heat reports between processes that share a file.
+Also the heat reports between processes that share the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _read_meta(connection: sqlite3.Connection) -> Meta:
 
 
 def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
-    """A newer release may keep more in META than we know: that stays as it is."""
+    """Write META. Fields of a newer release that this one does not know stay unchanged."""
     found = connection.execute("SELECT meta FROM meta").fetchone()
     kept = msgspec.msgpack.decode(found[0]) if found else {}
     whole = encode({**kept, **msgspec.structs.asdict(meta)})
@@ -70,7 +70,10 @@ class SqliteRegistry:
         return self._reading(self._database.read(_read_meta))
 
     async def advance(self, closed_ms: int) -> Reading:
-        """What others testified since we looked is newer, and stays."""
+        """Raise the closed time if it is lower, and renew the evidence of the time if that is due.
+
+        If another process renewed the evidence since it was read here, its newer evidence stays.
+        """
         known = self._database.read(_read_meta).evidence
         verdict = self._time.judge(known)
         allowed_ms = min(closed_ms, verdict.time_ms + FAR_AHEAD_MS)
@@ -132,7 +135,7 @@ class SqliteRegistry:
         def take_over(connection: sqlite3.Connection) -> Meta:
             meta = _read_meta(connection)
             if (meta.term, meta.beat) != (seen.term, seen.beat):
-                raise Outdated(f"{meta.leader or 'nobody'} leads term {meta.term} already")
+                raise Outdated(f"{meta.leader or 'no coordinator'} already leads term {meta.term}")
             meta = msgspec.structs.replace(
                 meta, term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms
             )
@@ -145,7 +148,9 @@ class SqliteRegistry:
         def raise_beat(connection: sqlite3.Connection) -> None:
             meta = _read_meta(connection)
             if meta.term != term:
-                raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads")
+                raise Deposed(
+                    f"term {term} is over: {meta.leader or 'nobody'} leads term {meta.term}"
+                )
             meta = msgspec.structs.replace(
                 meta, beat=meta.beat + 1, servers=servers, lease_ms=lease_ms
             )
@@ -189,7 +194,7 @@ def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
 
 
 class SqliteBus:
-    """Reports wait in a table until a coordinator takes them; with none about, old ones go."""
+    """Heat reports in a table, until a coordinator takes them. Only the newest 1,000 are kept."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
@@ -220,7 +225,7 @@ def _take_reports(connection: sqlite3.Connection) -> list[Report]:
 
 
 def _decode(data: bytes) -> Report | None:
-    """Reports are input, not truth: one that is not as it should be is left out."""
+    """A report; None if it is malformed, since reports are not trusted."""
     try:
         return _REPORT.decode(data)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
--- "HEAT" in ASCII marks the file as ours. Set before any table, so that no table exists without it.
+-- "HEAT" in ASCII marks the file as Heatsink's. It is set before any table is created.
 PRAGMA application_id = 0x48454154;
 
 CREATE TABLE IF NOT EXISTS rows (
@@ -8,7 +8,8 @@ CREATE TABLE IF NOT EXISTS rows (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rows_by_expiry ON rows (expires_ms) WHERE expires_ms IS NOT NULL;
 
--- A value is a whole number of any length: a fold may make one share of several.
+-- One row per counter and partition. `value` is a whole number of any length, as text: a fold sums
+-- the values of several partitions.
 CREATE TABLE IF NOT EXISTS shares (
   partition TEXT PRIMARY KEY, value TEXT NOT NULL DEFAULT '0',
   sealed_ms INTEGER NOT NULL DEFAULT 0, folded_ms INTEGER NOT NULL DEFAULT 0

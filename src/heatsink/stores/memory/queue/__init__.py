@@ -1,4 +1,4 @@
-"""The queue in memory: the reference, used by tests, the lab and the simulation."""
+"""The queue in memory, for tests, the lab and the simulation: the model for every queue store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MemoryQueueServer:
     """The state that the processes of a simulated fleet share, as they would share a Redis."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` is the server's own clock."""
+        """`clock` is the server's clock, which may differ from the clocks of the processes."""
         self._clock = clock
         self.queue = MemoryQueue(clock)
         self.batches = MemoryBatches(clock)
@@ -26,7 +26,7 @@ class MemoryQueueServer:
         self._soft: list[SoftDecision] = []
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
-        """The view of one process with the clock `clock`; it shares all but its bell."""
+        """The stores of one process, whose clock is `clock`. Only the bell is not shared."""
         bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
         queue = self.queue.seen_by(witness)

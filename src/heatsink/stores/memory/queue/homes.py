@@ -1,16 +1,17 @@
-"""The homes of a queue in memory: batch records, rate limits, and the fleet.
+"""A queue's data outside its partitions, in memory: batch records, rate limits, and the fleet.
 
-A rate limit says when the items of a lane may start, by a declared rate or one found by probing. A
-lane is one action of one tenant. Its starts are booked ahead in *grants* of equal size, one `step`
-apart: a limit is a calendar, and nothing is counted afterwards. A start may be at most `LATE_MS`
-late, and the step is longer than the rate says by that much. So no window of one period ever holds
-more starts than the rate allows, however late each start is.
+A rate limit decides when the items of a lane may start. A lane is one action of one tenant. The
+rate is declared, or found by probing. Workers book starts ahead, in *grants* of equal size, one
+`step` apart. So a limit works like a calendar, and starts need not be counted afterwards. A start
+may be at most `LATE_MS` late, and a period of grants is longer than the declared period by that
+much. So no window of one period ever holds more starts than the rate allows, however late each
+start is.
 
-A limit that was not declared shows when the downstream service refuses. The first refusal starts a
-*search*: the pace drops far, then grows by a factor each second. Once a level is found, the pace is
-a cubic in the time since the last refusal (as in TCP CUBIC): it starts a little below the level,
-stays near it for long, and then rises faster and faster. So the lane mostly runs near the limit,
-and follows it when it is raised.
+Without a declared rate, the limit is found when the downstream service refuses calls. The first
+refusal starts a *search*: the pace drops to an eighth, then grows by a factor each second. A later
+refusal gives a level. From then on the pace is a cubic in the time since the last refusal (as in
+TCP CUBIC): it starts a little below the level, stays near it for long, and then rises faster and
+faster. So the lane mostly runs near the limit, and follows if the limit is raised.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from .queue import MemoryQueue
 
 GRANTS_PER_S_MAX = 100  # a faster lane gets several starts per grant
 GRANTS_MAX = 1_000
-TICKS_PER_MS = 4096  # a double holds the time of day in such ticks, so steps add up exactly
+TICKS_PER_MS = 4096  # times are multiples of such ticks, which a double adds without rounding
 
 SLOWEST_PER_S = 0.1
 SEARCH_DROP = 0.125
-SEARCH_GROWTH = 1.4  # a second
+SEARCH_GROWTH = 1.4  # the factor per second
 SEARCH_S_MAX = 60.0
 PAUSE_MS = 1_000.0  # most limits count per second: wait for the next one
 
@@ -57,17 +58,18 @@ TRUST_NEAR, TRUST_FAR = 0.1, 0.75
 GUARD_MS = 500.0
 QUICK_MS = 2_000.0
 QUICK_DROP = 0.85
-AHEAD_MS_MAX = 100.0  # a refusal does not change starts that are booked already
-IDLE_COST = 4.0  # the pace grows only while more than 3/4 of it is used
+AHEAD_MS_MAX = 100.0  # short, since a refusal does not change starts that are already booked
+IDLE_COST = 4.0  # so the pace grows only while more than 3/4 of it is used
 
 
 # -- rate limits -------------------------------------------------------------------------------
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """What the last refusal, at `since_ms`, showed: the accepted level, once it is `found`.
+    """The state of probing since the last refusal, at `since_ms`.
 
-    Until then it is the level from which the search goes up.
+    Once `found`, `level` is the rate that the downstream service accepts. Until then, `level` is
+    the rate from which the search goes up.
     """
 
     level: float
@@ -92,7 +94,11 @@ def pace(explored: Explored, now_ms: float) -> float:
 
 
 def _mean_pace(explored: Explored, now_ms: float) -> float:
-    """The mean pace since the last refusal: the refill rate of a token bucket, empty then."""
+    """The mean pace since the last refusal.
+
+    If the downstream limit is a token bucket that was empty at that refusal, this is its refill
+    rate.
+    """
     age_s = max(now_ms - explored.since_ms, 1.0) / 1000
     if not explored.found:
         return (pace(explored, now_ms) - explored.level) / log(SEARCH_GROWTH) / age_s
@@ -101,7 +107,7 @@ def _mean_pace(explored: Explored, now_ms: float) -> float:
 
 
 def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
-    """Lower the limit after a downstream refusal; refusals within `GUARD_MS` count as one."""
+    """Lower the limit after a downstream refusal. Refusals within `GUARD_MS` count as one."""
     known = limit.explored
     if known is not None and now_ms - known.since_ms < GUARD_MS:
         return limit
@@ -111,15 +117,16 @@ def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: f
 
 
 def _search(per_s: float, now_ms: float) -> Explored:
-    """Start far below, after a pause in which running items come back."""
+    """Start a search far below the refused rate, after a pause in which running items end."""
     return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
 
 
 def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
     """The new level after a refusal.
 
-    A limit by windows lies at the refused pace, one by a token bucket at the mean pace before it.
-    The level is between the two: close to the mean, unless the pace came from far below.
+    If the downstream limit counts per window, it is at the refused pace. If it is a token bucket,
+    it is at the mean pace before the refusal. The new level is between the two: close to the mean,
+    unless the pace had risen far above the old level.
     """
     rate = rate_of(limit, now_ms) or 0.0
     is_quick = now_ms - known.since_ms < QUICK_MS
@@ -143,14 +150,14 @@ def rate_of(limit: Limit, now_ms: float) -> float | None:
 
 
 def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
-    """How many starts a grant holds, and the time between grants in milliseconds."""
+    """The number of starts in a grant, and the time between grants in milliseconds."""
     rate = rate_of(limit, now_ms)
     if rate is None:
         return GRANTS_MAX, 0.0
     size = _grant_size(rate)
     step_ms = 1000 * size / rate
     if limit.declared is not None:
-        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin within a step
+        spared = _grant_size(limit.declared.per_s) - 1  # a window may begin inside a grant
         usable = limit.declared.count - spared
         step_ms = max(step_ms, (1000 * limit.declared.period_s + LATE_MS) * size / usable)
     return size, step_ms
@@ -161,7 +168,7 @@ def _grant_size(per_s: float) -> int:
 
 
 def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
-    """Book the next free starts; return the limit after that, and the grants."""
+    """Book the next free starts, at most `ahead_ms` ahead. Returns the new limit and the grants."""
     limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
     if 0 < starts < size:
@@ -179,7 +186,7 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
 
 
 def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
-    """Change the rate; it applies once the starts booked under the old rate are past."""
+    """Change the rate. It applies after the starts that are booked under the old rate."""
     next_ms = limit.next_ms
     if rate != limit.declared:
         next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
@@ -187,13 +194,13 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
 
 
 def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
-    """Move booked starts with a jump of the slot's time, so that they stay as far ahead."""
+    """Move booked starts along with a jump of the slot's time, so that they stay as far ahead."""
     booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
     return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
-    """Leave out idle time: a pace that the lane did not use was not tested."""
+    """The probing state without idle time: a pace that the lane did not use was not tested."""
     known, idle_ms = limit.explored, now_ms - limit.next_ms
     if known is None or idle_ms <= 0:
         return known
@@ -202,7 +209,7 @@ def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
 
 
 class MemoryLimits(Timed):
-    """Each rate limit keeps a time of its own, from when it is first used."""
+    """Rate limits. Each has its own slot time, which starts when the limit is first used."""
 
     def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
         super().__init__(clock, witness)
@@ -298,7 +305,7 @@ class MemoryBatches:
 
 
 class MemoryBarrier:
-    """Returns at once: memory has nothing more durable to wait for."""
+    """Reads parts and batches without waiting: data in memory does not become more durable."""
 
     def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
         self._queue = queue
@@ -323,7 +330,10 @@ class _Fleet:
 
 
 class MemoryFleet(Timed):
-    """Members and the plan. A partition records its own owner, since claims check it there."""
+    """The consumers of the queue, the actions they offer, and the plan.
+
+    Each partition stores its own owner, since claims check it there.
+    """
 
     def __init__(
         self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None

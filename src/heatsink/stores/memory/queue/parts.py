@@ -1,4 +1,4 @@
-"""The parts of a partition: their items with their outcomes, and whose turn it is."""
+"""The parts of a queue partition: their items with outcomes, and which part is served next."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ LOST = "its worker died {} times while it ran"
 SERVICE_US = 1_000.0  # assumed cost of an item until one has been measured
 SERVICE_WEIGHT = 0.1
 Place = tuple[int, int]  # chunk, offset in it
-SUSPECTS_MAX = {1: 8}  # in flight at once, by how often they lost their worker; else one
+SUSPECTS_MAX = {1: 8}  # how many may run at once: 8 that lost one worker, otherwise 1
 
 
 @dataclass
 class Share:
-    """One part and the state of its items: fresh, delayed, suspect, running or ended."""
+    """One part and the state of its items: fresh, delayed, suspect, running or ended.
+
+    A suspect is an item whose worker died while the item ran.
+    """
 
     part: Part
     state: PartState = "staged"
@@ -48,7 +51,7 @@ class Share:
 
     @property
     def is_live(self) -> bool:
-        """Whether it was released and has not ended."""
+        """Whether the part was released and has not ended."""
         return self.state in ("ready", "paused", "cancelled")
 
     @property
@@ -61,7 +64,7 @@ class Share:
         return self.waiting + ended + self.running
 
     def may_run_suspect(self, running: int) -> bool:
-        """Whether the next suspect may run beside those of the partition that run already."""
+        """Whether the next suspect may start while `running` suspects of the partition run."""
         return bool(self.suspects) and running < SUSPECTS_MAX.get(self.losses[self.suspects[0]], 1)
 
     def add(self, chunk: Chunk) -> None:
@@ -73,14 +76,14 @@ class Share:
             self.digest = digests_added(self.digest, digest_of(chunk.body))
 
     def keep(self, record: Batch) -> None:
-        """Keep the newest record of the batch: the batch's home can be restored from it."""
+        """Keep the newest record of the batch, so that a lost record can be restored from it."""
         if self.record is None or record.version >= self.record.version:
             self.record = record
 
     # -- operators' commands ---------------------------------------------------------------
 
     def steer(self, verb: Verb, lap: int, since: int) -> bool:
-        """Apply a command; returns whether anything changed. An outdated command is ignored."""
+        """Apply a command. Returns whether the part changed. An outdated command is ignored."""
         if self.state == "staged" and verb in ("release", "pause", "cancel"):
             self.lap = lap
         if verb == "release":
@@ -129,7 +132,7 @@ class Share:
     # -- claims ----------------------------------------------------------------------------
 
     def due_ms(self, now_ms: float) -> float | None:
-        """When the next item can be claimed; None if none is left."""
+        """The time at which the next item can be claimed. None if no item waits."""
         if self.fresh or self.suspects:
             return now_ms
         return min(self.delayed.values(), default=None)
@@ -137,9 +140,10 @@ class Share:
     def take(
         self, most: int, suspects_running: int, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
-        """(chunk, start, count, suspect) of the next items: due ones, then suspects, then fresh.
+        """Take the next items: delayed ones that are due, then suspects, then fresh ones.
 
-        Items whose chunk is gone are counted as lost, so that they do not hold up the others.
+        Returns (chunk, start, count, suspect). Items whose chunk is gone count as lost, so that
+        they do not hold up the others.
         """
         while (found := self._next(most, suspects_running, now_ms)) and found[0] not in self.chunks:
             chunk, start, count, _ = found
@@ -169,7 +173,7 @@ class Share:
             self.next_chunk, self.next_offset = self.next_chunk + 1, 0
 
     def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
-        """Take a due item, with the items behind it that are due too and have as many tries."""
+        """Take a due item, with the items after it that are also due and have as many tries."""
         chunk, start = first
         count = 1
         while count < most and self._rides_along(first, (chunk, start + count), now_ms):
@@ -179,7 +183,10 @@ class Share:
         return self._run(first, count, suspect=False)
 
     def _rides_along(self, first: Place, place: Place, now_ms: float) -> bool:
-        """An item that once lost its worker never shares a slice: it may have killed the worker."""
+        """Whether an item can share a slice with `first`.
+
+        An item that once lost its worker never shares a slice: it may have killed the worker.
+        """
         return (
             self.delayed.get(place, inf) <= now_ms
             and self.tries.get(place, 0) == self.tries.get(first, 0)
@@ -233,7 +240,7 @@ class Share:
             self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
-        """Keep its chunk, so that it can be shown and retried."""
+        """Record a failure. The item's chunk stays, so that the item can be shown and retried."""
         self.running -= 1
         self.failed += 1
         self.tries[place] = self.tries.get(place, 0) + 1
@@ -249,7 +256,7 @@ class Share:
         self.delayed[place] = due_ms
 
     def lose(self, place: Place) -> bool:
-        """Its worker died while it ran; returns whether that was once too often."""
+        """Record that an item's worker died. Returns whether the item failed by that."""
         losses = self.losses[place] = self.losses.get(place, 0) + 1
         if self.state == "cancelled":
             self.running -= 1
@@ -268,7 +275,7 @@ class Share:
         return self.is_live and not self.waiting + self.running
 
     def end(self) -> PartEnd:
-        """End the part; chunks of cancelled items are dropped, those with failures stay."""
+        """End the part. If items were cancelled, drop all chunks without failed items."""
         part = self.part
         if self.cancelled:
             kept = {chunk for chunk, _ in self.failures}
@@ -320,12 +327,13 @@ class Share:
 
 @dataclass
 class Rotation:
-    """Whose turn it is: tenants by virtual time, a tenant's parts by the work left in them.
+    """Decides which part is served next: tenants by virtual time, a tenant's parts by work left.
 
-    A tenant pays for its items with virtual time, by their cost and its weight; the tenant that
-    paid least is next. What an item of an action costs is a moving average of measured times. A
-    tenant that was away starts at the time of the tenant served last: it has no credit for its
-    absence. Rate-limited parts queue in lanes of their own, where only grants serve them.
+    A tenant's virtual time is the worker time that it used, divided by its weight. The tenant with
+    the least is served next. The cost of an item is estimated per action, by a moving average of
+    measured times. A tenant that returns after a pause starts at the virtual time of the tenant
+    served last, so it gets no credit for the pause. Rate-limited parts wait in their lanes, where
+    only grants serve them.
     """
 
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -346,7 +354,11 @@ class Rotation:
         self._service_us[part.action] = known + SERVICE_WEIGHT * (each_us - known)
 
     def _score(self, share: Share) -> float:
-        """Least remaining work first; a second of waiting counts as much as a second of work."""
+        """The order of a tenant's parts: lowest first.
+
+        Parts with less remaining work come first. A second of waiting counts as much as a second of
+        work. A higher priority comes before both.
+        """
         work_s = share.waiting * self.cost_us(share.part) / 1e6
         return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
 
@@ -372,12 +384,15 @@ class Rotation:
             self._times.pop(tenant, None)
 
     def forget_all_savings(self) -> None:
-        """Drop the virtual time of tenants without parts: they may never come back."""
+        """Drop virtual times that no longer matter, of tenants that have no parts."""
         for tenant in [name for name in self._times if name not in self._tenants]:
             self._forget_savings(tenant)
 
     def next(self) -> str | None:
-        """The next part to serve: of the tenant that paid least, the part with the lowest score."""
+        """The next part: the one with the lowest score, of the tenant with the least virtual time.
+
+        None if no tenant waits.
+        """
         if not self._tenants:
             return None
         tenant = min(self._tenants, key=lambda name: (self._times[name], name))
@@ -391,7 +406,7 @@ class Rotation:
     def charge(self, part: Part, cost_us: float) -> None:
         paid = self._times.get(part.tenant, self._now)
         self._times[part.tenant] = max(paid + cost_us / part.weight, 0.0)
-        if part.limited and not self._tenants:  # no other tenant had to wait: there is no debt
+        if part.limited and not self._tenants:  # no other tenant had to wait for this one
             self._now = max(self._now, self._times[part.tenant])
 
 

@@ -1,8 +1,9 @@
-"""The queue in memory, which is the reference for what every queue store must do.
+"""The queue in memory: it defines the behaviour of every queue store.
 
-A part is a batch's share of a partition. `Rotation` decides which part is served next. A claim
-hands out slices of a part's items under leases, and `settle` records their outcomes. Items whose
-lease expires run again as suspects, a few at a time, since one of them may have killed its worker.
+A part is a batch's items in one partition. `Rotation` decides which part is served next. A claim
+hands out slices of a part's items under leases, and `settle` records their outcomes. If a lease
+expires, its items run again as suspects, a few at a time, since one of them may have killed the
+worker.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from .parts import Place, Rotation, Share
 STALE_MS = 60_000
 SUSPECT_PAUSE_MS = 20.0
 QUANTUM_US = 20_000.0
-EXPIRE_MAX = 50  # expired leases that one claim takes back; `wake_ms` is 0 if there are more
-WAKE_MAX = 500  # parts that one claim wakes, likewise
+EXPIRE_MAX = 50  # expired leases that one claim handles; if there are more, `wake_ms` is 0
+WAKE_MAX = 500  # delayed parts that one claim wakes; if there are more, `wake_ms` is 0
 TALLY = ("claimed", "done", "failed", "retried", "fenced", "expired", "used_us")
 
 
@@ -75,7 +76,7 @@ class QueuePartition:
     suspects_running: int = 0
 
     def pass_time(self, time: SlotTime) -> None:
-        """Move ownership, leases and staging times along with a gap that is believed late."""
+        """Set the slot's time. If it accepts a gap late, move ownership, leases and so on along."""
         self.time = time
         if not time.late_ms:
             return
@@ -112,7 +113,7 @@ class QueuePartition:
         return True
 
     def _limit(self, share: Share) -> bool:
-        """From now on the part waits for grants of its lane."""
+        """Make the part wait for grants of its lane from now on."""
         if share.part.limited:
             return False
         self.rotation.remove(share.part)
@@ -120,7 +121,11 @@ class QueuePartition:
         return True
 
     def _put(self, share: Share, now_ms: float) -> None:
-        """Put a changed part into the rotation, to sleep, among the ended, or nowhere."""
+        """Move a changed part to where its state belongs.
+
+        A part with due items goes to the rotation, one with only delayed items sleeps, an ended
+        one goes to the outbox, and a paused one to none of them.
+        """
         self.rotation.remove(share.part)
         self.sleeping.pop(share.part.id, None)
         if share.ends():
@@ -161,7 +166,7 @@ class QueuePartition:
         return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
-        """Return the items of a claim whose answer was lost: no worker runs them."""
+        """Return the items of a claim whose reply was lost, so that no worker runs them."""
         number = 0
         while lease := self.leases.get(f"{attempt}:{number}"):
             marks = BACK * len(lease.marks)
@@ -175,7 +180,7 @@ class QueuePartition:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
     def _lose(self, attempt: str, lease: ClaimLease, now_ms: float) -> None:
-        """The lease expired, so its worker is presumed dead: items without an outcome run again."""
+        """Handle an expired lease: its worker is presumed dead, and unfinished items run again."""
         self._forget(attempt, lease)
         share = lease.share
         for offset, mark in enumerate(lease.marks):
@@ -221,7 +226,7 @@ class QueuePartition:
         slices: list[Slice],
         now_ms: float,
     ) -> int:
-        """Lease up to `most` items of one chunk, and put the part in its new place."""
+        """Lease up to `most` items of one chunk. Returns the number of leased items."""
         found = share.take(most, self.suspects_running, now_ms)
         if found is None:
             self._put_aside(share, now_ms)
@@ -241,7 +246,11 @@ class QueuePartition:
         return count
 
     def _put_aside(self, share: Share, now_ms: float) -> None:
-        """Sleep until other suspects have run; without suspects the part's last items are lost."""
+        """Handle a part that has no item to hand out now.
+
+        If suspects wait, the part sleeps until other suspects have run. If not, its last items were
+        lost.
+        """
         if not share.suspects:
             self._put(share, now_ms)
             return
@@ -303,7 +312,7 @@ class QueuePartition:
             self.tally["retried"] += mark == RETRY
 
     def _correct(self, lease: ClaimLease, used_us: int, settled: int, started: int) -> None:
-        """Replace the estimated cost that the tenant was charged by the measured one."""
+        """Correct the tenant's charge from the estimated cost to the measured one."""
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
         self.tally["used_us"] += used_us
         if started:
@@ -389,7 +398,7 @@ class MemoryQueue(Timed):
         return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
-        """Like `now_ms`, and let the caller's witness remember it."""
+        """Like `now_ms`, and also remember the time in the calling process."""
         now_ms, known = self.now_ms(partition), self.partitions[partition].time
         self._witness.heard(str(partition), known.told_ms if known else 0.0)
         return now_ms
