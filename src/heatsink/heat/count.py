@@ -1,11 +1,13 @@
-"""Count what this process does to each key: no I/O, bounded memory.
+"""Count this process's writes, reads and throttles per key: no I/O, bounded memory.
 
-A write only leaves a note, and notes are counted many at once: code that runs once between two
-requests runs on cold caches and costs several times what it costs in a loop. `TopKeys` keeps the
-costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005), but evicts in batches: the table
-grows to twice its capacity, then the cheaper half goes. An evicted key had at most `floor`, so a
-key that comes back may have had `floor` before. The floor is at most the total cost divided by the
-capacity, and every key that cost more than the floor is in the table.
+A write only appends a note, and notes are counted many at a time. Counting in a loop is several
+times cheaper than counting each write between two requests, on cold CPU caches.
+
+`TopKeys` keeps the costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005), but evicts in
+batches: the table grows to twice its capacity, then the cheaper half is dropped. An evicted key had
+a cost of at most `floor`. So if it is counted again, up to `floor` of its cost may be missing. The
+floor is at most the total cost divided by the capacity, and every key that cost more than the floor
+is in the table.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Note = tuple[str, int, int, str | None]
 
 
 class TopKeys:
-    """Counters of keys. `entries` is updated in place by the tracker, which is why it is public."""
+    """Counts of the costliest keys. `entries` is public, since `Tracker` updates it in place."""
 
     def __init__(self, capacity: int, alarm_units: int) -> None:
         self.entries: dict[str, Entry] = {}
@@ -36,21 +38,21 @@ class TopKeys:
         self._alarm_units = alarm_units
 
     def admit(self, key: str) -> Entry:
-        """A fresh entry for a key that is not in the table."""
+        """Add an entry for a key that is not in the table."""
         if len(self.entries) >= 2 * self._capacity:
             self._let_go()
         entry = self.entries[key] = [0, 0, 0, 0, 0, self.floor, NOWHERE, self._alarm_units]
         return entry
 
     def _let_go(self) -> None:
-        """Raise the floor to where the table is full, and drop what does not rise above it."""
+        """Raise the floor so that at most `capacity` keys are above it, and drop the others."""
         costs = sorted(map(cost_at_most, self.entries.values()), reverse=True)
         self.floor = floor = max(self.floor, costs[self._capacity])
         for key in [key for key, entry in self.entries.items() if cost_at_most(entry) <= floor]:
             del self.entries[key]
 
     def hottest(self, count: int, floor: int) -> tuple[dict[str, Heat], int]:
-        """At most `count` keys that may cost `floor` or more, and a bound on all the others."""
+        """At most `count` keys that may cost `floor` or more, and an upper bound for all others."""
         warm = [item for item in self.entries.items() if cost_at_most(item[1]) >= floor]
         warm.sort(key=_cost_of_item, reverse=True)
         left_out = cost_at_most(warm[count][1]) if len(warm) > count else 0
@@ -71,7 +73,7 @@ def heat_of(entry: Entry) -> Heat:
 
 
 class Tracker:
-    """The hot path calls `record`, from any thread; the reporter takes a window's counts away."""
+    """The counts of the current window. Any thread calls `record`; `Reporter` ends the window."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Tracker:
         alarm_units: int = ALARM_UNITS,
         gather: Callable[[Tracker], None] | None = None,
     ) -> None:
-        """`gather` is called before counts are taken, to record what others have noted since."""
+        """`gather` is called before counts are read, to record costs that stores have noted."""
         self._capacity = capacity
         self._alarm_units = alarm_units
         self._gather = gather
@@ -90,18 +92,18 @@ class Tracker:
         self._bucket_units: dict[str, int] = {}
         self._notes: deque[Note] = deque(maxlen=NOTES_KEPT)  # any thread may add while one counts
         self.note = self._notes.append
-        """As `record` of a tuple, for who calls it so often that a call matters.
+        """Like `record`, but takes one tuple and is faster: for the hot path.
 
-        It counts nothing itself: that is done when a window or its alarms are looked at, ten times
-        a second. Should nobody look, the oldest notes are forgotten.
+        Notes are counted when a window or its alarms are read, ten times a second. If they are not
+        read, the oldest notes are dropped.
         """
 
     def record(
         self, key: str, writes: int = 1, written_bytes: int = 0, bucket: str | None = None
     ) -> None:
-        """Count writes of one size. Well under a microsecond: see benchmarks.
+        """Count writes with `written_bytes` in all. Takes well under a microsecond: see benchmarks.
 
-        `bucket` is the partition, for a key that is spread: a picture for people, decides nothing.
+        `bucket` is the partition of a key that is spread. It is only for display.
         """
         notes = self._notes
         notes.append((key, writes, written_bytes, bucket))
@@ -132,13 +134,13 @@ class Tracker:
 
     @property
     def bucket_units(self) -> dict[str, int]:
-        """What this process has written to each bucket of the keys that are spread."""
+        """The write units that this process has written to each bucket of spread keys."""
         with self._lock:
             self._count_notes()
         return self._bucket_units
 
     def record_units(self, key: str, units: int) -> None:
-        """Count what writes cost beyond what their bodies said, as the store told afterwards."""
+        """Count units that writes cost beyond the estimate by their size, as the store reported."""
         self._count(key, UNITS, units)
 
     def record_read(self, key: str, reads: int = 1) -> None:
@@ -148,7 +150,7 @@ class Tracker:
         self._count(key, THROTTLES, throttles)
 
     def note_places(self, places: Mapping[str, int]) -> None:
-        """In which of its partitions the store put the latest row of each key."""
+        """Note the physical partition in which the store put the latest row of each key."""
         with self._lock:
             self._count_notes()
             for key, place in places.items():
@@ -164,12 +166,12 @@ class Tracker:
             entry[what] += amount
 
     def _raise_alarm(self, key: str, entry: Entry) -> None:
-        """Once per doubling, so that a key on the rise is reported early but not often."""
+        """Mark a key for an early report: at the alarm level, and then at each doubling."""
         entry[ALARM] = 2 * entry[UNITS]
         self._alarmed.add(key)
 
     def alarms(self) -> dict[str, Heat]:
-        """The keys that raced past a limit since this was last asked, with their counts so far."""
+        """The keys that reached their alarm level since the last call, with their counts so far."""
         if self._gather is not None:
             self._gather(self)
         with self._lock:
@@ -178,7 +180,7 @@ class Tracker:
             return {key: heat_of(self._entries[key]) for key in alarmed if key in self._entries}
 
     def roll(self) -> TopKeys:
-        """End the window: its counts, which nobody changes any more."""
+        """End the window, and return its final counts."""
         if self._gather is not None:
             self._gather(self)
         with self._lock:

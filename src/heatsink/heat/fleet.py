@@ -13,14 +13,14 @@ from .heat import NOWHERE, Heat, KeyHeat, PartitionHeat, Report, WindowHeat
 
 WINDOWS_KEPT = 5
 GRACE_S = 0.3
-EARLIEST_S = 0.25  # a burst shorter than this says nothing about the rest of its window
-STEP_S = 0.08  # the least time between two reports of a key whose difference is a rate
+EARLIEST_S = 0.25  # a shorter burst is averaged over this time: its window may stay calm
+STEP_S = 0.08  # the shortest time between two reports of a key that gives a rate
 LASTS_S = 5.0
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A key on one server: its counts so far, and its rate between the last two reports."""
+    """One server's counts of one key so far, and its write rate between the last two reports."""
 
     heat: Heat
     elapsed_s: float
@@ -33,7 +33,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Account:
-    """What one server said about one window."""
+    """One server's reports of one window."""
 
     elapsed_s: float = 0.0
     final: bool = False
@@ -58,9 +58,9 @@ class _Account:
 
 
 class Aggregator:
-    """Counts each (server, window) once, however often and in whatever order its reports come.
+    """Sums the reports of all servers per window. Repeated and reordered reports do no harm.
 
-    `servers` is how many of them reported in the last complete window.
+    `servers` is the number of servers that reported in the last complete window.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -69,10 +69,10 @@ class Aggregator:
         self._windows: dict[int, dict[str, _Account]] = {}
         self._finished = -1
         self._reporters: deque[set[str]] = deque(maxlen=WINDOWS_KEPT)
-        """Servers that reported in the last windows, be it late."""
+        """The servers that reported in each of the last windows, late reports included."""
 
     def add(self, report: Report, now_s: float) -> bool:
-        """Take a report in. False if it is too old, from the future, or no news."""
+        """Add a report. False if it is too old, from the future, or not newer than the last."""
         current = int(now_s / self._window_s)
         self._notice_jump_back(current)
         if not max(self._finished, current - WINDOWS_KEPT) < report.window <= current + 1:
@@ -92,7 +92,10 @@ class Aggregator:
             self._windows = {w: seen for w, seen in self._windows.items() if w <= current + 1}
 
     def take(self, now_s: float) -> list[WindowHeat]:
-        """Windows that became complete since the last call, oldest first, and the one that runs."""
+        """The windows that became complete since the last call, and those still running.
+
+        Oldest first.
+        """
         self._notice_jump_back(int(now_s / self._window_s))
         taken = []
         for window in sorted(self._windows):
@@ -107,13 +110,13 @@ class Aggregator:
         return self._with_silence(taken, now_s)
 
     def _is_bounded(self, accounts: dict[str, _Account]) -> bool:
-        """Whether every server that reported lately has said all of a window."""
+        """Whether every server that reported recently has sent its final report of this window."""
         final = {server for server, account in accounts.items() if account.final}
         expected = set(accounts).union(*self._reporters)
         return bool(expected) and expected <= final
 
     def _with_silence(self, taken: list[WindowHeat], now_s: float) -> list[WindowHeat]:
-        """A window in which nobody reported anything is complete too: that is how keys cool."""
+        """Add an empty window if the last one ended without any report, so that keys can cool."""
         ended = int((now_s - GRACE_S) / self._window_s) - 1
         if ended > self._finished and not any(heat.window == ended for heat in taken):
             self._finished = ended
@@ -136,7 +139,10 @@ class Aggregator:
 
 
 def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHeat:
-    """While a window runs, a key that speeds up counts by its latest rate."""
+    """Sum one key over all servers. In a running window, a rising key counts by its latest rate.
+
+    `silent_s` bounds the key's cost on servers that did not list it; None if there is no bound.
+    """
     errors_s = sum(each.heat.error * each.per_s for each in seen)
     rates = [each.heat.write_units * each.per_s for each in seen]
     if not complete:
@@ -153,7 +159,10 @@ def _sum_key(seen: list[_Seen], silent_s: float | None, complete: bool) -> KeyHe
 
 
 class FleetHeat(msgspec.Struct, frozen=True):
-    """The last complete window, as its leader saw it. `partitions` are the hottest first."""
+    """The fleet's heat in the last complete window, as the leader publishes it.
+
+    `partitions` are sorted, the hottest first.
+    """
 
     leader: str
     window_s: float
@@ -162,15 +171,15 @@ class FleetHeat(msgspec.Struct, frozen=True):
 
     @property
     def lasts_s(self) -> float:
-        """For how long after the window's beginning this says how hot the fleet is."""
+        """How long this counts as recent, from the start of the window."""
         return 2 * self.window_s + LASTS_S
 
     def is_recent(self, now_s: float) -> bool:
-        """By the fleet's time. When no window follows, nobody knows the heat any more."""
+        """Whether this still shows the current heat. `now_s` is in the store's time."""
         return now_s - self.window.start_s <= self.lasts_s
 
     def hottest(self, limit: int) -> FleetHeat:
-        """Only so many keys and partitions."""
+        """The `limit` hottest keys and partitions only."""
         return replace(self, window=self.window.hottest(limit), partitions=self.partitions[:limit])
 
     def partition(self, number: int | None) -> PartitionHeat | None:
@@ -178,7 +187,10 @@ class FleetHeat(msgspec.Struct, frozen=True):
 
 
 class HeatBoard(Protocol):
-    """Telemetry: what it shows may be old or gone, and decides nothing."""
+    """Where the leader publishes the fleet's heat for display.
+
+    The value may be old or missing, and no decision depends on it.
+    """
 
     async def show(self, heat: FleetHeat) -> None: ...
 

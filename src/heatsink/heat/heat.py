@@ -1,4 +1,4 @@
-"""What keys cost: in a server's report, and summed over the fleet."""
+"""The heat of keys: in one server's report, and summed over the fleet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NOWHERE = -1
 
 
 class Heat(msgspec.Struct, frozen=True, array_like=True):
-    """Counts of one key in one window. Limits are in units: a write costs one per 1,024 bytes.
+    """The counts of one key in one window. A write costs one unit per 1,024 bytes.
 
-    `error` is how much of this key may be missing because it was not tracked all the time. `place`
-    is the store's partition that took its latest row, where the store tells.
+    `error` is the cost that may be missing because the key was not tracked all the time. `place` is
+    the physical partition of the key's latest row, if the store reports it.
     """
 
     writes: Count = 0
@@ -30,8 +30,8 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
 class Report(msgspec.Struct, frozen=True):
     """One server's hottest keys in one window, counted over `elapsed_s`.
 
-    A final report ends the window, and `unreported` bounds what any key that is not listed can have
-    had. Reports before it list only keys on the rise, with their counts so far.
+    The final report ends the window; its `unreported` is an upper bound on the cost of each key
+    that is not listed. Earlier reports list only rising keys, with their counts so far.
     """
 
     server: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -43,9 +43,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class KeyHeat(msgspec.Struct, frozen=True):
-    """A key's cost per second over the whole fleet, true within `[rate, rate + bound]`.
+    """A key's heat per second over the whole fleet.
 
-    `partition` took its latest row, and in all at most `partition_units_s`, where the store tells.
+    The true cost is between the measured one and that plus `bound_s`. If the store reports it,
+    `partition` is the physical partition of the key's latest row, and `partition_units_s` an upper
+    bound on the load of that partition from all keys.
     """
 
     write_units_s: float
@@ -58,22 +60,22 @@ class KeyHeat(msgspec.Struct, frozen=True):
 
     @property
     def cost_s(self) -> float:
-        """What keys are ranked by."""
+        """The sum by which keys are ranked."""
         return self.write_units_s + self.reads_s + self.throttles_s
 
 
 class PartitionHeat(msgspec.Struct, frozen=True):
-    """What a partition of the store took from the whole fleet in a window, where a store tells."""
+    """The fleet's write load on one physical partition, if the store reports partitions."""
 
     partition: int
     write_units_s: float
 
 
 class WindowHeat(msgspec.Struct, frozen=True):
-    """The fleet's heat in one window; `complete` once no more reports are expected.
+    """The fleet's heat in one window. It is `complete` once no more reports are expected.
 
-    `unreported_s` bounds what any key that is not listed costs. It is None, as is each key's
-    `bound_s`, where a server's last report of the window is missing: then there is no bound.
+    `unreported_s` is an upper bound on the cost of each key that is not listed. If the final report
+    of a server is missing, there is no bound: then `unreported_s` and each `bound_s` are None.
     """
 
     window: int
@@ -83,7 +85,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
     unreported_s: float | None
 
     def hottest(self, limit: int) -> WindowHeat:
-        """Its costliest keys, the first of them first; all others are below `unreported_s`."""
+        """The window with its costliest keys only, in order; `unreported_s` bounds the others."""
         ranked = sorted(self.keys.items(), key=lambda item: -item[1].cost_s)
         bound_s = self.unreported_s
         if bound_s is not None:
@@ -93,5 +95,8 @@ class WindowHeat(msgspec.Struct, frozen=True):
 
 
 def write_units(writes: int, written_bytes: int) -> int:
-    """DynamoDB's count: every write rounds up to whole kilobytes; `written_bytes` is their sum."""
+    """The estimated write units of `writes` writes with `written_bytes` in all.
+
+    DynamoDB rounds each write up to whole kilobytes.
+    """
     return max(writes, -(-written_bytes // UNIT_BYTES))

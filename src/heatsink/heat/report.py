@@ -20,19 +20,19 @@ LONGEST_S = 3_600.0
 
 
 class HeatBus(Protocol):
-    """May lose, delay, repeat and reorder reports: they are telemetry."""
+    """Carries heat reports from servers to the leader. It may lose, delay or repeat them."""
 
     async def send(self, report: Report) -> None: ...
 
     async def receive(self) -> list[Report]:
-        """What came since the last call; an empty list if nothing did."""
+        """The reports that arrived since the last call."""
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """When a key is worth a line in the report.
+    """Which keys a server reports: those that cost at least the floor, and at most `keys_max`.
 
-    The floor is a share of a bucket's limit, divided by the number of servers that report, so that
-    what the whole fleet leaves unsaid about a key stays below that share.
+    The floor is `floor_share` of a bucket's limit, divided by the number of servers. So all servers
+    together leave less than `floor_share` of a bucket unreported per key.
     """
 
     window_s: float = 1.0
@@ -52,7 +52,7 @@ class ReportSettings(msgspec.Struct, frozen=True):
 
 
 class Fleet(Protocol):
-    """What a server has to know of the others."""
+    """What a reporter needs to know about the fleet: the common time and the number of servers."""
 
     def fleet_now_s(self) -> float: ...
 
@@ -61,7 +61,7 @@ class Fleet(Protocol):
 
 
 class Reporter:
-    """Windows are aligned to the fleet's time, so that those of all servers add up."""
+    """Sends this server's heat reports. Windows start at the same time on all servers."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Reporter:
         return int(self._fleet.fleet_now_s() / self._settings.window_s)
 
     async def run_once(self) -> None:
-        """Report the window that ended, or what races past the limit in the one that runs."""
+        """Report the window if it has ended, otherwise the keys that are rising in it."""
         window = self._window_now()
         if window != self._window:
             await self._report_window(window)
@@ -93,7 +93,10 @@ class Reporter:
             await self._report_alarms()
 
     async def _report_window(self, window: int) -> None:
-        """Counts go with the time in which they were counted: a late look must not inflate them."""
+        """Send the final report, with the time over which its counts were made.
+
+        Without that time, a window that was ended late would look hotter.
+        """
         ended, self._window = self._window, window
         elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
         self._since_s = self._clock.monotonic_s()
