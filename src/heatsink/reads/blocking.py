@@ -50,7 +50,7 @@ class BlockingCached(Protocol[P, T_co]):
 
 
 class _Flight(Landing):
-    """A load in flight in some thread."""
+    """A load that runs in some thread."""
 
     __slots__ = ("landed",)
 

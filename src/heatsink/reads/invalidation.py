@@ -1,8 +1,8 @@
-"""Cache invalidation between processes: a key that one forgets, the others forget too.
+"""Cache invalidation between processes: if one process forgets a key, all others do too.
 
-A wire loses messages only when its link breaks. So a process drops its whole cache when the link is
-up again, since it may have missed invalidations. While the link is down it serves no value beyond
-`fresh_for`, and never one beyond `stale_for`.
+A `Wire` loses messages only when its link breaks. So when the link is up again, a process drops its
+whole cache, since it may have missed invalidations. While the link is down, the process serves no
+value older than `fresh_for`. It never serves one older than `stale_for`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Ear(Protocol):
     """Receives the events of a wire."""
 
     def linked(self) -> None:
-        """The link is up: from now on every message arrives, until `Wire.listen` ends."""
+        """Called when the link is up. From now on every message arrives until `listen` ends."""
 
     def heard(self, keys: Sequence[str]) -> None:
-        """Another process forgot these keys; `EVERYTHING` if there were too many to list."""
+        """Called when another process forgot keys. `EVERYTHING` means all keys."""
 
 
 class Wire(Protocol):
@@ -51,7 +51,7 @@ class Wire(Protocol):
     async def send(self, keys: Sequence[str]) -> None: ...
 
     async def listen(self, ear: Ear) -> None:
-        """Pass messages to `ear` until the link breaks; then return, or raise a `HeatsinkError`."""
+        """Pass messages to `ear` until the link breaks. Then return or raise a `HeatsinkError`."""
 
 
 class Invalidation:
@@ -73,7 +73,7 @@ class Invalidation:
         self._caches.append(cache)
 
     def post(self, key: str) -> None:
-        """Queue an invalidation; beyond `OUTBOX_MAX` keys, invalidate everything instead."""
+        """Queue an invalidation. Beyond `OUTBOX_MAX` keys, invalidate all keys instead."""
         if len(self._outbox) >= OUTBOX_MAX and key not in self._outbox:
             self._owes_everything = True
             self._outbox.clear()
@@ -84,7 +84,7 @@ class Invalidation:
     async def run(self) -> None:
         """Send and listen until cancelled.
 
-        The tasks get `END_S` to end, and no longer: a driver may swallow their cancellation.
+        At the end, `run` waits at most `END_S` for its tasks: a driver may ignore a cancellation.
         """
         tasks = {asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())}
         self._is_running = True

@@ -1,7 +1,7 @@
-"""The bounded cache behind `Reads` and `BlockingReads`: hot keys stay, cold ones pass through.
+"""The bounded cache behind `Reads` and `BlockingReads`.
 
-`NearCache` evicts by S3-FIFO. `Shelf` decides what to keep of a finished load, for asyncio and for
-threads alike. `NearKeys` holds the leader's decisions on which keys to keep longer.
+`NearCache` evicts by S3-FIFO. `Shelf` decides what to cache of a finished load, both for asyncio
+and for threads. `NearKeys` holds the leader's decisions on which keys to cache longer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .policy import NEAR
 
 CAPACITY = 10_000
 SMALL_SHARE = 0.1
-CREDIT_MAX = 3  # hits that count at eviction, so that yesterday's hot keys can leave
+CREDIT_MAX = 3  # maximum hits that count at eviction, so that keys that cooled down are evicted
 FRESH_S = 0.5
 STALE_S = 5.0
 BATCH = 64  # hits of an entry that are reported as one; a power of two
@@ -37,7 +37,7 @@ Weigh = Callable[[Any], int]
 
 
 class ReadSettings(msgspec.Struct, frozen=True):
-    """The cache of one process: how much it keeps, and how long readers wait for a load."""
+    """The settings of a process's cache: its size, and how long readers wait for a load."""
 
     capacity: int = CAPACITY
     """Maximum number of entries, or maximum sum of what `weigh` returns."""
@@ -108,11 +108,11 @@ class NoHeat:
 
 
 class CacheEntry:
-    """A key's value and its statistics. A new value is a new entry, which threads rely on.
+    """A key's value and its statistics. A new value always gets a new entry: threads rely on it.
 
     `aged_from_s` is the start of its load minus some jitter, so that entries that were loaded
     together do not expire together. An entry without a value is infinitely old. After a failed
-    refresh nobody tries again until `rests_until_s`.
+    refresh the next one starts at `rests_until_s` at the earliest.
     """
 
     __slots__ = ("aged_from_s", "hits", "is_main", "rests_until_s", "spent", "value", "weight")
@@ -137,11 +137,12 @@ class NearCache:
     """S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023), by number of entries or by weight.
 
     A new key enters a small queue. If it is read again before it reaches the end, it moves to the
-    main queue; else it is evicted and only its name is remembered for a while, as a ghost. A key
-    that comes back as a ghost enters the main queue at once. So a scan passes through the small
-    queue and evicts nothing else. A hit only counts; all work is done at eviction.
+    main queue. Otherwise it is evicted, and only its name is remembered for a while, as a ghost. If
+    a ghost is loaded again, it enters the main queue at once. So a scan passes through the small
+    queue and evicts no key of the main queue. A hit only increments a counter; all other work is
+    done at eviction.
 
-    The hot path reads `entries` directly. Only that is safe from threads.
+    The hot path reads `entries` directly. Threads may do only that without a lock.
     """
 
     def __init__(self, capacity: int = CAPACITY, weigh: Weigh | None = None) -> None:
@@ -158,7 +159,7 @@ class NearCache:
         self._weight = 0
 
     def put(self, key: str, value: Any, aged_from_s: float, is_hot: bool = False) -> None:
-        """Keep a value, in the key's place if it has one. A hot key enters the main queue."""
+        """Cache a value. A known key keeps its place; a new hot key enters the main queue."""
         weight = 1 if self._weigh is None else max(int(self._weigh(value)), 1)
         if weight > self._capacity:
             self.forget(key)
@@ -230,7 +231,7 @@ class NearCache:
             entry.spent -= reads
 
     def forget(self, key: str) -> None:
-        """Drop the value but keep the key's place: a key hot before a write is hot after it."""
+        """Drop the value but keep the key's place: a key is mostly as hot after a write."""
         seated = self.entries.get(key)
         if seated is not None:
             self._replace(key, seated, CacheEntry(None, -inf, 1, seated.is_main))
@@ -245,7 +246,7 @@ class NearCache:
 
 
 class Landing:
-    """A load and, once it has landed, its value or error, no older than `began_s`."""
+    """A load that began at `began_s`, and its value or error once it has ended."""
 
     __slots__ = ("_trace", "began_s", "error", "readers", "value")
 
@@ -257,7 +258,10 @@ class Landing:
         self._trace: TracebackType | None = None
 
     def fail(self, key: str, error: BaseException) -> None:
-        """Keep the error for the readers; one that ends a task or process becomes `Unavailable`."""
+        """Keep the error for the readers.
+
+        An error that ends a task or process, such as SystemExit, becomes `Unavailable`.
+        """
         if not isinstance(error, Exception):
             ended = Unavailable(f"{type(error).__name__} ended the load of {key!r}: retry")
             ended.__cause__ = error
@@ -265,7 +269,10 @@ class Landing:
         self.error, self._trace = error, error.__traceback__
 
     def outcome(self) -> Any:
-        """The value, or raise the error. The traceback is reset, or it would grow per reader."""
+        """Return the value or raise the error.
+
+        The traceback is reset, since it would otherwise grow with each reader.
+        """
         if self.error is not None:
             raise self.error.with_traceback(self._trace)
         return self.value
@@ -289,9 +296,10 @@ class Shelf:
         self._rng = rng or Random()
 
     def keep(self, key: str, landed: Landing, times: Times, is_refresh: bool = False) -> None:
-        """Keep the outcome of a load, if the key was not forgotten meanwhile; its time is age.
+        """Cache the outcome of a load. Callers check that the key was not forgotten meanwhile.
 
-        A failed refresh keeps the stale value, and the next one waits a while.
+        The value's age counts from the start of the load. After a failed refresh the stale value
+        stays, and the next refresh waits a while.
         """
         if landed.error is None:
             aged_s = self.settings.jitter * times.fresh_for * self._rng.random()
@@ -338,10 +346,10 @@ class _Failure:
 
 
 class NearKeys:
-    """The keys that the leader wants kept near, as far as this process has heard.
+    """The leader's decisions on keys to cache near, as received by this process.
 
-    Leaders repeat decisions that hold. One not repeated for `FORGET_S` counts as withdrawn: the
-    message that withdrew it must have been lost.
+    Leaders repeat decisions that are in force. A decision that was not repeated for `FORGET_S`
+    counts as withdrawn: the message that withdrew it must have been lost.
     """
 
     def __init__(self, clock: Clock) -> None:

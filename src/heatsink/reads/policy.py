@@ -1,4 +1,4 @@
-"""Decide which keys are read so often that every process keeps them near, and for how long."""
+"""Decide which keys are read so often that every process caches them, and for how long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heatsink.registry.decisions import Decision, for_key
 
 NEAR = "near"
 STEPS_MS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
-COOL_SHARE = 0.5  # a key is hot until it is read less than this share of what makes it hot
+COOL_SHARE = 0.5  # a hot key stays hot while its reads are above this share of `hot_reads_s`
 
 
 class NearRules(msgspec.Struct, frozen=True):
@@ -38,7 +38,10 @@ class NearRules(msgspec.Struct, frozen=True):
         check_whole("keys_max", self.keys_max, 0, 10**6)
 
     def near_ms(self, servers: int) -> int:
-        """How long a process keeps a key; in steps, so that one server more changes nothing."""
+        """How long a process caches a key, in milliseconds.
+
+        In steps, so that one more server rarely changes all decisions.
+        """
         least_ms = 1_000 * servers / self.loads_s
         return next((step for step in STEPS_MS if step >= least_ms), STEPS_MS[-1])
 
@@ -52,7 +55,10 @@ class ReadObservation(msgspec.Struct, frozen=True):
 
 
 class NearPolicy:
-    """Keeps a hot key at once, drops it after a cool-down; a new leader restarts cool-downs."""
+    """Decides to cache a hot key at once, and to drop it after a cool-down.
+
+    A new leader restarts the cool-downs.
+    """
 
     def __init__(self, rules: NearRules) -> None:
         self._rules = rules

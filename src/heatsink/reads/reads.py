@@ -121,7 +121,7 @@ class Reads:
     async def get_own(
         self, subject: Subject, load: Load, *, fresh_for: float, stale_for: float
     ) -> Any:
-        """As `get`, for a value that Heatsink keeps for itself."""
+        """Like `get`, for a value of Heatsink's own under an internal key."""
         key = check_key(subject)
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -283,7 +283,7 @@ class NearPages:
         fresh_for: float,
         stale_for: float,
     ) -> Any:
-        """`page` holds all arguments that tell one page of the key from another."""
+        """The cached page, or the result of `load`. `page` holds the arguments of the read."""
         Times(fresh_for, stale_for)
         self.is_used = True
         self._heat.note(key, 1)
@@ -308,14 +308,15 @@ class NearPages:
 
 
 class Coalescer:
-    """One load in flight per key, however many readers wait for it (singleflight).
+    """Runs one load per key at a time, however many readers wait for it (singleflight).
 
-    A load is a task of its own, so a cancelled reader does not end it; when the last reader has
-    gone, the load is cancelled. Readers do not await the task but its landing, which comes whatever
-    happens to the task: it returns, raises, is cancelled before its first step, or times out.
+    A load runs in its own task, so a cancelled reader does not end it. When the last reader is
+    cancelled, the load is cancelled too. Readers do not await the task but a future of their own.
+    That completes in every case: the task returns, raises, times out, or is cancelled before its
+    first step.
 
-    Readers join only a key's newest flight, and only its value is kept. `forget` ends that: the
-    flight's own readers still get its value, later readers start another load.
+    Readers join only the newest load of a key, and only its value is cached. After `forget`, the
+    load's current readers still get its value, and later readers start another load.
     """
 
     def __init__(self, clock: Clock, patience_s: float) -> None:
@@ -325,14 +326,14 @@ class Coalescer:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def flying(self, key: str, since_s: float) -> Flight | None:
-        """The key's flight, if it began at `since_s` or later and in this event loop."""
+        """The running load of a key, if it began at `since_s` or later and in this event loop."""
         flight = self._flights.get(key)
         if flight is None or flight.began_s < since_s:
             return None
         return flight if flight.loop is asyncio.get_running_loop() else None
 
     def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
-        """Start a load. `on_landing` is called if it is still the key's newest when it lands."""
+        """Start a load. `on_landing` is called at its end, if it is still the key's newest load."""
         flight = Flight(self._now(), on_landing, is_wanted)
         flight.task = flight.loop.create_task(_called(load))
         flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
@@ -403,7 +404,7 @@ class Coalescer:
     def close(self) -> None:
         """Cancel all loads; their readers get `Closed`."""
         for key, flight in list(self._flights.items()):
-            flight.fail(key, Closed(f"closed during the load of {key!r}"))
+            flight.fail(key, Closed(f"the client was closed during the load of {key!r}"))
             flight.land()
         self._flights.clear()
         for task in self._tasks:
@@ -411,7 +412,7 @@ class Coalescer:
 
 
 class Flight(Landing):
-    """A load in flight. `is_wanted` keeps it running without readers: a background refresh."""
+    """A running load. With `is_wanted` it also runs without readers, as a background refresh."""
 
     __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
 

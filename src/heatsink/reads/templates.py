@@ -16,7 +16,10 @@ VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
-    """A function from call arguments to the key; `InvalidSetting` if the template is wrong."""
+    """A function that makes a cache key from the arguments of a call.
+
+    Raises `InvalidSetting` if the template is wrong.
+    """
     name = getattr(function, "__qualname__", shown(function))
     literals, fields = _parsed(template)
     bind, parameters = signature(function).bind, signature(function).parameters
@@ -35,7 +38,7 @@ def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
 
 
 def _parsed(template: object) -> tuple[list[str], list[str]]:
-    """The fields, and the texts around them: one more than there are fields."""
+    """The texts around the fields of a template, one more than fields, and the fields."""
     if not isinstance(template, str):
         raise InvalidSetting(f"key must be a str like 'product:{{id}}', not {shown(template)}")
     literals, fields = [""], list[str]()
@@ -56,7 +59,7 @@ def _parsed(template: object) -> tuple[list[str], list[str]]:
 
 
 def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyOf:
-    """One field: the common case, on the hot path."""
+    """The key function for one field: the common case, optimised for the hot path."""
     before, after = literals
 
     def key_of(*arguments: Any, **named: Any) -> str:
@@ -71,7 +74,10 @@ def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyO
 
 
 def _key_of_many(literals: list[str], fields: list[str], bind: Bind) -> KeyOf:
-    """Several fields: separators are escaped in the values, so that keys are unambiguous."""
+    """The key function for several fields.
+
+    Separators are escaped in the values, so that different values give different keys.
+    """
     table = str.maketrans({char: f"%{ord(char):02X}" for char in {"%", *"".join(literals[1:-1])}})
     first, *rest = literals
 

@@ -44,9 +44,9 @@ class Retries(msgspec.Struct, frozen=True):
     longest_s: float = 0.5
     """The longest pause between two attempts."""
     deadline_s: float = 10.0
-    """How long the whole call may take; an attempt still running then is cancelled.
+    """How long the whole call may take. An attempt that is still running then is cancelled.
 
-    0 means one attempt without a timeout of ours, and no retry.
+    0 means one attempt without Heatsink's timeout, and no retry.
     """
 
     def __post_init__(self) -> None:
@@ -119,14 +119,14 @@ class Backoff:
         return await self._retrier.after(refusal, again, check)
 
     async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """For a process that starts: retry when throttled, raise every other error at once."""
+        """Run an attempt at start-up: retry if it is throttled, raise every other error at once."""
         try:
             return await attempt()
         except Throttled as refusal:
             return await self.after(refusal, attempt, "", self.deadline_s())
 
     async def persist(self, attempt: Callable[[], Awaitable[Result]], key: str) -> Result:
-        """For long-running work: attempts have no timeout, only retries have a deadline."""
+        """Run a long attempt: it has no timeout, only its retries have a deadline."""
         try:
             return await attempt()
         except Retryable as refusal:
@@ -155,5 +155,8 @@ class Backoff:
             self._tracker.record_throttle(key)
 
     def _is_in_use(self, key: str, partition: str) -> bool:
-        """Whether new rows go to this partition; more buckets do not relieve an older epoch's."""
+        """Whether new rows go to this partition.
+
+        More buckets do not relieve a partition that only older epochs use.
+        """
         return self._view.layout(key).epochs[-1].uses(key_of(partition)[1])

@@ -109,7 +109,7 @@ class Counters:
             with suppress(Retryable):  # the value is known; the next reader may fold
                 await self._fold(key, layout, deadline_s)
         if not value:
-            await self._parts.believe_nothing(key, deadline_s)
+            await self._parts.confirm_absence(key, deadline_s)
         return value
 
     async def fold(self, key: str) -> None:
@@ -133,7 +133,7 @@ class Counters:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
-        """If reads could skip a partition afterwards, or once a day to drop old tokens."""
+        """Whether a fold lets reads skip a partition, or is due (once per `token_ttl_s`)."""
         oldest_ms = self._oldest_ms()
         needed = len(self._partitions(key, layout, oldest_ms))
         read = len(self._partitions(key, layout, bare.folded_ms))
@@ -156,16 +156,16 @@ class Counters:
 
     def _check_age(self, time_ms: int) -> None:
         if time_ms < self._oldest_ms():
-            raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a fresh one")
+            raise TokenExpired(f"token is older than {self._token_ttl_s:,.0f} s: use a new token")
 
 
 class BufferedCounters:
     """Counters for high rates: adds are summed in this process and written together.
 
-    A process keeps two totals per counter, one of what it added and one of what it subtracted.
-    Both only grow, so "set if smaller" is idempotent: one write that may be retried carries
-    thousands of adds. An add is acknowledged when a write that contains it is. Leaving the
-    `async with` flushes::
+    A process keeps two totals per counter: the sum that it added and the sum that it subtracted.
+    Both only grow, so the write "set if larger" is idempotent. One such write can be retried and
+    carries thousands of adds. An add is acknowledged when a write that contains it is acknowledged.
+    Leaving the `async with` flushes::
 
         async with hs.counters.buffered() as counts:
             await counts.add("views:42")
@@ -244,12 +244,12 @@ class BufferedCounters:
     def _forget(self, writing: asyncio.Task[None]) -> None:
         self._writing.discard(writing)
         if not writing.cancelled():
-            writing.exception()  # already raised to those who wait for the adds
+            writing.exception()  # mark as retrieved: the futures of the adds carry the error
 
     async def _flush_now_and_then(self) -> None:
         while True:
             await self._totals.clock.sleep(self._flush_s)
-            with suppress(HeatsinkError):  # the adds' futures have it; the next flush retries
+            with suppress(HeatsinkError):  # the adds' futures carry it; the next flush retries
                 await self.flush()
 
     async def _flush_cell(self, key: str, cell: _Cell) -> None:
@@ -264,13 +264,13 @@ class BufferedCounters:
                 if cell.pending:
                     self._dirty[key] = cell
                 waiting.set_exception(error)
-                waiting.exception()  # mark as retrieved: perhaps nobody awaits it
+                waiting.exception()  # mark as retrieved: the callers may not await it
                 raise
             waiting.set_result(None)
             self._forget_idle(key, cell)
 
     def _forget_idle(self, key: str, cell: _Cell) -> None:
-        """Bound memory: if the counter is used again, it gets a new writer."""
+        """Drop an idle counter to bound memory. If it is used again, it gets a new writer."""
         if len(self._cells) > CELLS_MAX and not cell.pending:
             self._cells.pop(key, None)
 
@@ -293,7 +293,7 @@ class _Cell:
         self.writer: Writer | None = None
         self.unsure = False
         self.pending = Running()
-        self.owed = Running()  # taken from pending, and not known to be written
+        self.owed = Running()  # taken from `pending`, and not yet known to be written
         self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flushing = asyncio.Lock()
 
@@ -316,7 +316,7 @@ class _Cell:
         """
         if isinstance(error, Retryable):
             self.pending, self.unsure = self.pending + self.owed, True
-        elif isinstance(error, TokenExpired):  # nobody can tell any more whether it was applied
+        elif isinstance(error, TokenExpired):  # whether it was applied cannot be found out any more
             self.writer, self.unsure = None, False
         self.owed = Running()
 

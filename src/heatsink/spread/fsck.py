@@ -31,7 +31,7 @@ from .store import CounterStore, Row
 EXAMPLES_MAX = 20
 SPARE_MS = 1_000  # room for the epochs that a rebuild adds
 RESET = "the closed time was reset"
-RESET_HELD = f"{RESET}, and the key has rows from after it: no new layout until that time is past"
+RESET_HELD = f"{RESET}, and the key has later rows: its layout changes only after their time"
 
 
 class StoredRows(Protocol):
@@ -44,11 +44,11 @@ class RepairStore(RegistryStore, Protocol):
         """Replace the whole registry, in one transaction, and start an empty log."""
 
     def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """Every layout as readers of its key find it: if all is well, as in the snapshot."""
+        """All layouts, as readers of the keys find them. They should equal the snapshot's."""
 
 
 class Findings(msgspec.Struct):
-    """What a check found. `problems` names a few of the misplaced rows."""
+    """The result of a check. `problems` describes up to 20 of the problems."""
 
     rows: int = 0
     keys: int = 0
@@ -72,7 +72,10 @@ class Findings(msgspec.Struct):
 async def check(
     log: StoredRows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
-    """Verify the place of every row and counter share, also of those written meanwhile."""
+    """Verify the place of every row and every counter share.
+
+    Rows may be written during the check.
+    """
     findings = await _check_rows(log, registry, scheme)
     async for partition in counters.shares():
         findings.shares += 1
@@ -85,9 +88,9 @@ async def check(
 
 
 async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
-    """Readers of a key and processes that start must find the same layout.
+    """Verify that readers of a key and starting processes find the same layout.
 
-    A layout that is just changing may differ for a moment, so suspects are read twice.
+    A layout that is just changing may differ for a moment, so differing layouts are read twice.
     """
     found = {key: layout async for key, layout in registry.layouts()}
     listed = (await registry.snapshot()).layouts
@@ -97,7 +100,7 @@ async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
     for key in suspects:
         if listed.get(key, COLD) != before[key] == await registry.layout(key):
             findings.unlike_layouts += 1
-            findings.note(f"{key}: processes that start find another layout than the key's readers")
+            findings.note(f"{key}: starting processes find another layout than the key's readers")
 
 
 async def _check_rows(log: StoredRows, registry: RegistryStore, scheme: IdScheme) -> Findings:
@@ -136,10 +139,11 @@ async def rebuild(
     incarnation: str,
     secret: bytes,
 ) -> int:
-    """Add the epochs that rows and shares prove but the registry lacks; return how many keys.
+    """Add the epochs that rows and counter shares prove and the registry lacks.
 
-    A layout may be stored in two places: an epoch that either of them has is kept. The registry
-    gets a new incarnation and a new secret for its news, so running processes must reconnect.
+    Returns the number of changed keys. A layout may be stored in two places: an epoch in either of
+    them is kept. The registry gets a new incarnation and a new secret for its news, so running
+    processes must reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
@@ -211,9 +215,11 @@ class SoleStore(Protocol):
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The result: `held_keys` have traces after the closed time, all before `held_until_ms`.
+    """The result of a reset.
 
-    `sealed` parts of counters refuse adds until then, since tokens of that time were dropped.
+    `held_keys` is the number of keys with traces after the new closed time; all their traces are
+    before `held_until_ms`. `sealed` is the number of counter shares that refuse adds until then,
+    since their tokens of that time were dropped.
     """
 
     closed_before_ms: int
@@ -244,13 +250,15 @@ async def reset_closed_time(
 ) -> Reset:
     """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
 
-    The store must pass `check`. The closed time may go back because no other process has the store
-    open, and a process that remembers it is refused afterwards: the registry gets a new
-    incarnation. But rows must stay where (key, id) computes them, also those from after the new
-    closed time. So each key with such a trace (a row, a token, a running total) gets a **floor**:
-    an epoch after its newest trace that changes nothing. Epochs are appended in order, so none can
-    start below the floor. Later epochs that placed nothing are dropped, so that a key without
-    traces gets new layouts at once.
+    The store must pass `check`. The closed time may be lowered because no other process has the
+    store open. Processes that know the old closed time are refused later, since the registry gets a
+    new incarnation.
+
+    Rows from after the new closed time must stay where (key, id) places them. So each key with such
+    a trace (a row, a token, a running total) gets a **floor**: an epoch after its newest trace,
+    with the same number of buckets. Epochs are appended in order, so none can start below the
+    floor. Later epochs that placed nothing are dropped, so that a key without traces can get a new
+    layout at once.
     """
     meta, snapshot = (await registry.meta()).meta, await registry.snapshot()
     scheme, now_ms = scheme_named(meta.id_scheme), evidence.time_ms
@@ -287,7 +295,7 @@ async def reset_closed_time(
 
 
 def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
-    """The layout for an earlier closed time; rows up to `newest_ms` keep their places."""
+    """The layout for a lowered closed time. Rows up to `newest_ms` keep their places."""
     needed_ms = max(newest_ms, closed_ms - 1)
     kept: list[tuple[int, int]] = [e for e in layout.later if e.start_ms <= needed_ms]
     if newest_ms >= closed_ms:
@@ -327,10 +335,11 @@ def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> d
 def _sort_seals(
     alone: SoleStore, snapshot: Snapshot, closed_ms: int, scheme: IdScheme
 ) -> tuple[list[str], dict[str, int]]:
-    """Which parts of counters to unseal, and until when the others stay sealed.
+    """The counter shares to unseal, and the time until which each other one stays sealed.
 
-    A part that is sealed past the closed time has dropped its tokens up to the seal. If no trace
-    and no epoch is from before the seal, the clock jumped over that time: no such token exists.
+    A share that is sealed past the closed time has dropped its tokens up to the seal. But if no
+    trace and no epoch is from between the closed time and the seal, the clock jumped over that
+    time. Then no token was dropped, and the share can be unsealed.
     """
     ends = alone.ends(closed_ms, TIME_MS_MAX, scheme)
     starts = [e.start_ms for layout in snapshot.layouts.values() for e in layout.later]

@@ -1,13 +1,13 @@
 """Merge an ordered page from many partitions, reading hardly more rows than it returns.
 
-`Gather` says which queries to send, takes the answers, and ends with the page; it does no I/O.
+`Gather` decides which queries to send, takes their results, and returns the page. It does no I/O.
 
-Rows exist only where their epoch placed them, so querying too many partitions is correct, only
-expensive. The first round queries the partitions of the epoch in which the page begins, each for
-its fair share of the page and some slack. If rows may still be missing, the second round refills
-the partitions that ran dry or, if none did, opens the next epoch. The third queries everything
-that is left. So a page takes mostly one round and at most three, however many epochs there are
-(one more if the key's layout has grown meanwhile).
+Rows exist only where their epoch placed them. So querying too many partitions costs more, but gives
+the same page. The first round queries the partitions of the epoch in which the page begins. Each
+returns its expected part of the page and some slack. If rows may still be missing, the second round
+queries the partitions again that reached their limit too early. If there are none, it queries the
+next epoch. The third round queries all remaining epochs. So a page takes mostly one round and at
+most three, however many epochs there are (one more if the key's layout has changed meanwhile).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Gather:
-    """Collects `wanted` rows: one more than the page, which shows whether it is the last page."""
+    """Collects `wanted` rows: one more than the page has, to see whether another page follows."""
 
     def __init__(
         self, key: str, layout: Layout, span: Range, wanted: int, scheme: IdScheme
@@ -61,7 +61,7 @@ class Gather:
         return self._rows[: self._wanted]
 
     def learn(self, layout: Layout) -> None:
-        """Plan by a newer layout; rows that were fetched stay valid."""
+        """Continue with a newer layout. Rows that were already fetched stay valid."""
         from_ms = None if self._span.above is None else self._scheme.time_ms(self._span.above)
         to_ms = None if self._span.below is None else self._scheme.time_ms(self._span.below)
         epochs = list(layout.overlapping(from_ms, to_ms))
@@ -105,7 +105,7 @@ class Gather:
         return bool(self._unopened) and (last is None or not self._is_safe(last))
 
     def _dry(self) -> list[str]:
-        """Open partitions that may still hold rows of the page, as far as open epochs go."""
+        """The partitions to query next: they may still hold rows of the page in open epochs."""
         last = self._last_wanted()
         return [
             partition
@@ -124,14 +124,14 @@ class Gather:
         return self._rows[self._wanted - 1].raw if len(self._rows) >= self._wanted else None
 
     def _is_safe(self, raw: bytes) -> bool:
-        """No epoch that is not open yet can hold a row that precedes this one."""
+        """Whether no unopened epoch can hold a row that precedes this one."""
         time_ms = self._scheme.time_ms(raw)
         if self._span.newest_first:
             return all(time_ms >= self._ends.get(epoch, inf) for epoch in self._unopened)
         return all(time_ms < epoch.start_ms for epoch in self._unopened)
 
     def _certain(self) -> int:
-        """How many rows at the head of the page are final: no unseen row can come before them."""
+        """The number of rows at the head of the page before which no unseen row can come."""
         behind = [f for p, f in self._frontiers.items() if p not in self._exhausted]
         if None in behind:
             return 0
@@ -151,7 +151,7 @@ class Gather:
         return Ask(above, below, limit, self._span.newest_first)
 
     def feed(self, partition: str, ask: Ask, rows: list[Row]) -> None:
-        """Take an answer in."""
+        """Take in the rows that a query returned."""
         self._rows += rows
         if len(rows) < ask.limit:
             self._exhausted.add(partition)
@@ -161,10 +161,10 @@ class Gather:
 
 @lru_cache(maxsize=4096)
 def fair_share(rows: int, partitions: int) -> int:
-    """The limit per partition at which all of them together most likely return the rows.
+    """The limit per partition with which one round most likely returns all `rows`.
 
-    A hash spreads the ids, so a partition's share is binomial. This is the smallest limit at which
-    the chance that any partition needs a refill is at most `REFILL_CHANCE`.
+    A hash spreads the ids, so the number of rows in a partition is binomial. This is the smallest
+    limit at which the chance that any partition must be queried again is at most `REFILL_CHANCE`.
     """
     if partitions == 1:
         return rows

@@ -44,7 +44,7 @@ TAG_BYTES = 8
 
 
 class Identified(msgspec.Struct, frozen=True):
-    """Something with an id, which is decoded when it is first asked for."""
+    """Something with an id. The id is decoded when it is read."""
 
     raw: bytes
     scheme: IdScheme
@@ -63,8 +63,8 @@ class Identified(msgspec.Struct, frozen=True):
 class Receipt(Identified, frozen=True):
     """An acknowledged append. `append(key, body, id=receipt.id)` is the same append again.
 
-    `is_new` is False if the entry existed already, which only happens with an `id` of the caller.
-    An earlier attempt of the same call, whose answer was lost, may have written it.
+    `is_new` is False if the entry existed already. That happens only if the caller passed `id`: an
+    earlier attempt whose response was lost, or an earlier call, wrote the entry.
     """
 
     key: str
@@ -238,7 +238,7 @@ class Log:
                 gather.learn(truth)
                 need_truth = False
         if not gather.rows:
-            await self._parts.believe_nothing(key, deadline_s)
+            await self._parts.confirm_absence(key, deadline_s)
         return gather.rows
 
     def _passes_horizon(self, span: Range) -> bool:
@@ -249,7 +249,7 @@ class Log:
     async def _ask_all(
         self, key: str, asks: dict[str, Ask], need_truth: bool, deadline_s: float
     ) -> tuple[list[Answer], Layout | None]:
-        """Query all partitions at once, and if need be read the store's layout with them."""
+        """Query all partitions concurrently, and with `need_truth` also read the store's layout."""
         self._tracker.record_read(key, len(asks))
         bare = escape(key)
         if need_truth and bare in asks and asks[bare].newest_first and asks[bare].below is None:
@@ -289,7 +289,7 @@ class Log:
             return None  # past the closed time, so no process can have placed it yet
         row = await self._backoff.call(partial(self._store.get, partition, raw), key, deadline_s)
         if row is None:
-            await self._parts.believe_nothing(key, deadline_s)
+            await self._parts.confirm_absence(key, deadline_s)
             return None
         return entry_of(row, self._scheme)
 
@@ -334,7 +334,7 @@ class Log:
         return erased
 
     def _bound(self, bound: Any, lower: bool) -> bytes | None:
-        """An excluded bound: the caller's id, or for a time an id just outside the range."""
+        """A bound, itself excluded: the caller's id, or for a time an id just outside the range."""
         if not isinstance(bound, datetime):
             return None if bound is None else self._scheme.raw(bound)
         if bound.tzinfo is None:
@@ -351,11 +351,14 @@ def _predecessor(raw: bytes) -> bytes:
 
 
 def check_body(body: object) -> bytes:
-    """The body as plain bytes; raise `InvalidBody` if it is not bytes or too large."""
+    """The body as plain bytes. Raises `InvalidBody` if it is not bytes or too large."""
     if not isinstance(body, bytes):
         raise InvalidBody(f"body must be bytes, not {type(body).__name__}: encode it first")
     if len(body) > BODY_BYTES_MAX:
-        raise InvalidBody(f"body has {len(body):,} bytes; at most {BODY_BYTES_MAX:,} fit in a row")
+        raise InvalidBody(
+            f"body has {len(body):,} bytes; at most {BODY_BYTES_MAX:,} fit in a row: "
+            "store large bodies elsewhere and append a reference"
+        )
     return bytes(body)
 
 
@@ -364,10 +367,10 @@ def ttl_ms(ttl: object) -> int:
 
 
 def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
-    """Whether an earlier attempt of this append wrote the row; raise if another append did.
+    """Whether an earlier attempt of this append wrote the row. Raises if another append did.
 
-    No other append has an id that was minted for this one. So a row under it is from an earlier
-    attempt whose answer was lost; it may have been read and deleted since.
+    An id that was minted for this append belongs to no other. So a row with this id is from an
+    earlier attempt whose response was lost. It may have been read and deleted since.
     """
     if taken_by.deleted and not is_minted:
         raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")
@@ -394,7 +397,10 @@ def check_order(order: object) -> bool:
 
 
 class Cursors:
-    """A cursor is the page's last id, signed for one key and order; it survives layout changes."""
+    """Makes and checks cursors. A cursor is the page's last id, signed for one key and order.
+
+    It stays valid when the layout changes.
+    """
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed

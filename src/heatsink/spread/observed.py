@@ -1,4 +1,4 @@
-"""Logs and counters whose calls hooks observe; made only for clients with such hooks."""
+"""Logs and counters that report each call to hooks. Only clients with such hooks use them."""
 
 from __future__ import annotations
 

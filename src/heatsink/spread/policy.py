@@ -188,7 +188,7 @@ class BucketPolicy:
         memory.last_s, memory.last_units_s = start_s, rate
 
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Whether the key was throttled for its own load though the layout held all window."""
+        """Whether the key was throttled for its own load, in a window with its current layout."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
         return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
 

@@ -31,7 +31,7 @@ Page = TypeVar("Page")
 
 
 class PastHorizon(Exception):
-    """The view does not yet know every epoch that could hold this time: renew it first."""
+    """The view does not yet hold every epoch up to this time: renew the view first."""
 
 
 class Router:
@@ -52,7 +52,10 @@ class Router:
         self._mint_token = minter_of(Uuid7(), rng).mint
 
     def fresh(self, key: str) -> Placed:
-        """A new id below the horizon, and its place: the hot path of every append."""
+        """Mint an id below the horizon and place it: the hot path of every append.
+
+        Raises `PastHorizon` if the view has to be renewed first.
+        """
         view = self._view
         now_ms = int(self._now_s() * 1000) + self._time.correction_ms
         if not 0 < view.horizon_ms - now_ms <= self._registry.behind_ms_max:
@@ -73,13 +76,16 @@ class Router:
         return raw, time_ms, name_of(key, bucket), epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
-        """As `fresh`, after renewing the view. A clock still past the horizon is fast: clamp it."""
+        """Like `fresh`, after renewing the view.
+
+        A clock that is then still past the horizon is fast: the id gets a time below the horizon.
+        """
         await self._backoff.call(self._registry.renew_shared, "", deadline_s)
         raw, time_ms = self._mint(self._registry.now_ms(), self._view.horizon_ms)
         return raw, time_ms, *self.place(key, raw, time_ms)
 
     async def token(self, deadline_s: float) -> tuple[bytes, int]:
-        """A new token for an add: always a UUIDv7, whatever kind of ids the logs use."""
+        """Mint a token for an add: always a UUIDv7, whatever kind of ids the logs use."""
         try:
             now_ms = self._near_horizon(self._registry.now_ms())
         except PastHorizon:
@@ -88,14 +94,17 @@ class Router:
         return self._mint_token(now_ms, self._view.horizon_ms)
 
     def _near_horizon(self, now_ms: int) -> int:
-        """Now, but at most `behind_ms_max` below the horizon; past it only if the view is fresh."""
+        """The time now, raised to at most `behind_ms_max` below the horizon.
+
+        Raises `PastHorizon` if it is past the horizon and the view is not fresh.
+        """
         horizon_ms = self._view.horizon_ms
         if now_ms >= horizon_ms and not self._registry.is_fresh():
             raise PastHorizon
         return max(now_ms, horizon_ms - self._registry.behind_ms_max)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
-        """The partition of an id, and the epoch that put it there."""
+        """The partition of an id, and the epoch that decides it."""
         if not self._view.knows(key, time_ms):
             raise PastHorizon
         layout = self._view.layouts.get(key)
@@ -107,7 +116,10 @@ class Router:
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
     ) -> tuple[str, Epoch]:
-        """As `place`, after waiting until the horizon has passed the id; or refuse the id."""
+        """Like `place`, but first wait until the horizon has passed the id's time.
+
+        Raises `InvalidId` if the id is from the future.
+        """
         try:
             return self.place(key, raw, time_ms)
         except PastHorizon:
@@ -116,15 +128,15 @@ class Router:
         return self.place(key, raw, time_ms)
 
     def id_from(self, value: object) -> tuple[bytes, int]:
-        """A caller's own id and its time."""
+        """An id that the caller passed, as bytes, and its time."""
         raw = self.scheme.raw(value)
         return raw, self.scheme.time_ms(raw)
 
 
 class PageCache(Protocol):
-    """Keeps pages for a short time, and never beyond a write to their key.
+    """Caches pages for a short time. A write of this process to a key drops the key's pages.
 
-    While `is_used` is False it is empty, and writes need not call `wrote`.
+    While `is_used` is False the cache is empty, and writes need not call `wrote`.
     """
 
     is_used: bool
@@ -137,7 +149,7 @@ class PageCache(Protocol):
         fresh_for: float,
         stale_for: float,
     ) -> Page:
-        """`page` holds all arguments that tell one page of the key from another."""
+        """The cached page, or the result of `load`. `page` holds the arguments of the read."""
 
     def wrote(self, key: str) -> None: ...
 
@@ -156,7 +168,7 @@ class NoPageCache:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the logs and counters of one process share.
+    """The parts that the logs and counters of one process share.
 
     `answers_in_s` is the store's own timeout: it ends every attempt within that time.
     """
@@ -176,16 +188,16 @@ class Parts:
         return self.clock.monotonic_s() + self.backoff.patience_s
 
     def check(self) -> None:
-        """Refuse calls from another process or event loop, and after the registry refused us."""
+        """Raise for a call from another process or event loop, or if the store was replaced."""
         self.owner.check()
         if self.registry.refusal:
             self.registry.check()
 
-    async def believe_nothing(self, key: str, deadline_s: float) -> None:
-        """Make sure that a key is empty, and not the whole store because it was wiped.
+    async def confirm_absence(self, key: str, deadline_s: float) -> None:
+        """After an empty read, make sure that the store was not wiped. Raises if it was.
 
-        A fresh view would know of a wipe. A view that was not renewed lately, because the process
-        slept or could not reach the registry, is renewed first: only then this costs a request.
+        A fresh view has noticed a wipe. A view that was not renewed lately, because the process
+        slept or could not reach the registry, is renewed first. Only then this costs a request.
         """
         if not self.registry.is_fresh():
             await self.backoff.call(self.registry.renew_shared, key, deadline_s)

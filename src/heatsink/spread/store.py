@@ -14,7 +14,7 @@ SHARE_MAX = 2**63 - 1
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One entry of a log. It carries the epoch that placed it, so `fsck` can check its place."""
+    """One entry of a log. It contains the epoch that placed it, so `fsck` can check its place."""
 
     raw: bytes
     body: bytes
@@ -27,8 +27,8 @@ class Row(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True):
     """A query: at most `limit` rows from one end of a range of ids, both bounds excluded.
 
-    `layout_of` names a key whose layout the store returns too, strongly read. A query of the key's
-    bare partition can return it at no extra cost.
+    If `layout_of` names a key, the store also returns the key's layout, read consistently. In
+    DynamoDB a query of the key's bare partition returns it at no extra cost.
     """
 
     above: bytes | None
@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Live rows in the requested order; fewer than the limit only if there are no more."""
+    """Live rows in the requested order, fewer than the limit only if there are no more."""
 
     rows: list[Row]
     layout: Layout | None = None
@@ -52,7 +52,7 @@ class LogStore(Protocol):
         """Write the row unless its id exists, even as a tombstone; return the existing row."""
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
-        """The live row."""
+        """The row with this id; None if there is none, or if it expired or was deleted."""
 
     async def query(self, partition: str, ask: Ask) -> Answer: ...
 
@@ -67,11 +67,11 @@ class LogStore(Protocol):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """A counter's share in one partition.
+    """The part of a counter that one partition holds (its *share*).
 
-    `writers` is the sum of the running totals that processes wrote. Tokens from before `sealed_ms`
-    are refused here. `folded_ms`, on the bare partition, says that the partitions used only by
-    epochs that ended before it are empty and sealed.
+    `value` is the sum of all adds with a token, and `writers` the sum of the running totals that
+    processes wrote. Tokens from before `sealed_ms` are refused. `folded_ms` is set on the bare
+    partition: all partitions that only epochs before this time used are empty and sealed.
     """
 
     value: int = 0
@@ -81,7 +81,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """One process's totals of one counter: both only grow, so the larger is the newer."""
+    """One process's totals of one counter. Both only grow, so larger totals are newer."""
 
     raised: int = 0
     lowered: int = 0
@@ -101,14 +101,14 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class CounterStore(Protocol):
-    """Shares of counters. Every method is one transaction.
+    """Counters by partition. A *share* is the part of a counter that one partition holds.
 
-    `SHARE_MAX` bounds adds and running totals only. A fold of several shares, or the sum of many
-    writers, may be larger and must stay readable.
+    Every method is one transaction. `SHARE_MAX` bounds adds and running totals only. A fold of
+    several shares, or the sum of many writers, may be larger and must stay readable.
     """
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
-        """Add and record the token, or return the amount that the token added before.
+        """Add the amount and record the token. If the token was used, return its earlier amount.
 
         Raises `TokenExpired` if the token's time is sealed, since its record may be gone, and
         `InvalidSetting` if the add would take the share past its bound.
@@ -117,28 +117,31 @@ class CounterStore(Protocol):
     async def raise_to(
         self, partition: str, writer: bytes, time_ms: int, to: Running
     ) -> Running | None:
-        """Set a writer's totals if they are smaller; None when done.
+        """Raise a writer's totals to `to`. Returns None.
 
         If the writer was folded meanwhile, change nothing and return the totals counted for it.
         Raises `TokenExpired` if the writer's time is sealed, `InvalidSetting` past the bound.
         """
 
     async def totals(self, partitions: Sequence[str]) -> list[Total]:
-        """All shares as of one moment."""
+        """The counter's total in each of these partitions, all read at the same moment."""
 
     def shares(self) -> AsyncIterator[str]:
-        """Every partition that holds a share of a counter."""
+        """All partitions that hold part of a counter."""
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
-        """Seal the sources before a time, drop older tokens, and move their sums to the target.
+        """Seal the sources before a time, drop their older tokens, and move their values.
 
-        A writer minted before that time is added to its partition's value, and its totals are
-        remembered until the next fold.
+        The values are added to the target. The totals of a writer that was minted before that time
+        are added to its partition's value first, and are remembered until the next fold.
         """
 
 
 def check_share(value: int, amount: int) -> None:
-    """Refuse an add that takes a share past its bound; one towards zero is always accepted."""
+    """Raise `InvalidSetting` if an add takes a share past its bound.
+
+    An add towards zero is always accepted.
+    """
     after = value + amount
     if not (-SHARE_MAX <= after <= SHARE_MAX or abs(after) <= abs(value)):
         raise past_the_bound(amount)
@@ -151,7 +154,7 @@ def check_running(to: Running) -> None:
 
 def past_the_bound(amount: int) -> InvalidSetting:
     return InvalidSetting(
-        f"amount {amount} takes a bucket of this counter past its limit of 2**63 - 1, up or down: "
+        f"amount {amount} takes a bucket of this counter past its limit of ±(2**63 - 1): "
         "count in larger units",
         field="amount",
     )
