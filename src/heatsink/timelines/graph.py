@@ -1,9 +1,11 @@
-"""Who follows whom: two logs of events per pair, one for each side. The latest event holds.
+"""Who follows whom: each change is an event in two logs, the user's and the author's.
 
-The user's side decides. The n-th change of a pair has one row id, whoever makes it, so of several
-who click at once one writes it and the others find it; its token makes what follows from it, the
-author's side and the count, the same write however often it is repeated. Followers of an author
-who gets famous arrive at a high rate: that side has ids of its time, and is spread when it is hot.
+The latest event of a pair (user, author) is in force, and the user's log is authoritative. The n-th
+change of a pair always has the same row id. So if several processes make it at once, one of them
+writes the row and the others find it. The event also holds a token, which identifies the writes
+that follow: the row in the author's log and the add to the count of followers. So these can be
+repeated safely. Rows in the author's log have ids with the current time, so this log is spread when
+an author gets many followers at once.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class FollowEvent(msgspec.Struct, frozen=True, array_like=True):
-    """The pair's change of this number, from 1 on. `token` is an id from when it was made."""
+    """One change of a pair. `name` is the other side, `is_in` whether the user follows now.
+
+    `number` counts the changes of the pair from 1 on. `token` is an id with the time of the change.
+    """
 
     name: str
     is_in: bool
@@ -41,6 +46,8 @@ _decode = msgspec.msgpack.Decoder(FollowEvent).decode
 
 
 class Graph:
+    """Follows and unfollows, and the lists of both sides."""
+
     def __init__(
         self,
         log: PostLog,
@@ -63,9 +70,12 @@ class Graph:
         return await self._change(user, author, False)
 
     async def _change(self, user: str, author: str, follows: bool) -> bool:
-        """Whether it changed anything. It may end anywhere: a push too many is filtered by the
-        reader, one too few is lost, so the author hears of a follower before it holds and of a
-        leaver after; what the last call left undone, the next one does."""
+        """Follow or unfollow. Returns whether this call made a change.
+
+        The process may die between two steps. A push too many is filtered by the reader, but a
+        missing push loses a post. So a follow writes the author's log first, and an unfollow writes
+        it last. The next call for the pair completes the steps that the last one left out.
+        """
         last = await self._last(user, author)
         await self._count(author, last)
         if last.is_in == follows:
@@ -87,7 +97,7 @@ class Graph:
         return FollowEvent(author, False)
 
     async def _claim(self, user: str, event: FollowEvent) -> FollowEvent:
-        """The change of this number, as whoever came first made it."""
+        """Write the event to the user's log. Returns the stored event, which may be another's."""
         key, id = (
             Subject(Kind.FOLLOWING, user),
             self._scheme.value(self._raw(event.number, user, event.name)),
@@ -112,13 +122,13 @@ class Graph:
     async def _count(self, author: str, event: FollowEvent) -> None:
         key = Subject(Kind.FOLLOWERS, author)
         if event.number:
-            with suppress(TokenExpired):  # a day old
+            with suppress(TokenExpired):  # the change is more than a day old
                 token = self._scheme.value(event.token)
                 await self._counts.add(key, 1 if event.is_in else -1, token=token)
             self._cache.forget(key)
 
     def _token(self, user: str, last: FollowEvent) -> bytes:
-        """Above the last one's, whatever the clocks say: the author's side is ordered by it."""
+        """A token above the pair's last, even if a clock is wrong: it orders the author's log."""
         fresh = self._mint()
         if fresh > last.token:
             return fresh
@@ -138,7 +148,7 @@ class Graph:
         return found
 
     async def load_following(self, user: str) -> frozenset[str]:
-        """As the store has it now."""
+        """The authors that a user follows, read from the store."""
         return frozenset([name async for name in self._current(Subject(Kind.FOLLOWING, user))])
 
     async def follower_count(self, author: str) -> int:
@@ -149,11 +159,11 @@ class Graph:
         return max(count, 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
-        """Every one; who came and went, or clicked twice, may come twice."""
+        """All followers. A user who followed several times may be returned more than once."""
         return self._current(Subject(Kind.FOLLOWERS, author))
 
     async def some_followers(self, author: str, count: int) -> list[str]:
-        """The newest, and as many from before each of some moments by chance."""
+        """A sample of followers: a quarter are the newest, the others are from random times."""
         key, each = Subject(Kind.FOLLOWERS, author), count // STRETCHES
         newest = await self._log.page(key, limit=each)
         pages = [newest]
@@ -167,7 +177,7 @@ class Graph:
         return sorted({event.name for event in events if event.is_in})
 
     async def _current(self, key: Subject) -> AsyncIterator[str]:
-        """Newest first, so that only those who left need to be remembered."""
+        """The names in force. Events are read newest first, to remember only those who left."""
         gone: set[str] = set()
         async for event in self._events(key):
             if not event.is_in:

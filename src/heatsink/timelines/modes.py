@@ -1,9 +1,10 @@
-"""Whether an author's posts are pushed or pulled, and how that is chosen.
+"""The mode of authors, push or pull: where it is stored, and how it is chosen.
 
-The mode of a post is a function of its author and of the time in its id. It is kept as the layout
-of a subject of its own, one bucket for push and two for pull: the closed time makes all processes
-agree on it, and a change of mode loses no post and shows none twice. `Choice` looks at an author's
-mode whenever they post, by the cost that `CostMeter` reads.
+The mode of a post is a function of its author and of the time in its id. The registry stores an
+author's mode like the layout of a key: one bucket means push, two mean pull. So the closed time
+makes all processes agree on the mode, and a change of mode loses no post and shows none twice.
+`Choice` reviews an author's mode at each post, by the number of followers and by the cost that
+`CostMeter` measures.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ BUCKETS = {PUSHED: 1, PULLED: 2}
 LAST_POSTS, POSTS_MIN = 20, 10
 SAMPLE = 64
 READS_FRESH_S, READS_STALE_S = 5.0, 15.0
-POSTS_S_MAX = 10.0  # nobody posts more: with few followers there is nothing to measure
+POSTS_S_MAX = 10.0  # assumed maximum; with few followers even that many posts are not costly
 
 
 class AuthorMode(NamedTuple):
-    """`since_ms` is the time of the first post that it holds for."""
+    """An author's mode, and the reason for it. It applies to posts from `since_ms` on."""
 
     author: str
     mode: str
@@ -48,26 +49,29 @@ class AuthorMode(NamedTuple):
 
 
 def mode_of(author: str) -> Subject:
-    """Whose layout holds an author's mode."""
+    """The registry's subject whose layout stores an author's mode."""
     return Subject(Kind.AUTHOR, author)
 
 
 class Modes:
-    """`reach` renews the registry's view until it knows all epochs up to a time."""
+    """Reads and changes the modes of authors in the registry.
+
+    `reach` renews the registry's view until it holds all epochs up to a time.
+    """
 
     def __init__(self, registry: Registry, reach: Callable[[int], Awaitable[None]]) -> None:
         self._registry = registry
         self._reach = reach
 
     async def know(self, posts: Iterable[tuple[str, int]]) -> None:
-        """Make `at` exact for posts, each given by its author and its time."""
+        """Renew the view until `at` is exact for these posts, each an author and a time."""
         knows = self._registry.view.knows
         unknown = [time_ms for author, time_ms in posts if not knows(mode_of(author).text, time_ms)]
         if unknown:
             await self._reach(max(unknown))
 
     def now(self, author: str) -> str:
-        """What is in force for the newest posts, as far as this process knows."""
+        """The mode of the author's newest posts, according to this process's view."""
         return _mode(self._registry.view.layout(mode_of(author).text).buckets)
 
     def at(self, author: str, time_ms: int) -> str:
@@ -82,16 +86,16 @@ class Modes:
         return pin.reason if pin else "few followers"
 
     def since_ms(self, author: str) -> int:
-        """The time of the first post that the newest mode holds for; 0 if it always did."""
+        """The time from which the newest mode applies; 0 if it never changed."""
         return self._registry.view.layout(mode_of(author).text).epochs[-1].start_ms
 
     def wanted(self, author: str) -> str | None:
-        """What was decided last; it takes effect a moment later."""
+        """The mode that was decided last, which may not be in effect yet. None if none was."""
         pin = self._registry.view.pins.get(mode_of(author).text)
         return _mode(pin.value or 1) if pin else None
 
     def decided(self) -> list[AuthorMode]:
-        """Authors about whom something was decided, the latest first; all others are pushed."""
+        """The authors with a decided mode, latest first. All other authors are pushed."""
         view = self._registry.view
         found = []
         for key, pin in view.pins.items():
@@ -101,7 +105,10 @@ class Modes:
         return sorted(found, key=lambda one: -one.since_ms)
 
     def threshold(self, otherwise: int) -> int:
-        """Of followers: what an operator set for the whole deployment."""
+        """The number of followers from which authors are pulled, if an operator set one.
+
+        If not, returns `otherwise`.
+        """
         pin = self._registry.view.pins.get(THRESHOLD.text)
         return pin.value if pin and pin.value else otherwise
 
@@ -118,10 +125,10 @@ def _mode(buckets: int) -> str:
 
 
 class CostMeter:
-    """What an author's posts cost, read from the log of posts and from homes; nothing is counted.
+    """Measures the cost of an author's posts from stored data, without counters.
 
-    The ids of the last posts tell the rate of posts. The time to live of a few followers' homes
-    tells which of them read since about the last post.
+    The ids of the last posts give the rate of posts. The time to live of some followers' homes
+    shows which of these followers read their home since about the last post.
     """
 
     def __init__(
@@ -139,7 +146,10 @@ class CostMeter:
         self._now_ms = now_ms
 
     async def cost(self, author: str, followers: int, costly_writes_s: float = 0.0) -> PostingCost:
-        """What may matter of it: where writes are too few to be costly, nobody looks at reads."""
+        """The cost of the author's posts.
+
+        Reads are not measured if there are too few writes to be costly.
+        """
         if followers * POSTS_S_MAX < costly_writes_s:
             return PostingCost(0.0, followers)
         cost = PostingCost(await self.posts_s(author), followers)
@@ -154,7 +164,7 @@ class CostMeter:
         return cost._replace(reads_s=None if one_s is None else one_s * followers)
 
     async def posts_s(self, author: str) -> float:
-        """Over the last posts and the time since; 0 until there are some."""
+        """Posts per second since the 20th-last post; 0 while the author has fewer than 10."""
         posts_s: float = await self._cache.get_own(
             Subject(Kind.CACHED, f"rate/{author}"),
             lambda: self._posts_s(author),
@@ -171,17 +181,23 @@ class CostMeter:
         return len(page.entries) / max(self._now_ms() - oldest_ms, 1) * 1000
 
     async def _reads_s(self, author: str, within_s: float) -> float | None:
-        """Looks of one follower a second: at least, since who looked twice counts once."""
+        """Reads per second and follower, from a sample of followers.
+
+        A follower who reads twice counts once, so this is a lower bound. None if homes are
+        unavailable.
+        """
         users = await self._graph.some_followers(author, SAMPLE)
         try:
             ages_s = await self._homes.looked_at_s(users)
         except Retryable:
-            return None  # a pulled post needs no homes: it must not fail without them
+            return None  # a pulled post needs no homes, so it must succeed without them
         looked = sum(age_s is not None and age_s <= within_s for age_s in ages_s)
         return looked / max(len(users), 1) / within_s
 
 
 class Choice:
+    """Chooses the mode of an author when they post, and explains it."""
+
     def __init__(
         self,
         graph: Graph,
@@ -201,7 +217,7 @@ class Choice:
             return
         limits, followers = self._limits(), await self._graph.follower_count(author)
         cost = PostingCost(0.0, followers)
-        if followers < limits.threshold:  # else the number alone decides
+        if followers < limits.threshold:  # otherwise the number of followers alone decides
             cost = await self._meter.cost(author, followers, limits.costly_writes_s)
         if change := wanted_mode(self._author(author, cost), limits):
             await self._modes.change(author, *change)

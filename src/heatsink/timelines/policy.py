@@ -1,9 +1,9 @@
-"""Push or pull: by how many followers an author has, and by what pushing costs.
+"""Push or pull: decided by an author's number of followers and by the cost of pushing.
 
-The number of followers comes first. Below that threshold, authors are pulled who post so much that
-pushing is far more work than their followers' reads: `posts/s × followers` homes written, against
-homes read. Both rules leave a gap between push and pull, so that modes do not flap. The reason of a
-change begins with the rule that caused it.
+Authors whose followers reach a threshold are pulled. Authors below it are pulled if pushing costs
+far more than their followers' reads: `posts/s × followers` homes written per second, compared with
+homes read per second. Both rules switch back to push only well below the limit, so that modes do
+not flap. The reason of a change begins with the rule that caused it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from heatsink.primitives.checks import check_number, check_whole
 
 PUSHED, PULLED = "push", "pull"
 SLACK = 0.8  # a pulled author goes back to push well below the threshold
-COST_SLACK = 0.5  # costs are measured, and vary
-COST_HOLD_S = 60.0  # a change of mode is for ever in the author's epochs: not one for each burst
+COST_SLACK = 0.5  # the same for costs, which vary more
+COST_HOLD_S = 60.0  # the registry keeps every change of mode, so there is not one for each burst
 BY_COST = "cost: "
 FOLLOWERS_MAX = 10**9
 
 
 class PostingCost(NamedTuple):
-    """What an author's posts cost a second. `reads_s` is None where nobody had to look."""
+    """The cost of an author's posts per second. `reads_s` is None if it was not measured."""
 
     posts_s: float
     followers: int
@@ -31,7 +31,7 @@ class PostingCost(NamedTuple):
 
     @property
     def writes_s(self) -> float:
-        """Homes written if every post is pushed."""
+        """Homes written per second if every post is pushed."""
         return self.posts_s * self.followers
 
     def is_above(self, writes_s: float, ratio: float) -> bool:
@@ -45,7 +45,7 @@ class PostingCost(NamedTuple):
 
 
 class Author(NamedTuple):
-    """What is known of an author who posts. `why` they have their mode, and for how long."""
+    """An author's mode, the reason `why` they have it, for how long, and the cost of posts."""
 
     mode: str
     why: str
@@ -62,7 +62,7 @@ class Author(NamedTuple):
 
 
 class ModeLimits(NamedTuple):
-    """From where on an author is pulled."""
+    """The limits from which an author is pulled."""
 
     threshold: int
     costly_writes_s: float
@@ -77,7 +77,7 @@ class ModeLimits(NamedTuple):
 
 
 def wanted_mode(author: Author, limits: ModeLimits) -> tuple[str, str] | None:
-    """The mode to change to, and why; None to stay."""
+    """The mode to change to, and the reason. None if the mode should stay."""
     if author.is_pulled_by_cost:
         return _of_costly(author, limits)
     pulled = author.mode == PULLED
@@ -104,21 +104,24 @@ def _many(author: Author, limits: ModeLimits) -> str:
 
 
 class TimelineSettings(msgspec.Struct, frozen=True):
-    """From where on posts are pulled, and how old what homes show may be.
+    """When authors are pulled, and how old cached posts in a home may be.
 
-    The same in every process, or they disagree about authors.
+    Use the same values in every process: otherwise processes disagree about an author's mode.
     """
 
     threshold: int = 10_000
-    """Authors with so many followers are pulled; until 80 % of it again."""
+    """Authors with this many followers are pulled, until they have less than 80 % of it."""
     fresh_for: float = 0.5
-    """For how long posts of pulled authors are served as they were read."""
+    """Seconds for which cached posts are served without another read."""
     stale_for: float = 5.0
-    """What is older than this is never shown."""
+    """Seconds after which a cached post is never served."""
     costly_writes_s: float = 1_000.0
-    """Authors whose pushes would write so many homes a second may be pulled by cost."""
+    """Authors whose posts would write this many homes per second may be pulled by cost."""
     costly_ratio: float = 4.0
-    """They are, if that is so many times what their followers read; until half of either again."""
+    """They are pulled if that is also this many times the homes that their followers read.
+
+    They are pushed again below half of either limit.
+    """
 
     def __post_init__(self) -> None:
         check_whole("threshold", self.threshold, 1, FOLLOWERS_MAX)

@@ -1,4 +1,4 @@
-"""What timelines need from others: logs, counters, homes, a queue, a cache."""
+"""The interfaces that timelines need: logs, counters, homes, a queue, a cache."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ HOME_SLOTS = 64
 
 
 class HomeEntry(msgspec.Struct, frozen=True, order=True):
-    """A post that was pushed into somebody's home.
+    """A post in a home timeline.
 
-    Entries are ordered by id, then by author: several authors may use one id. `raw` sorts as ids
-    do, and names sort alike as text and as UTF-8.
+    Entries are ordered by id, then by author, since several authors may use the same id. `raw`
+    sorts like the ids, and authors sort the same as text and as UTF-8.
     """
 
     raw: bytes
@@ -27,22 +27,22 @@ class HomeEntry(msgspec.Struct, frozen=True, order=True):
 
 
 class HomeStore(Protocol):
-    """Home timelines: caches of what was pushed, that may be lost and are then made anew."""
+    """Home timelines: caches of pushed posts. A home that is lost is rebuilt."""
 
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
-        """Add to the homes of users of one slot. Said twice, it is there once."""
+        """Add an entry to the homes of these users, who are in one slot. Repeating it is safe."""
 
     async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
-        """Entries below one, the newest first. None if the home was never built, or was lost."""
+        """Entries below `below`, newest first. None if the home was never built, or was lost."""
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
-        """Add entries to each home; with `built`, it counts as whole from now on."""
+        """Add entries to each home. With `built`, the homes count as complete from now on."""
 
     async def drop(self, user: str, author: str) -> None:
-        """Remove an author's entries; the home counts as whole no longer, so others may fill it."""
+        """Remove an author's entries. The home is then incomplete, so the next read rebuilds it."""
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """How long ago each home was last read, or made; None if there is none."""
+        """Seconds since each home was last read or created. None if there is no home."""
 
 
 class Stored(Protocol):
@@ -115,12 +115,12 @@ class Cache(Protocol):
 
 
 class FanOut(Protocol):
-    """Hands the push of one post to the queue, once for each post; returns the batch's id."""
+    """Submits the push of one post to the queue. Returns the batch's id; repeating it is safe."""
 
     async def __call__(self, author: str, post: str, items: AsyncIterable[Any]) -> str: ...
 
 
 def slot_of(user: str) -> int:
-    """Users of one slot are pushed to together."""
+    """The slot of a user's home. One call pushes to many users of the same slot."""
     digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
     return int.from_bytes(digest, "big") % HOME_SLOTS

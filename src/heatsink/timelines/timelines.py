@@ -1,7 +1,8 @@
-"""Timelines: follow, post, read a home. Posts of famous authors are read from the author's log.
+"""Timelines: post, follow, and read a home timeline.
 
-All other posts are pushed into the homes of their followers, by an action of the queue whose items
-are a post and a group of followers.
+Posts of authors with many followers are pulled: a home reads them from the author's log. Posts of
+all other authors are pushed into the homes of their followers, by a batch on the queue. Each item
+of the batch is a post and a group of followers.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from .store import (
 )
 
 NAME_MAX = 256
-NAME_BYTES_MAX = 900  # keys have 1,024, and ours begin with something
+NAME_BYTES_MAX = 900  # a key may have 1,024, and timelines put a prefix before the name
 LIMIT_MAX = 200
 PUSH_TOGETHER = 500
 BACK_FILL = 100
 FOLLOW_TOGETHER = 500
 Result = TypeVar("Result")
-SCAN_PAGES = 4  # of a celebrity's log that has pushed posts in between
+SCAN_PAGES = 4  # pages to read of a pulled author's log, which may have pushed posts in between
 FAN_OUT = "heatsink.fanout"
-PRIORITY = -10  # an author's pushes come after their own other batches
+PRIORITY = -10  # an author is a tenant of the queue: pushes come after their other batches
 
 
 @dataclass(frozen=True)
 class Post:
-    """A post. `batch` is the bulk batch that pushes it, "" if it is pulled."""
+    """A post. `batch` is the id of the bulk batch that pushes it, empty if the post is pulled."""
 
     id: Any
     author: str
@@ -57,7 +58,7 @@ class Post:
 
 @dataclass(frozen=True)
 class HomePage:
-    """Posts, newest first. `cursor` continues where they end; None after the last page."""
+    """Posts, newest first. `cursor` is where the next page starts; None on the last page."""
 
     posts: list[Post]
     cursor: str | None
@@ -127,7 +128,10 @@ class Timelines:
         return new + await self._follow_together(some)
 
     async def _follow_together(self, pairs: list[tuple[str, str]]) -> int:
-        """Read the posts to fill homes with after all follows are stored: none is missed."""
+        """Follow, then fill the users' homes with the authors' recent posts.
+
+        The posts are read after all users follow, so that no post is missed.
+        """
         are_new = await _all(self._graph.follow(*pair) for pair in pairs)
         authors = sorted({author for _, author in pairs})
         recent = await _all(self._recent_pushed(author, BACK_FILL) for author in authors)
@@ -240,7 +244,7 @@ class Timelines:
         return await self._choice.explain(_check_name("author", author))
 
     async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
-        """Followers in groups, each of which one call can push to."""
+        """The items of a push: groups of followers that one call to `HomeStore.push` serves."""
         groups: dict[int, list[str]] = {slot: [] for slot in range(HOME_SLOTS)}
         async for follower in self._graph.followers(author):
             group = groups[slot_of(follower)]
@@ -293,7 +297,7 @@ class Timelines:
     async def _newest(
         self, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """Pushed posts of this home and pulled posts, merged; each post once."""
+        """The newest pushed and pulled posts for a user, merged, each post once."""
         followed = frozenset(following)
         pulled = sorted(author for author in followed if self._modes.was_ever_pulled(author))
         pushed, *celebrities = await asyncio.gather(
@@ -306,7 +310,10 @@ class Timelines:
     async def _pushed(
         self, user: str, followed: frozenset[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """Pushed posts of the authors followed now: pushes of others may still arrive."""
+        """The pushed posts in the user's home, by authors that the user follows now.
+
+        Posts of other authors may still arrive after an unfollow.
+        """
         found: list[HomeEntry] = []
         while len(found) < limit:
             page = await self._homes.page(user, below, limit)
@@ -320,10 +327,10 @@ class Timelines:
         return found[:limit]
 
     async def _rebuild(self, user: str) -> None:
-        """Fill a lost home from the authors' logs.
+        """Rebuild a home from the authors' logs, which hold all posts.
 
-        It counts as complete afterwards, so the follows are read from the store: another process
-        may just have added one.
+        The list of authors is read from the store and not from the cache. The home counts as
+        complete afterwards, so it must include authors followed a moment ago in another process.
         """
         followed = await self._graph.load_following(user)
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
@@ -347,7 +354,7 @@ class Timelines:
     async def _author_page(
         self, author: str, below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """A celebrity's newest posts come from the cache, since most readers ask for those."""
+        """A page of an author's log. The newest posts come from the cache: most read those."""
         settings = self._settings
         newest: list[HomeEntry] = await self._cache.get_own(
             posts_of(author),
@@ -367,13 +374,16 @@ class Timelines:
         load = self._log.page(key, limit=limit, before=before)
         if below is None or author >= below.author:
             return [HomeEntry(entry.raw, author) for entry in (await load).entries]
-        # A post with the same id as `below` comes after it, but `before` excludes it.
+        # A post with the same id as `below` comes after it, but `before` excludes that id.
         same, page = await asyncio.gather(self._log.get(key, before), load)
         entries = [*([same] if same else []), *page.entries]
         return [HomeEntry(entry.raw, author) for entry in entries[:limit]]
 
     async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
-        """The entries of a mode, also if this process does not know the mode of others yet."""
+        """The entries that were posted in this mode.
+
+        The view is renewed first if it does not cover their times.
+        """
         time_ms = self._scheme.time_ms
         await self._modes.know((entry.author, time_ms(entry.raw)) for entry in newest_first)
         return [entry for entry in newest_first if self._mode_of(entry) == mode]
@@ -385,7 +395,10 @@ class Timelines:
         return list(await asyncio.gather(*map(self._post, entries)))
 
     async def _post(self, entry: HomeEntry) -> Post | None:
-        """Posts never change but may be deleted, so cached ones are loaded again like pages."""
+        """The post of an entry; None if it was deleted.
+
+        Posts never change. But other processes may delete them, so the cache expires.
+        """
         id = self._scheme.value(entry.raw)
 
         async def load() -> bytes | None:
@@ -405,7 +418,7 @@ class Timelines:
 
 
 async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
-    """Await all calls, even if one fails, so that none runs on after the first error."""
+    """Run calls concurrently and wait for all, even if one fails. Then raise the first error."""
     done = await asyncio.gather(*calls, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):
@@ -427,7 +440,7 @@ def _check_name(field: str, value: object) -> str:
         raise InvalidSetting(f"{field} must not contain NUL (\\0)", field=field)
     if (size := len(escape(name).encode())) > NAME_BYTES_MAX:
         raise InvalidSetting(
-            f"{field} takes {size:,} bytes; at most {NAME_BYTES_MAX} fit", field=field
+            f"{field} takes {size:,} bytes: use at most {NAME_BYTES_MAX}", field=field
         )
     return name
 
@@ -435,13 +448,13 @@ def _check_name(field: str, value: object) -> str:
 def _check_pair(user: str, author: str) -> None:
     _check_name("user", user)
     if _check_name("author", author) == user:
-        raise InvalidSetting("author must be somebody else than user", field="author")
+        raise InvalidSetting("author must be another name than user", field="author")
 
 
 def _pair(pair: object, number: int) -> tuple[str, str]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InvalidSetting(
-            f"pairs[{number}] must be a (user, author), not {shown(pair)}", field="pairs"
+            f"pairs[{number}] must be a tuple (user, author), not {shown(pair)}", field="pairs"
         )
     user, author = pair
     try:
