@@ -19,7 +19,7 @@ HeatsinkError                   catch this to catch them all
 ├── Retryable                   the same call, with the same id, may succeed later
 │   ├── Throttled               one partition is over its limit
 │   ├── Unavailable             the store did not answer, or not in time
-│   │   └── NoRegistry          the store is empty: it is new, or it was wiped
+│   │   └── NoRegistry          the store has no registry: it is new, or it was wiped
 │   └── Overloaded              all retries failed until the deadline
 ├── Closed                      the client was closed
 └── RegistryError               the registry refuses a change, or this process
@@ -44,7 +44,7 @@ class HeatsinkError(Exception):
 
 
 class InvalidInput(HeatsinkError):
-    """The caller passed something that can never work. The message names the field and the fix."""
+    """An argument is invalid, and retrying cannot help. The message names the field and the fix."""
 
     def __init__(self, message: str = "", *, field: str | None = None) -> None:
         super().__init__(message)
@@ -85,14 +85,14 @@ class InvalidSetting(InvalidInput):
 
 
 class NotFound(InvalidSetting):
-    """Something that was named does not exist, or no longer."""
+    """The named thing, such as a batch or a message, does not exist or no longer exists."""
 
 
 class Misconfigured(InvalidSetting):
     """A table, a login, a queue, a port or a package that this process needs is missing or wrong.
 
-    The message says what the operator must fix. If a call raises it after connecting, the call
-    itself is right: keep it, and repeat it with the same id.
+    The message says what the operator must fix. If a call after `connect` raises this error, the
+    call itself is right: repeat it with the same id after the fix.
     """
 
 
@@ -152,8 +152,9 @@ class NoRegistry(Unavailable):
 
     def __init__(self) -> None:
         super().__init__(
-            "this store has no registry: if it is new, connect a client or start a coordinator, "
-            "which creates one; if it had one, it was wiped: restore a backup"
+            "this store has no registry. If the store is new, connect a client or start a "
+            "coordinator, which creates the registry. If it is not new, it was wiped: restore a "
+            "backup"
         )
 
 
@@ -166,15 +167,15 @@ class Closed(HeatsinkError):
 
     @classmethod
     def meanwhile(cls, what: str) -> Closed:
-        """For a call that was running when the client, or a part of it, was closed."""
+        """The error for a call that was running when the client, or a part of it, was closed."""
         return cls(
-            f"{what} was closed during the call: a write may have happened, "
+            f"{what} was closed during the call. A write may have been applied: "
             "repeat it with the same id"
         )
 
 
 class RegistryError(HeatsinkError):
-    """The registry of decisions refused a change or cannot be read by this process."""
+    """The registry refused a change, or this process must not use it any more."""
 
 
 class Deposed(RegistryError):
@@ -190,14 +191,14 @@ class WrongIncarnation(RegistryError):
 
 
 class Answer(NamedTuple):
-    """How a server or a command answers an error."""
+    """The HTTP status and the exit code for a kind of error."""
 
     status: int
-    """Of the HTTP response."""
+    """Status of the HTTP response."""
     exit_code: int
-    """Of the command: 2 if the same command can never succeed, else 1."""
+    """Exit code of the command: 2 if the same command can never succeed, otherwise 1."""
     retry_after_s: int | None = None
-    """For the header Retry-After; None if the same request will fail again."""
+    """Seconds for the header Retry-After. None if the same request will fail again."""
 
     @property
     def retryable(self) -> bool:
@@ -205,7 +206,7 @@ class Answer(NamedTuple):
 
 
 RETRY_AFTER_S = 1
-ANSWERS: dict[type[HeatsinkError], Answer] = {  # of an error's classes, the nearest counts
+ANSWERS: dict[type[HeatsinkError], Answer] = {  # a class not listed here has its parent's answer
     HeatsinkError: Answer(503, 1, RETRY_AFTER_S),
     InvalidInput: Answer(400, 2),
     NotFound: Answer(404, 1),

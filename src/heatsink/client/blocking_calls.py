@@ -132,10 +132,10 @@ class BlockingLog:
 class BlockingBufferedCounters:
     """Counters for high rates: adds are summed in this process and written together.
 
-    A process keeps two totals per counter, one of what it added and one of what it subtracted.
-    Both only grow, so "set if smaller" is idempotent: one write that may be retried carries
-    thousands of adds. An add is acknowledged when a write that contains it is. Leaving the
-    `with` flushes::
+    A process keeps two totals per counter: the sum that it added and the sum that it subtracted.
+    Both only grow, so the write "set if larger" is idempotent. One such write can be retried and
+    carries thousands of adds. An add is acknowledged when a write that contains it is acknowledged.
+    Leaving the `with` flushes::
 
         with hs.counters.buffered() as counts:
             counts.add("views:42")
