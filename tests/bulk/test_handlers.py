@@ -122,7 +122,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_delays
         others = await world.bulk.submit("note", range(20))
         assert (await world.bulk.wait(others.id, 8.0)).done == 20
         assert (await world.bulk.wait(stuck.id, 8.0)).failed == 2
-        assert f"batch {stuck.id!r}: a handler of 'deaf' ignores" in caplog.text
+        assert f"batch {stuck.id!r}: a handler of 'deaf' timed out and ignores" in caplog.text
         released.set()
         await asyncio.sleep(1.0)
         assert (await world.bulk.status(stuck.id)).failed == 2
@@ -191,7 +191,7 @@ async def test_a_batch_handlers_wrong_answer_is_an_error_of_all_its_items(answer
         await world.bulk.wait(batch.id, 30.0)
         found = await failures(world, batch.id)
     assert len(found) == 2
-    assert all("must return None or a list of 2" in reason for _, reason, _ in found)
+    assert all("must return None, or a list of 2" in reason for _, reason, _ in found)
 
 
 @on_virtual_time
