@@ -14,7 +14,7 @@ from itertools import count
 from time import perf_counter
 
 from heatsink.heat.count import CAPACITY, Tracker
-from heatsink.heat.report import ReportSettings
+from heatsink.heat.report import KEYS_MAX, ReportSettings
 
 from .clients import BODY
 from .harness import Bench, Scale, at_most, interleave
@@ -64,7 +64,7 @@ async def window_end(keys_of: Keys) -> float:
     for key in keys_of():
         tracker.record(key)
     started_s = perf_counter()
-    tracker.roll().hottest(settings.keys_max, settings.floor(servers=1))
+    tracker.roll().hottest(KEYS_MAX, settings.floor(servers=1))
     return perf_counter() - started_s
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from heatsink.heat.count import CAPACITY, Tracker
 from heatsink.heat.heat import Heat
-from heatsink.heat.report import ReportSettings
+from heatsink.heat.report import KEYS_MAX, ReportSettings
 
 from .harness import Bench, Scale, at_least, at_most
 from .memory import apart, resident_bytes
@@ -51,7 +51,7 @@ def blocks(distinct: int) -> Iterator[list[str]]:
 def judge(tracker: Tracker, recorded_blocks: int, outcome: Outcome) -> None:
     """End the window and compare what would be reported with what is known."""
     floor = SETTINGS.floor(servers=1)
-    reported, unreported = tracker.roll().hottest(SETTINGS.keys_max, floor)
+    reported, unreported = tracker.roll().hottest(KEYS_MAX, floor)
     truth = {key: weight * recorded_blocks for key, weight in HOT_SHARES.items()}
     above = {key: writes for key, writes in truth.items() if writes >= max(floor, unreported + 1)}
     allowed = max(floor - 1, recorded_blocks * BLOCK / CAPACITY)

@@ -19,7 +19,6 @@ class Plant:
     knee: float = 64.0
     service_s: float = 0.38
     workers: dict[int, int] = field(default_factory=lambda: {0: 8})
-    limited_per_s: float | None = None
     waiting: dict[int, float] = field(default_factory=dict)
     limited: int = 0
     done: dict[int, float] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class Plant:
             used_us=int(self.used_s * 1e6),
             done=int(self.done.get(partition, 0.0)),
         )
-        return PartitionReading(load, workers, self.limited_per_s)
+        return PartitionReading(load, workers)
 
 
 def plant(name: str, rules: WorkerRules | None = None, knee: float = 64.0) -> Plant:

@@ -215,25 +215,12 @@ def test_the_same_depth_of_short_items_needs_fewer_workers() -> None:
     assert workers_for(1.0) > 20
 
 
-@pytest.mark.parametrize("limited_per_s", [None, 10.0])
-def test_rate_limited_items_call_for_no_more_workers_than_their_rate_can_use(
-    limited_per_s: float | None,
-) -> None:
+def test_rate_limited_items_call_for_no_more_workers_than_they_use_already() -> None:
     steered = plant("littles_law", WorkerRules(base=1))
-    steered.limited, steered.limited_per_s = 1_000_000, limited_per_s
+    steered.limited = 1_000_000
     steered.submit(100)
     steered.run(300)
     assert steered.workers[0] <= 8
-
-
-def test_a_lane_gets_the_workers_that_its_rate_can_use() -> None:
-    steered = plant("littles_law", WorkerRules(base=1), knee=1_000)
-    steered.submit(100)  # so that the service time is known
-    steered.run(20)
-    steered.limited, steered.limited_per_s = 1_000_000, 100.0
-    steered.submit(10_000)
-    steered.run(200)
-    assert steered.peak() >= 38
 
 
 def test_fewer_only_after_a_hold() -> None:

@@ -58,8 +58,11 @@ async def test_a_key_on_the_rise_is_reported_inside_its_window(clock: ManualCloc
     assert report.elapsed_s == pytest.approx(0.3)
 
 
-async def test_only_the_hottest_fit_into_a_report(clock: ManualClock) -> None:
-    tracker, bus, reporter = make(clock, keys_max=2)
+async def test_only_the_hottest_fit_into_a_report(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heatsink.heat.report.KEYS_MAX", 2)
+    tracker, bus, reporter = make(clock)
     for n in range(5):
         tracker.record(f"k{n}", 100 + n)
     await clock.advance(1.0)
@@ -81,7 +84,7 @@ async def test_it_runs_by_itself(clock: ManualClock) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("window_s", 0.0), ("bucket_units_s", 0), ("floor_share", 1.5), ("keys_max", 0)],
+    [("window_s", 0.0), ("bucket_units_s", 0)],
 )
 def test_a_wrong_setting_is_named(name: str, value: float) -> None:
     with pytest.raises(InvalidSetting, match=name):

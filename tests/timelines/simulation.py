@@ -25,6 +25,8 @@ from heatsink.timelines import TimelineSettings
 from heatsink.timelines.policy import PULLED, PUSHED
 from tests.bulk.process import Process
 
+from .losses import lose_everything
+
 AUTHORS = ["ada", "bob", "cyd", "dan"]
 PINNED = "cyd"  # all others go by followers and cost
 THRESHOLD = 5
@@ -149,7 +151,7 @@ class World:
         elif choice < 0.98:
             self.crash_a_node()
         else:
-            self.homes.lose_everything()
+            lose_everything(self.homes)
 
     async def _post(self, author: str, id: Any = None) -> Any:
         body = b"%d" % self.rng.getrandbits(32)

@@ -24,6 +24,8 @@ from heatsink.timelines import Timelines
 from heatsink.timelines.modes import BUCKETS, mode_of
 from heatsink.timelines.policy import PULLED, PUSHED
 
+from .losses import lose_everything
+
 STALL_S = 5.0
 
 
@@ -49,7 +51,7 @@ async def follow(timelines: Timelines, _: World) -> None:
 
 
 async def rebuild(timelines: Timelines, world: World) -> None:
-    world.homes.lose_everything()
+    lose_everything(world.homes)
     await timelines.home("zoe")
 
 

@@ -21,6 +21,8 @@ from heatsink.timelines.policy import PULLED, PUSHED
 from heatsink.timelines.store import HOME_MAX, posts_of
 from heatsink.timelines.timelines import FOLLOW_TOGETHER, LIMIT_MAX
 
+from .losses import lose_everything
+
 
 @asynccontextmanager
 async def world(threshold: int = 10, seed: int = 1) -> AsyncIterator[tuple[Heatsink, SkewedClock]]:
@@ -328,7 +330,7 @@ def test_homes_that_were_lost_are_made_anew() -> None:
             await timelines.post("ada", b"one")
             await clock.sleep(1.0)
             assert await bodies(timelines, "zoe") == [b"one"]
-            hs.parts.queue.queue.homes.lose_everything()  # type: ignore[attr-defined]
+            lose_everything(hs.parts.queue.queue.homes)
             await timelines.post("ada", b"two")
             await clock.sleep(1.0)
             assert await bodies(timelines, "zoe") == [b"two", b"one"]
@@ -343,7 +345,7 @@ def test_a_home_is_made_anew_with_whom_another_process_has_just_begun_to_follow(
             await hs.bulk.wait(post.batch)
             assert await bodies(hs.timelines, "zoe") == []
             await another_process(hs, clock).follow("zoe", "ada")
-            hs.parts.queue.queue.homes.lose_everything()  # type: ignore[attr-defined]
+            lose_everything(hs.parts.queue.queue.homes)
             await bodies(hs.timelines, "zoe")
             await clock.sleep(6.0)
             assert await bodies(hs.timelines, "zoe") == [b"hello"]

@@ -172,9 +172,9 @@ class Timed:
     Views share all other state. So methods change shared objects in place and never rebind a field.
     """
 
-    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._witness = witness or SlotWitness(clock)
+        self._witness = SlotWitness(clock)
 
     def seen_by(self, witness: SlotWitness) -> Self:
         view = copy(self)

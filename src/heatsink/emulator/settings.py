@@ -46,7 +46,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     merge_after_s: float | None = None
     replica_lag_s: float = 0.0
     latency_s: float = 0.0
-    region: str = "us-east-1"
     allow_hosts: tuple[str, ...] = ()
     connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
 

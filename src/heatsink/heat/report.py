@@ -15,6 +15,8 @@ from .count import Tracker
 from .heat import Report
 
 LOOK_S = 0.1
+FLOOR_SHARE = 0.1  # of a bucket's limit, which the fleet may leave unsaid about a key
+KEYS_MAX = 256  # in one report
 SHORTEST_S = 0.001
 LONGEST_S = 3_600.0
 
@@ -37,17 +39,13 @@ class ReportSettings(msgspec.Struct, frozen=True):
 
     window_s: float = 1.0
     bucket_units_s: int = 800
-    floor_share: float = 0.1
-    keys_max: int = 256
 
     def __post_init__(self) -> None:
         check_number("window_s", self.window_s, 0.1, 60)
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
-        check_number("floor_share", self.floor_share, 0.001, 1)
-        check_whole("keys_max", self.keys_max, 1, 4096)
 
     def floor(self, servers: int) -> int:
-        share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)
+        share = self.bucket_units_s * self.window_s * FLOOR_SHARE / max(servers, 1)
         return max(1, int(share))
 
 
@@ -101,7 +99,7 @@ class Reporter:
         elapsed_s, counted = self._elapsed_s(), self._tracker.roll()
         self._since_s = self._clock.monotonic_s()
         floor = self._settings.floor(self._fleet.servers)
-        keys, unreported = counted.hottest(self._settings.keys_max, floor)
+        keys, unreported = counted.hottest(KEYS_MAX, floor)
         await self._bus.send(Report(self._server, ended, elapsed_s, True, unreported, keys))
 
     async def _report_alarms(self) -> None:

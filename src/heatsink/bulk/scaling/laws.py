@@ -53,15 +53,15 @@ class LittlesLaw:
         return self._fewer(load)
 
     def _needed(self, load: Load) -> int:
-        """Workers needed. Arrivals count at most at the rate they finish: the rest is backlog."""
+        """Workers needed. Arrivals count at most at the rate they finish: the rest is backlog.
+
+        What rate limits allow is not known here, so limited items count for what they use already.
+        """
         arrival_per_s = min(load.arrival_per_s, load.done_per_s)
         self._arrival_per_s += ARRIVAL_WEIGHT * (arrival_per_s - self._arrival_per_s)
         busy = self._arrival_per_s * load.service_s + load.work_s / self._rules.drain_s
         if load.limited:
-            of_lanes = load.limited_per_s
-            if of_lanes is None:
-                of_lanes = load.done_per_s
-            busy += min(of_lanes, load.limited / self._rules.drain_s) * load.service_s
+            busy += min(load.done_per_s, load.limited / self._rules.drain_s) * load.service_s
         return self._rules.bounded(ceil(busy + self._rules.margin * sqrt(busy)))
 
     def _more(self, load: Load, needed: int) -> Target:

@@ -64,14 +64,10 @@ class WorkerRules(msgspec.Struct, frozen=True):
 
 
 class PartitionReading(msgspec.Struct, frozen=True):
-    """A partition at one moment; `limited_per_s` is the rate limit of its limited lanes.
-
-    None means unknown: rate-limited items then count for no more workers than they use already.
-    """
+    """A partition at one moment."""
 
     load: PartitionLoad
     workers: int
-    limited_per_s: float | None = None
 
 
 class WorkerObservation(msgspec.Struct, frozen=True):
@@ -95,7 +91,6 @@ class Load(msgspec.Struct, frozen=True):
     service_s: float = 0.0
     arrival_per_s: float = 0.0
     done_per_s: float = 0.0
-    limited_per_s: float | None = None
 
     @property
     def depth(self) -> float:
@@ -138,7 +133,6 @@ class LoadMeter:
             service_s=self._service_s,
             arrival_per_s=arrived / elapsed_s if elapsed_s > 0 else 0.0,
             done_per_s=finished / elapsed_s if elapsed_s > 0 else 0.0,
-            limited_per_s=reading.limited_per_s,
         )
 
 

@@ -20,7 +20,7 @@ from heatsink.stores.dynamodb.wire.errors import (
     not_found,
 )
 
-ACCOUNT = "000000000000"
+REGION, ACCOUNT = "us-east-1", "000000000000"
 NAME = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 LISTED_MAX = 100
 TABLE_UNITS_MAX = 40_000  # the service's default quota of a table, for reads and for writes
@@ -152,7 +152,7 @@ def _spec(
     database: Database, request: CreateTable, schema: Schema, limits: TableLimits
 ) -> TableSpec:
     name = request.table_name
-    arn = f"arn:aws:dynamodb:{database.settings.region}:{ACCOUNT}:table/{name}"
+    arn = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{name}"
     id_ = str(UUID(int=database.rng.getrandbits(128), version=4))
     provisioned = request.provisioned_throughput
     description: dict[str, Any] = {

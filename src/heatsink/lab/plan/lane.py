@@ -20,7 +20,7 @@ from heatsink.emulator.units import WRITE_UNIT_BYTES, read_units, write_units
 from heatsink.heat.count import Tracker
 from heatsink.heat.fleet import Aggregator
 from heatsink.heat.heat import Report, WindowHeat
-from heatsink.heat.report import LOOK_S, ReportSettings
+from heatsink.heat.report import KEYS_MAX, LOOK_S, ReportSettings
 from heatsink.primitives.keys import partition_of
 from heatsink.reads.near_cache import NearCache, ReadSettings
 from heatsink.reads.policy import NearPolicy, ReadObservation
@@ -218,9 +218,7 @@ class Watch:
             rising = self.tracker.alarms() if self._early else {}
             return Report(SERVER, window, elapsed_s, False, 0, rising) if rising else None
         ended, self._window, self._since_s = self._window, window, now_s
-        keys, unreported = self.tracker.roll().hottest(
-            self._settings.keys_max, self._settings.floor(servers=1)
-        )
+        keys, unreported = self.tracker.roll().hottest(KEYS_MAX, self._settings.floor(servers=1))
         return Report(SERVER, ended, elapsed_s, True, unreported, keys)
 
 

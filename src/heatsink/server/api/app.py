@@ -147,7 +147,7 @@ class App:
             await reply(asked.scope, asked.receive, asked.send)
             return
         body, status = _encode(reply.value), reply.status
-        headers = [JSON, NOSNIFF, *reply.headers]
+        headers = [JSON, NOSNIFF]
         if route.method == "GET":
             tag = b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"'
             headers += [(b"etag", tag), self._absorbed if route.absorbed else NO_CACHE]

@@ -49,7 +49,7 @@ KEY_HEADER = {
 }
 
 
-def document(routes: Iterable[Route], title: str = "Heatsink") -> dict[str, Any]:
+def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The OpenAPI document of the routes."""
     routes = list(routes)
     types = [Problem, *_types(routes)]
@@ -64,7 +64,7 @@ def document(routes: Iterable[Route], title: str = "Heatsink") -> dict[str, Any]
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": __version__},
+        "info": {"title": "Heatsink", "version": __version__},
         "paths": paths,
         "components": {
             "schemas": _without(components, {route.query.__name__ for route in routes}),

@@ -21,7 +21,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive
 
-from heatsink.bulk.work.consumer import Consumer
 from heatsink.client.heatsink import Heatsink
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_number, check_whole
@@ -97,7 +96,6 @@ class Service:
     counts: RequestCounts
     metrics: Callable[[], bytes]
     recent: Callable[[], msgspec.Struct]
-    consumer: Consumer | None = None
 
 
 @dataclass(slots=True)
@@ -114,11 +112,10 @@ class Call(Generic[Query, Body]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response of the route's type, with additional `headers`."""
+    """A response of the route's type."""
 
     value: msgspec.Struct
     status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Reply | Response]]

@@ -357,11 +357,8 @@ class CredentialSource(Protocol):
 class FixedCredentials:
     """Constant credentials: for tests, and for emulators on this machine, which accept any."""
 
-    def __init__(self, credentials: Credentials = LOCAL) -> None:
-        self._credentials = credentials
-
     async def get(self) -> Credentials:
-        return self._credentials
+        return LOCAL
 
 
 class ChainCredentials:

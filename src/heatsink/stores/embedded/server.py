@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from random import Random, SystemRandom
+from random import SystemRandom
 from secrets import token_hex
 from threading import Event
 from typing import IO
@@ -47,12 +47,9 @@ def find_server() -> Path:
     raise MissingServer(f"no Valkey or Redis server is installed on this machine: {CURE}")
 
 
-def free_port(random: Random | None = None) -> int:
-    """A free port below the range that the system uses for outgoing connections.
-
-    So the port stays free while a killed server restarts.
-    """
-    draw = random or SystemRandom()
+def free_port() -> int:
+    """A free port below the range of outgoing connections, so that it stays free after a kill."""
+    draw = SystemRandom()
     while True:
         port = draw.choice(PORTS)
         with suppress(OSError), socket.create_server((HOST, port)):

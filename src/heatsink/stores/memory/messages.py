@@ -139,8 +139,3 @@ class MemoryHomes:
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
         now_s, looked_s = self._clock.monotonic_s(), self._looked_s
         return [now_s - looked_s[user] if user in looked_s else None for user in users]
-
-    def lose_everything(self) -> None:
-        self._looked_s.clear()
-        self._homes.clear()
-        self._built.clear()

@@ -46,10 +46,9 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class Signer:
-    def __init__(self, region: str, host: str, path: str = "/") -> None:
+    def __init__(self, region: str, host: str) -> None:
         self._region = region
         self._host = host
-        self._path = path
         self._seals: dict[str, Seal] = {}
 
     def headers(
@@ -81,7 +80,7 @@ class Signer:
             second,
             credentials,
             headers,
-            f"POST\n{self._path}\n\n{lines}\n{signed}\n".encode(),
+            f"POST\n/\n\n{lines}\n{signed}\n".encode(),
             f"{ALGORITHM}\n{stamp}\n{scope}\n".encode(),
             self._signing_key(stamp[:8], credentials),
             f"{ALGORITHM} {who}, SignedHeaders={signed}, Signature=",

@@ -211,8 +211,8 @@ def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
 class MemoryLimits(Timed):
     """Rate limits. Each has its own slot time, which starts when the limit is first used."""
 
-    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
-        super().__init__(clock, witness)
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
         self._limits: dict[str, Limit] = {}
         self._times: dict[str, SlotTime] = {}
 
@@ -335,10 +335,8 @@ class MemoryFleet(Timed):
     Each partition stores its own owner, since claims check it there.
     """
 
-    def __init__(
-        self, clock: Clock, queue: MemoryQueue, witness: SlotWitness | None = None
-    ) -> None:
-        super().__init__(clock, witness)
+    def __init__(self, clock: Clock, queue: MemoryQueue) -> None:
+        super().__init__(clock)
         self._queue = queue
         self._fleet = _Fleet()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from heatsink.bulk.batch import Batch, Gap, PartEnd
-from heatsink.bulk.slot_time import SlotTime, SlotWitness, Timed, moved_along
+from heatsink.bulk.slot_time import SlotTime, Timed, moved_along
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -382,8 +382,8 @@ class MemoryBell:
 class MemoryQueue(Timed):
     """All partitions of a queue."""
 
-    def __init__(self, clock: Clock, witness: SlotWitness | None = None) -> None:
-        super().__init__(clock, witness)
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
         self.partitions: defaultdict[int, QueuePartition] = defaultdict(QueuePartition)
         self.bells: list[MemoryBell] = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from heatsink.bulk.batch import KEEP_MS
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.slot_time import SlotWitness
 from heatsink.bulk.store import QueueStores
-from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
 from heatsink.stores.redis.address import RedisKeys
 from heatsink.stores.redis.news import RedisSoft
@@ -18,10 +18,9 @@ from .keys import QueueKeys, QueuePlaces
 from .queue import RedisQueue
 from .scripts import Now, SlotClock, server_time
 
-KEEP_S = 7 * 24 * 3600.0
 DEFAULTS = BulkSettings()
 
-__all__ = ["KEEP_S", "open_queue"]
+__all__ = ["open_queue"]
 
 
 def open_queue(
@@ -29,20 +28,17 @@ def open_queue(
     clock: Clock,
     rng: Random,
     settings: BulkSettings = DEFAULTS,
-    *,
-    keep_s: float = KEEP_S,
     now_ms: Now = server_time,
 ) -> QueueStores:
     """Open the queue at `url`, with the stage, places and durability in `settings`.
 
-    Ended parts are kept for `keep_s`. `now_ms` replaces the server's clock in tests.
+    `now_ms` replaces the server's clock in tests.
     """
     keys = QueueKeys(settings.stage)
     homes = QueuePlaces(url, clock, rng, settings.places)
-    keep_ms = int(check_number("keep_s", keep_s, 0) * 1000)
     barrier = RedisBarrier(homes, keys, clock, settings.durability, settings.replicas)
     time = SlotClock(SlotWitness(clock), now_ms)
-    queue = RedisQueue(homes, keys, keep_ms, time)
+    queue = RedisQueue(homes, keys, KEEP_MS, time)
     bell = RedisBell(homes.addresses, keys.bell, clock, rng)
 
     async def close() -> None:
