@@ -197,6 +197,6 @@ async def test_a_registry_without_a_secret_names_the_cure_and_the_cure_helps(wri
 
 async def test_a_newer_format_asks_for_an_upgrade(write: Write) -> None:
     url = await write({**META_0_1, "format": 9, "min_reader": FORMAT + 1}, ENTRY_0_1)
-    with pytest.raises(WrongIncarnation, match="format 9: upgrade"):
+    with pytest.raises(WrongIncarnation, match="format 9, which needs a newer release"):
         async with connect(url):
             pass
