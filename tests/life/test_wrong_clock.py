@@ -207,7 +207,7 @@ async def test_on_dynamodb_the_doctor_says_what_is_left_to_do() -> None:
         flags = ("--store", url, "--queue", "memory://", "--json")
         told = json.loads((await asyncio.to_thread(run, "doctor", *flags)).output)
     [ill] = [finding for finding in told if finding["what"] == "closed time"]
-    assert (ill["state"], "copy its rows to a new one" in ill["cure"]) == ("wrong", True)
+    assert (ill["state"], "copy the rows to a new table" in ill["cure"]) == ("wrong", True)
 
 
 async def test_rows_of_tables_elsewhere_keep_the_closed_time_where_it_is(tmp_path: Path) -> None:
