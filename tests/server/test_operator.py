@@ -284,7 +284,7 @@ def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:
     shown = "".join(run("doctor", "--data", str(deep)).stdout.split())
     assert f"→chmod700{deep}" in shown
     _, found = findings("--store", "dynamodb://x", "--news", "nonsense")
-    assert found["store"]["detail"].startswith("--store names a table 'x': on DynamoDB a")
+    assert found["store"]["detail"].startswith("--store names a table 'x': in DynamoDB a")
     assert found["news"]["detail"].startswith("--news must be a URL")
     assert found["queue"]["cure"] == "for bulk actions and timelines: --queue redis://host:6379"
     _, found = findings("--store", "memory://", "--queue", "nonsense")
