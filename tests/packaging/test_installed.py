@@ -23,11 +23,14 @@ EXTRA = re.compile(r"heatsink\[([\w,]+)\]")
 LIST_TABLES = {"X-Amz-Target": "DynamoDB_20120810.ListTables"}
 NEEDS = {  # which extra the error of a feature names
     "aws": "aws",
+    "embedded": "local",
     "emulated_table": "dynamodb",
     "emulator": "local",
+    "metrics": "metrics",
     "news": "redis",
     "queue": "redis",
     "redis_for_tests": "local",
+    "tracing": "otel",
 }
 OFFERS = {  # what works with an extra, and packages of others that it takes
     "aws": (["aws", "emulated_table", "boto"], ["boto3"]),

@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opentelemetry.context import Context as Surroundings
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanKind,
-    TracerProvider,
-    get_current_span,
-    get_tracer,
-)
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from heatsink import __version__
+from heatsink.errors import Misconfigured
 from heatsink.primitives.hooks import Call, Event, Hook
+
+try:
+    from opentelemetry.context import Context as Surroundings
+    from opentelemetry.trace import (
+        Link,
+        Span,
+        SpanKind,
+        TracerProvider,
+        get_current_span,
+        get_tracer,
+    )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError:
+    raise Misconfigured("Tracing needs OpenTelemetry: pip install 'heatsink[otel]'") from None
 
 HEADER = "traceparent"
 KINDS = {"bulk.submit": SpanKind.PRODUCER, "bulk.run": SpanKind.CONSUMER}

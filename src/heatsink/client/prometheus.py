@@ -16,22 +16,28 @@ from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
 
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-
 from heatsink.bulk.scaling.load import WorkerObservation
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Call, Event, Hook
 
 from .heatsink import Heatsink
 from .status import Status
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise Misconfigured(
+        "Prometheus needs prometheus-client: pip install 'heatsink[metrics]'"
+    ) from None
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 GAUGES = {

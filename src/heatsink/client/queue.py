@@ -148,8 +148,9 @@ def _open_stores(
         from heatsink.stores.redis.homes import RedisHomes
         from heatsink.stores.redis.queue import open_queue
     except ImportError:
+        extra = "local" if scheme == "embedded" else "redis"  # that one brings its server too
         raise Misconfigured(
-            "queue needs a Redis client: pip install 'heatsink[redis]'", field="queue"
+            f"queue needs a Redis client: pip install 'heatsink[{extra}]'", field="queue"
         ) from None
     membership = None
     if scheme == "embedded":
