@@ -249,10 +249,10 @@ async def test_a_rewrite_of_the_log_is_waited_for() -> None:
 
 async def test_replicas_that_are_connected_have_to_acknowledge() -> None:
     with (
-        real(lambda: RedisServer(options=ALWAYS)) as primary,
+        real(lambda: RedisServer(options={**ALWAYS, "repl-diskless-sync-delay": "0"})) as primary,
         real(lambda: RedisServer(options={"replicaof": f"127.0.0.1 {primary.port}"})) as replica,
     ):
-        while "slave0" not in primary.command("INFO", "replication"):
+        while "state=online" not in primary.command("INFO", "replication"):
             await asyncio.sleep(0.05)
         async with opened(primary.url) as stores:
             await stage(stores)

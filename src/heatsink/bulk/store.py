@@ -271,9 +271,9 @@ class BatchStore(Protocol):
         """
 
     async def update(self, batch: Batch) -> Batch | None:
-        """Compare-and-set: replace the record with this `version` and `tag`; None if it changed.
+        """Write the record if its stored version and tag are still those of `batch`; else None.
 
-        A record that was going to expire is kept.
+        The update removes the expiry of the record.
         """
 
     async def restore(self, batch: Batch) -> Batch:

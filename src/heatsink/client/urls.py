@@ -83,7 +83,7 @@ def open_alone(url: str, clock: Clock) -> SqliteAlone:
 def _refuse_extras(parts: SplitResult) -> None:
     if parts.query or parts.fragment or parts.netloc:
         raise InvalidSetting(
-            f"url has parts that the store does not use: use {EXAMPLES}", field="url"
+            f"url has a host, ? or # that this store does not take: use {EXAMPLES}", field="url"
         )
 
 

@@ -206,7 +206,8 @@ async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
         raise InvalidSetting(
-            "url names a store with Snowflake ids, which only its application can mint", field="url"
+            "url names a store with Snowflake ids, which bench cannot make: use another",
+            field="url",
         )
     async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
         stores = open_stores(url, clock)

@@ -77,7 +77,7 @@ class Backoff:
         self.table_refusal: str | None = None  # last throttling that more buckets would not cure
 
     def deadline_s(self) -> float:
-        """When a call that starts now times out, on the monotonic clock."""
+        """The deadline of a call that starts now, on the monotonic clock."""
         return self._clock.monotonic_s() + self.patience_s
 
     def outlasts(self, attempt_s: float) -> bool:

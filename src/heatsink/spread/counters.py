@@ -133,7 +133,7 @@ class Counters:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
-        """Whether a fold lets reads skip a partition, or is due (once per `token_ttl_s`)."""
+        """Whether a fold would save reads a partition, or the last one is `token_ttl_s` old."""
         oldest_ms = self._oldest_ms()
         needed = len(self._partitions(key, layout, oldest_ms))
         read = len(self._partitions(key, layout, bare.folded_ms))

@@ -2,11 +2,11 @@
 
 The `Ledger` holds the slices, and the outcomes that this process has not yet sent to the store.
 
-A rate-limited item waits in a lane for its start, which this process books in the home slot of the
-rate limit. It claims items and books starts a little ahead, for all lanes at once, so that a fast
-lane does not need a call per start. An item begins when its start is due and a worker is free. A
-start that is not used within `LATE_MS` is forfeited, and its item waits for the next start. So
-delays in this process never break the rate limit.
+A rate-limited item waits in a lane for its start time. This process reserves start times in the
+Redis slot that keeps the rate limit's state. It claims items and reserves times slightly in advance
+and for all lanes at once, so that a fast lane does not need a call per start. An item begins when
+its start time has come and a worker is free. A time that is not used within `LATE_MS` expires, and
+its item waits for the next one. So delays in this process never break the rate limit.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Base64(Strict, frozen=True):
-    """Bytes that are not UTF-8 text."""
+    """Bytes that are not UTF-8 text, encoded as base64."""
 
     base64: bytes
 

@@ -38,7 +38,7 @@ class ConsumedUnits(msgspec.Struct, frozen=True):
 
 
 class PutAnswer(msgspec.Struct):
-    """The response to a put. Without the consumed capacity it did not come from DynamoDB."""
+    """The response to a put; one without the consumed capacity is not from DynamoDB."""
 
     ConsumedCapacity: ConsumedUnits
 

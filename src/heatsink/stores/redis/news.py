@@ -34,7 +34,7 @@ TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
 class RedisNews:
-    """The relay of registry news: one value for the pair, one stream for the log.
+    """The relay of registry news: a value holds closed time and version, a stream the log.
 
     The stream's ids are versions, so Redis itself rejects duplicate entries and late writes of a
     deposed leader. The pair is one value, so a reader never sees a closed time with the version of
