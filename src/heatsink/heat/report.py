@@ -31,10 +31,10 @@ class HeatBus(Protocol):
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """Which keys a server reports: those that cost at least the floor, and at most `keys_max`.
+    """Which keys a server reports: those that cost at least the floor, and at most `KEYS_MAX`.
 
-    The floor is `floor_share` of a bucket's limit, divided by the number of servers. So all servers
-    together leave less than `floor_share` of a bucket unreported per key.
+    The floor is `FLOOR_SHARE` of a bucket's limit, divided by the number of servers. So all servers
+    together leave less than `FLOOR_SHARE` of a bucket unreported per key.
     """
 
     window_s: float = 1.0
