@@ -266,7 +266,7 @@ async def test_a_signal_ends_it_and_gives_the_lead_back(
         ("dynamodb://?region=eu-west-1", "names no DynamoDB table"),
         (
             "dynamodb://m?region=eu-west-1",
-            "3 to 255 of A-Z a-z 0-9 _ . -",
+            "3 to 255 characters of A-Z",
         ),
         ("dynamodb://messages?regoin=eu-west-1", "no option 'regoin'"),
         ("dynamodb://messages?endpoint=ftp://x", "endpoint must be http"),
