@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -84,9 +83,3 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def hs(url: str) -> AsyncIterator[Heatsink]:
     async with connect(url) as client:
         yield client
-
-
-def pytest_collection_finish() -> None:
-    """Modules and tests live until the end, so that no `gc.collect()` needs to look at them."""
-    gc.collect()
-    gc.freeze()

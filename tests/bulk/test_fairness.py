@@ -14,6 +14,8 @@ from heatsink.bulk.work.held import HomeClock
 
 from .world import World, on_virtual_time
 
+pytestmark = pytest.mark.slow("thousands of simulated items")
+
 
 def quick_world(partitions: int = 1, seconds: float = 0.002) -> World:
     world = World(partitions)

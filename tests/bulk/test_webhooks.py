@@ -234,6 +234,7 @@ def a_server() -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
+@pytest.mark.server("it listens")
 async def test_a_server_is_told_how_a_batch_ended() -> None:
     with a_server() as (address, paths):
         settings = BulkSettings(webhooks=(address + "/ok",))

@@ -134,6 +134,7 @@ def arguments_of(function: Any) -> dict[str, tuple[object, object]]:
     return {each.name: (each.kind, each.default) for each in parameters}
 
 
+@pytest.mark.server("it runs ruff")
 def test_the_generated_calls_are_up_to_date() -> None:
     assert blocking_client.TARGET.read_text() == blocking_client.source(), "run ./dev generate"
 

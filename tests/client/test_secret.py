@@ -67,6 +67,7 @@ async def test_no_call_and_no_log_shows_it(founded: str, caplog: pytest.LogCaptu
     check_hidden(caplog.text)
 
 
+@pytest.mark.server("it listens")
 async def test_no_answer_of_the_api_shows_it(founded: str, tmp_path: Path) -> None:
     async with (
         connect(founded) as hs,

@@ -134,6 +134,7 @@ def test_a_meter_reads_rates_since_the_last_reading() -> None:
 # --- a whole run
 
 
+@pytest.mark.slow("traffic in real time")
 def test_on_a_ramp_heatsink_keeps_everything_and_the_plain_store_does_not() -> None:
     verdict, told = run_virtually(TrafficPlan("ramp", peak=400, limit=100))
     plain, spread = verdict.plain, verdict.heatsink
@@ -157,6 +158,7 @@ def test_the_chat_ends_with_why_a_young_table_needs_both() -> None:
     assert "cannot split one key" in verdict.findings[-1].text
 
 
+@pytest.mark.slow("traffic in real time")
 def test_a_jump_is_spread_within_three_seconds_and_nothing_is_lost() -> None:
     verdict, _ = run_virtually(TrafficPlan("jump", peak=400, limit=100))
     assert verdict.kept_everything
@@ -313,6 +315,7 @@ async def serving(
                     await stage.close()
 
 
+@pytest.mark.server("it listens")
 async def test_half_sent_requests_keep_no_viewer_out() -> None:
     async with serving(
         TrafficPlan(peak=200, limit=500), ConnectionLimits(connections=20, headers=20)
@@ -340,6 +343,7 @@ async def events(client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:
                 yield json.loads(line.removeprefix("data: "))
 
 
+@pytest.mark.server("it listens")
 @pytest.mark.usefixtures("short_runs")
 async def test_a_viewer_who_comes_late_sees_the_run_from_its_start(
     monkeypatch: pytest.MonkeyPatch,
@@ -432,6 +436,7 @@ async def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 # --- the command line
 
 
+@pytest.mark.slow("traffic in real time")
 @pytest.mark.usefixtures("short_runs")
 def test_headless_prints_a_table_and_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -445,6 +450,7 @@ def test_headless_prints_a_table_and_the_verdict(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow("traffic in real time")
 @pytest.mark.usefixtures("short_runs")
 def test_json_prints_one_object_per_line() -> None:
     result = CliRunner().invoke(main, ["demo", "--json", "--peak", "200", "--limit", "500"])
@@ -504,6 +510,7 @@ def test_errors_are_one_line_and_ctrl_c_is_quiet(
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
 
 
+@pytest.mark.server("it listens")
 def test_a_busy_port_names_the_way_out() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -10,6 +10,8 @@ from heatsink.lab import celebrity, fairness, hot_key, isolation, partitions, ra
 from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
 
+pytestmark = pytest.mark.slow("experiments")
+
 SPIKE = 20_000
 LONG = pytest.mark.full("seconds of CPU, and the mechanism has tests of its own")
 FIXED_S = SPIKE * scaling.SERVICE_S / scaling.WORKERS

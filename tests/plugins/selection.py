@@ -1,4 +1,4 @@
-"""Which tests run: `--quick` leaves out all that need a server, a plain run those marked `full`.
+"""Which tests run: `--quick` leaves out slow ones and servers, a plain run those marked `full`.
 
 A test needs a server if it, a fixture of it, or a function of the tests that these call can start
 a process or listen on a port. That is read from their code, so nobody has to mark it. For what the
@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 import uvicorn
+from aiohttp.test_utils import TestServer
 from playwright.sync_api import sync_playwright
 
 from heatsink.emulator.server import running_engine
+from heatsink.stores.embedded import free_port
 from heatsink.testing.redis import RedisServer
 from tests.planted import FULL
 
@@ -31,6 +33,7 @@ STARTERS = {
     asyncio.create_subprocess_exec,
     asyncio.create_subprocess_shell,
     asyncio.start_server,
+    free_port,
     multiprocessing.Process,
     multiprocessing.get_context,
     os.fork,
@@ -42,6 +45,7 @@ STARTERS = {
     sync_playwright,
     uvicorn.Server,
     RedisServer,
+    TestServer,
 }
 READ = ("tests.", "heatsink.testing.")
 """Modules whose code is read: what the package itself starts is known by the names above."""
@@ -54,6 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full(reason): runs only with `./dev test --full`")
+    config.addinivalue_line("markers", "slow(reason): does not run with `./dev test --quick`")
     config.addinivalue_line("markers", "server(reason): starts a server; its code does not show it")
     if config.getoption("--quick"):
         config.pluginmanager.register(Guard())
@@ -63,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reader, left_out = Reader(), list[pytest.Item]()
     for item in items:
         is_full = item.get_closest_marker("full") is not None and not FULL
-        if is_full or (config.getoption("--quick") and reader.needs_a_server(item)):
+        if is_full or (config.getoption("--quick") and not reader.is_quick(item)):
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -77,18 +82,19 @@ class Reader:
     def __init__(self) -> None:
         self._harmless: set[object] = set()
 
-    def needs_a_server(self, item: pytest.Item) -> bool:
-        if item.get_closest_marker("server"):
-            return True
-        return isinstance(item, pytest.Function) and any(map(self.starts, roots(item)))
+    def is_quick(self, item: pytest.Item) -> bool:
+        if item.get_closest_marker("slow") or item.get_closest_marker("server"):
+            return False
+        return not isinstance(item, pytest.Function) or not any(map(self.starts, roots(item)))
 
     def starts(self, root: object) -> bool:
         seen, waiting = set[object](), [root]
         while waiting:
-            found = unwrapped(waiting.pop())
-            if not isinstance(found, Hashable):
+            named = waiting.pop()
+            found = unwrapped(named)
+            if not isinstance(named, Hashable) or not isinstance(found, Hashable):
                 continue
-            if found in STARTERS:
+            if named in STARTERS or found in STARTERS:
                 return True
             if found not in seen and found not in self._harmless:
                 seen.add(found)

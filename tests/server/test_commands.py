@@ -67,6 +67,7 @@ def taken_port() -> Iterator[str]:
         yield str(other.getsockname()[1])
 
 
+@pytest.mark.server("a command listens")
 def test_a_coordinator_on_a_taken_port_says_so(taken_port: str, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/x.db"
     result = run("coordinator", "--store", store, "--port", taken_port)
@@ -74,6 +75,7 @@ def test_a_coordinator_on_a_taken_port_says_so(taken_port: str, tmp_path: Path) 
     assert not (tmp_path / "x.db").exists()
 
 
+@pytest.mark.server("a command listens")
 def test_a_coordinator_on_a_foreign_address_says_so(tmp_path: Path) -> None:
     address = ["--host", "192.0.2.1", "--token", "secret"]
     result = run("coordinator", "--store", f"sqlite:///{tmp_path}/x.db", *address)
@@ -81,6 +83,7 @@ def test_a_coordinator_on_a_foreign_address_says_so(tmp_path: Path) -> None:
     assert "--host" in result.stderr
 
 
+@pytest.mark.server("a command listens")
 def test_an_engine_on_a_taken_port_does_not_say_that_it_listens(taken_port: str) -> None:
     line = said(run("dynamo", "--port", taken_port))
     assert f"port {taken_port} is in use: choose another with --port" in line
@@ -141,6 +144,7 @@ NOBODY = "127.0.0.1:1"
 NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
 
 
+@pytest.mark.server("a command listens")
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -332,6 +332,7 @@ def test_another_file_may_be_named(here: Path) -> None:
     assert (found["port"], found["worker"]) == ((7, "file"), (False, "file"))
 
 
+@pytest.mark.server("a command listens before it connects")
 @pytest.mark.parametrize(
     ("flags", "complaint", "code"),
     [

@@ -66,6 +66,7 @@ def test_config_shows_no_password(
         check(result)
 
 
+@pytest.mark.server("a command listens before it connects")
 @pytest.mark.parametrize("url", URLS)
 def test_an_error_about_a_url_shows_no_password(url: str, tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "data"))

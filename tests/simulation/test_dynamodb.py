@@ -13,6 +13,8 @@ from .dynamodb_bugs import BUGS
 from .history import Violation
 from .world import simulate_dynamodb
 
+pytestmark = pytest.mark.slow("half a minute of whole-system simulation")
+
 SEEDS = usually(4, full=12)
 SEEDS_PER_TEST = 4
 SEEDS_PER_BUG = 100

@@ -12,6 +12,8 @@ from .bugs import CURE_BUGS, MACHINE_BUGS
 from .history import Violation
 from .machine import simulate_cure, simulate_machine
 
+pytestmark = pytest.mark.slow("simulated machines")
+
 SEEDS = usually(3, full=30)
 SEEDS_PER_BUG = 120
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well

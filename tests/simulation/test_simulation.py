@@ -18,6 +18,8 @@ from .bugs import BUGS
 from .history import History, Violation
 from .world import has_redis, simulate
 
+pytestmark = pytest.mark.slow("half a minute of whole-system simulation")
+
 SEEDS = usually(10, full=200)
 SEEDS_PER_BUG = 200
 FOUND_AT = {  # to begin there saves minutes; all other seeds are tried as well

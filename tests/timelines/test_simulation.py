@@ -16,6 +16,8 @@ from tests.planted import usually
 
 from .simulation import PINNED, Flips, Violation, simulate
 
+pytestmark = pytest.mark.slow("simulated timelines")
+
 SEEDS = usually(2, full=8)
 SEEDS_PER_TEST = usually(2, full=4)
 SEEDS_FOR_BUGS = 15

@@ -13,6 +13,8 @@ from .bugs import BUGS
 from .history import Violation
 from .world import simulate
 
+pytestmark = pytest.mark.slow("half a minute of simulated bulk actions")
+
 SEEDS = usually(10, full=110)
 SEEDS_PER_TEST = 10
 REPLAYED = [0, 3, 4] if FULL else [3]

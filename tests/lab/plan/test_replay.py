@@ -22,6 +22,8 @@ from heatsink.spread.policy import BucketRules
 
 from .driving import Recorded
 
+pytestmark = pytest.mark.slow("replayed days")
+
 NAMED = {remedy.name: remedy for remedy in REMEDIES}
 TENTH = PlanSettings(
     split=SplitSettings(write_units=100, read_units=300, split_after_s=10),

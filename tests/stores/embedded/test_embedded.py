@@ -24,6 +24,7 @@ from heatsink.errors import InvalidSetting
 from heatsink.stores.embedded import Membership, MissingServer, find_server, join, server
 from heatsink.stores.embedded.server import Door
 
+pytestmark = pytest.mark.server("the package starts a server for a folder")
 USER = """
 import sys
 from pathlib import Path
