@@ -6,6 +6,7 @@ for every item, or names those that are lost, and then they can be submitted aga
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from .soak_power import run_on
 
 pytestmark = pytest.mark.timeout(240)
 SEED = 7
+ROUNDS_MAX = 5
 
 
 @pytest.fixture(autouse=True)
@@ -28,25 +30,31 @@ def _there_is_a_server() -> None:
         pass
 
 
-def check(counts: Counts) -> None:
-    assert counts.batches_acknowledged
-    assert counts.rounds_with_staged_loss, "the fault came at the wrong moment"
-    assert not counts.violations, "\n".join(counts.violations)
+def check(play: Callable[[int], Counts]) -> None:
+    """Play rounds until one loses staged parts: on a busy machine a fault may come too late."""
+    for number in range(ROUNDS_MAX):
+        counts = play(number)
+        assert counts.batches_acknowledged
+        assert not counts.violations, "\n".join(counts.violations)
+        if counts.rounds_with_staged_loss:
+            return
+    pytest.fail("no fault came between the staging of parts and their seal")
 
 
 def test_a_power_failure_in_a_rewrite_loses_no_item_in_silence(tmp_path: Path) -> None:
     make = best_observer(tmp_path)
-    check(run_on(make, 1, Plan("power", [0], SEED), rewrites=make is not MarkedServer))
+    rewrites = make is not MarkedServer
+    check(lambda number: run_on(make, 1, Plan("power", [number], SEED), rewrites=rewrites))
 
 
 def test_a_power_failure_loses_no_item_in_silence() -> None:
-    check(run_on(MarkedServer, 1, Plan("power", [1], SEED), rewrites=False))
+    check(lambda number: run_on(MarkedServer, 1, Plan("power", [number], SEED), rewrites=False))
 
 
 def test_a_power_failure_of_one_of_two_servers_loses_no_item_in_silence() -> None:
-    check(run_on(MarkedServer, 2, Plan("power", [2], SEED), rewrites=False))
+    check(lambda number: run_on(MarkedServer, 2, Plan("power", [number], SEED), rewrites=False))
 
 
 @pytest.mark.full("half a minute of real servers; the simulation fails over too")
 def test_a_fail_over_to_a_lagging_replica_loses_no_item_in_silence() -> None:
-    check(soak_failover.run(Plan("failover", [0, 1], SEED)))
+    check(lambda number: soak_failover.run(Plan("failover", [number], SEED)))

@@ -194,6 +194,8 @@ async def test_what_finds_nothing_asks_nothing_while_the_view_is_fresh(place: Pl
 
 
 async def test_a_store_that_nobody_founded_says_what_to_do(place: Place) -> None:
-    with pytest.raises(NoRegistry, match=r"If the store is new, connect a client .* restore a backup"):
+    with pytest.raises(
+        NoRegistry, match=r"If the store is new, connect a client .* restore a backup"
+    ):
         await place.stores.registry.meta()
     await place.stores.close()
