@@ -29,9 +29,9 @@ Once = Callable[["Context", str, bytes, int], Awaitable[None]]
 
 
 class Retry(Exception):
-    """Raise it in a handler to retry the item after `after` seconds; this attempt counts.
+    """Raise it in a handler to retry the item; this attempt counts.
 
-    Without `after`, the action's backoff applies: `raise Retry(after=2.5)`
+    `raise Retry(after=2.5)` waits 2.5 seconds, `raise Retry()` as long as the action's backoff.
     """
 
     def __init__(self, after: float | None = None, reason: str = "asked for a retry") -> None:

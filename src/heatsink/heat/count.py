@@ -140,7 +140,7 @@ class Tracker:
         return self._bucket_units
 
     def record_units(self, key: str, units: int) -> None:
-        """Count units that writes cost beyond the estimate by their size, as the store reported."""
+        """Add the units by which the cost that the store reported exceeds our estimate."""
         self._count(key, UNITS, units)
 
     def record_read(self, key: str, reads: int = 1) -> None:

@@ -367,7 +367,7 @@ class Pace:
 
 
 class Nudge:
-    """An event with one waiter and a timeout. A nudge before the wait ends the wait at once."""
+    """An event with one waiter and a timeout. After a nudge the next `wait` returns at once."""
 
     def __init__(self) -> None:
         self._nudged = False

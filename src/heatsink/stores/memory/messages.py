@@ -31,7 +31,7 @@ class MemoryBus:
 
 
 class MemoryNews:
-    """The relay of registry news."""
+    """Passes changes of the registry to all clients of this process."""
 
     def __init__(self) -> None:
         self.newest: bytes | None = None

@@ -266,7 +266,7 @@ def reach_verdict(
     gentle: bool = True,
     young: list[YoungTable] | None = None,
 ) -> ChatVerdict:
-    """The verdict of the act. `throttled_share` is Heatsink's refusals / the plain store's.
+    """The verdict of the act. `throttled_share` is Heatsink's refusals by the plain store's.
 
     Heatsink promises few refusals only for traffic that rises gently.
     """

@@ -66,10 +66,10 @@ IDLE_COST = 4.0  # so the pace grows only while more than 3/4 of it is used
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """The state of probing since the last refusal, at `since_ms`.
+    """What probing has found since the last refusal, which was at `since_ms`.
 
     Once `found`, `level` is the rate that the downstream service accepts. Until then, `level` is
-    the rate from which the search goes up.
+    the rate at which the search began.
     """
 
     level: float

@@ -165,7 +165,7 @@ class _NothingThere(DoesNotFit):
 
 
 def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
-    """The map or list that holds the last part, with all containers on the path copied."""
+    """The map or list that holds the last element of the path; copies all containers on the way."""
     holder: Any = item
     for part, following in pairwise(parts):
         inner = _at(holder, part)
