@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from heatsink import Call, Event, Hook, PartitionLimit, Retries, connect, connect_sync
 from heatsink.bulk import Actions, Fail
-from heatsink.client.prometheus import Prometheus
+from heatsink.client.prometheus import Prometheus, WorkCollector
 from heatsink.errors import Conflict, Overloaded
 
 
@@ -151,3 +151,31 @@ async def test_prometheus_counts_calls_by_outcome_and_shows_the_status() -> None
 
 async def load() -> int:
     return 1
+
+
+def test_prometheus_counts_reads_and_calls_of_the_blocking_client_too() -> None:
+    registry = CollectorRegistry()
+    with connect_sync("memory://", hooks=[Prometheus(registry)]) as hs:
+        hs.log.append("conv", b"hey")
+        assert [hs.reads.get("product", lambda: 7) for _ in range(3)] == [7] * 3
+        assert registry.get_sample_value("heatsink_reads_loads_total") == 1
+        assert registry.get_sample_value("heatsink_reads_hits_total") == 2
+        labels = {"call": "log.append", "outcome": "ok"}
+        assert registry.get_sample_value("heatsink_calls_total", labels) == 1
+
+
+async def test_a_worker_in_an_application_has_metrics_of_its_own() -> None:
+    registry, actions = CollectorRegistry(), Actions()
+
+    @actions.action("tag")
+    async def tag(*_: Any) -> None: ...
+
+    async with connect("memory://") as hs:
+        worker = hs.worker(actions)
+        registry.register(WorkCollector(worker))
+        running = asyncio.ensure_future(worker.run())
+        await hs.bulk.wait((await hs.bulk.submit("tag", [1, 2, 3])).id)
+        worker.stop()
+        await running
+    labels = {"action": "tag", "tenant": "default", "outcome": "done"}
+    assert registry.get_sample_value("heatsink_worker_items_total", labels) == 3

@@ -80,12 +80,7 @@ class Background:
     def __init__(self, url: str, options: ConnectOptions) -> None:
         inner = connect(url, **options)
         self._loop = LoopThread(CLOSED, options.get("clock") or SystemClock())
-        self._loop.begin()
-        try:
-            self._loop.call(inner.__aenter__)
-        except BaseException:
-            self._loop.end()
-            raise
+        self._loop.begin(inner.__aenter__)
         self._inner = inner
         self.client = BlockingCalls(self._loop, inner)
         self.registry = inner.parts.registry
@@ -104,11 +99,7 @@ class Background:
         self._is_closing = True
 
     def close(self) -> None:
-        if self._loop.is_running:
-            try:
-                self._loop.call(self._inner.close)
-            finally:
-                self._loop.end()
+        self._loop.end(self._inner.close)
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
         """Make the first try in the caller's thread; run only retries in the background."""

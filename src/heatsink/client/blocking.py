@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import Random
+from functools import cached_property
 from typing import Unpack
 
 from heatsink.bulk.actions import Actions
 from heatsink.errors import Closed
 from heatsink.primitives.clock import Clock, SystemClock
-from heatsink.primitives.hooks import Hook
 from heatsink.reads.blocking import BlockingReads
-from heatsink.stores.throttled import PartitionLimit
 
 from . import blocking_calls
 from .blocking_calls import BlockingBulk, BlockingCounters, BlockingLog, BlockingTimelines
 from .connect import connect
 from .heatsink import Heatsink
 from .loop_thread import LoopThread
-from .settings import Options, WorkerOptions
+from .settings import ConnectOptions, WorkerOptions
 
 CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`"
 
@@ -65,12 +62,7 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         if self._is_entered:
             raise Closed("a client can be opened once only: call heatsink.connect_sync() again")
         self._is_entered = True
-        self._loop.begin()
-        try:
-            self._loop.call(self._part.__aenter__)
-        except BaseException:
-            self._loop.end()
-            raise
+        self._loop.begin(self._part.__aenter__)
         self._reads = self._loop.run(self._part.parts.reading.blocking, self._loop.soon)
         return self
 
@@ -79,11 +71,7 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
 
     def close(self) -> None:
         """Close the client; calls that other threads are waiting for end with `Closed`."""
-        if self._is_entered and self._loop.is_running:
-            try:
-                self._loop.call(self._part.close)
-            finally:
-                self._loop.end()
+        self._loop.end(self._part.close)
 
     @property
     def log(self) -> BlockingLog:
@@ -108,11 +96,21 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
     @property
     def bulk(self) -> BlockingBulk:
         """Bulk actions; the first call opens the queue."""
-        return BlockingBulk(self._loop, self._loop.run(lambda: self._part.bulk))
+        self._loop.check()
+        return self._bulk
 
     @property
     def timelines(self) -> BlockingTimelines:
         """Follows, posts and home timelines."""
+        self._loop.check()
+        return self._timelines
+
+    @cached_property
+    def _bulk(self) -> BlockingBulk:
+        return BlockingBulk(self._loop, self._loop.run(lambda: self._part.bulk))
+
+    @cached_property
+    def _timelines(self) -> BlockingTimelines:
         return BlockingTimelines(self._loop, self._loop.run(lambda: self._part.timelines))
 
     def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> BlockingConsumer:
@@ -124,17 +122,7 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         return BlockingConsumer(self._loop, consumer)
 
 
-def connect_sync(
-    url: str,
-    *,
-    news: str | None = None,
-    queue: str | None = None,
-    limit: PartitionLimit | None = None,
-    clock: Clock | None = None,
-    rng: Random | None = None,
-    hooks: Sequence[Hook] = (),
-    **settings: Unpack[Options],
-) -> BlockingHeatsink:
+def connect_sync(url: str, **options: Unpack[ConnectOptions]) -> BlockingHeatsink:
     """A client without asyncio, for any number of threads.
 
     Arguments and errors are those of `connect`::
@@ -142,8 +130,4 @@ def connect_sync(
         with heatsink.connect_sync("sqlite:///chat.db") as hs:
             hs.log.append("conv_1", b"hello")
     """
-    clock = clock or SystemClock()
-    client = connect(
-        url, news=news, queue=queue, limit=limit, clock=clock, rng=rng, hooks=hooks, **settings
-    )
-    return BlockingHeatsink(client, clock)
+    return BlockingHeatsink(connect(url, **options), options.get("clock") or SystemClock())

@@ -50,27 +50,38 @@ class LoopThread:
         self._owner = Owner()
         self._running: tuple[asyncio.AbstractEventLoop, Thread] | None = None
 
-    def begin(self) -> None:
+    def begin(self, opening: Callable[[], Awaitable[object]]) -> None:
+        """Start the thread and await `opening()` on it; end the thread if that fails."""
         loop = asyncio.new_event_loop()
         thread = Thread(target=loop.run_forever, name="heatsink-loop", daemon=True)
         thread.start()
         self._running = loop, thread
-        self.run(self._owner.check)
+        try:
+            self.run(self._owner.check)
+            self.call(opening)
+        except BaseException:
+            self._stop(loop, thread)
+            raise
 
-    def end(self) -> None:
-        """End the calls that are still running, with `Closed`, and then the thread."""
-        running, self._running = self._running, None
-        if running is None or self._owner.is_forked:
+    def end(self, closing: Callable[[], Awaitable[object]]) -> None:
+        """Await `closing()`; then end the calls that are still running, and the thread.
+
+        Does nothing if the thread does not run, or runs in the parent process.
+        """
+        if self._running is None or self._owner.is_forked:
             return
-        loop, thread = running
+        loop, thread = self._running
+        try:
+            self.call(closing)
+        finally:
+            self._stop(loop, thread)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop, thread: Thread) -> None:
+        self._running = None
         asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-    @property
-    def is_running(self) -> bool:
-        return self._running is not None and not self._owner.is_forked
 
     @property
     def is_forked(self) -> bool:
@@ -123,7 +134,7 @@ class LoopThread:
             while (item := self.call(following)) is not _END:
                 yield item
         finally:
-            if isinstance(items, AsyncGenerator) and self.is_running:
+            if isinstance(items, AsyncGenerator) and self._running and not self.is_forked:
                 self.call(items.aclose)
 
     def draw(

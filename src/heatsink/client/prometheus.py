@@ -2,8 +2,9 @@
 
     async with heatsink.connect("sqlite:///chat.db", hooks=[Prometheus()]) as hs: ...
 
-The metrics are those of the server's /metrics, and the calls of the application. A key is never a
-label. Labels are bounded: calls and events are few, partitions too, actions come from the
+The metrics are the calls and reads of the application, the status of the client, and the queue as
+far as its coordinator knows it. For a worker, register `WorkCollector(worker)` as well. A key is
+never a label. Labels are bounded: calls and events are few, partitions too, actions come from the
 application's own table, the first fifty tenants have labels of their own, and all others share one.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
@@ -140,31 +141,40 @@ class Prometheus(Hook, Collector):
         yield events
         hs = self._client
         if hs is not None:
-            stats = hs.reads.stats()
+            stats = hs.parts.reading.stats()
             for name, text in READS.items():
                 yield CounterMetricFamily(f"heatsink_reads_{name}", text, getattr(stats, name))
-            yield from collectors_of(hs)
+            for collector in collectors_of(hs):
+                yield from collector.collect()
 
     def _call_metrics(self) -> Iterable[Metric]:
         calls = CounterMetricFamily(
             "heatsink_calls", "Calls by their outcome: ok or an error", labels=["call", "outcome"]
         )
-        times = HistogramMetricFamily("heatsink_call_seconds", "Time of a call", labels=["call"])
         with self._lock:
             for (name, outcome), count in self._calls.items():
                 calls.add_metric([name, outcome], count)
-            for name, counts in self._times.items():
-                bounds = [*map(str, BOUNDS_S), "+Inf"]
-                buckets = list(zip(bounds, accumulate(counts), strict=True))
-                times.add_metric([name], buckets, self._sums_s[name])
+            about = ("heatsink_call_seconds", "Time of a call", "call")
+            times = histogram(*about, self._times, self._sums_s)
         yield from (calls, times)
 
 
-def collectors_of(hs: Heatsink) -> Iterator[Metric]:
-    """The status of a client, and the queue as far as its coordinator knows it."""
-    yield from StatusCollector(hs.status).collect()
+def histogram(
+    name: str, text: str, label: str, times: Mapping[str, list[int]], sums_s: Mapping[str, float]
+) -> Metric:
+    """A histogram of durations. `times` has the count of each bin of `BOUNDS_S`, by label."""
+    made = HistogramMetricFamily(name, text, labels=[label])
+    for value, counts in times.items():
+        bounds = [*map(str, BOUNDS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        made.add_metric([value], buckets, sums_s[value])
+    return made
+
+
+def collectors_of(hs: Heatsink) -> list[Collector]:
+    """Collectors of a client's status, and of the queue as far as its coordinator knows it."""
     queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
-    yield from queue.collect()
+    return [StatusCollector(hs.status), queue]
 
 
 class QueueCollector(Collector):

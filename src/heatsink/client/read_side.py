@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
+from msgspec.structs import astuple
+
 from heatsink.errors import HeatsinkError
 from heatsink.heat.count import Tracker
 from heatsink.primitives.clock import Clock
@@ -46,6 +48,7 @@ class ReadSide:
         self.reads = Reads(
             settings.reads, clock=clock, rng=rng, heat=self, owner=owner, hooks=hooks
         )
+        self._caches: list[Reads | BlockingReads] = [self.reads]
         self._page_reads = Reads(settings.reads, clock=clock, rng=rng, owner=owner)
         self.pages = NearPages(self._page_reads, self, settings.reads.capacity)
         self.invalidation = Invalidation(stores.wire, clock, rng) if stores.wire else None
@@ -56,6 +59,11 @@ class ReadSide:
         self._rng = rng
         self._hooks = hooks
         self._owner = owner
+
+    def stats(self) -> ReadStats:
+        """Statistics of `hs.reads`, also of those for threads."""
+        each = [astuple(cache.stats()) for cache in self._caches]
+        return ReadStats(*map(sum, zip(*each, strict=True)))
 
     def page_stats(self) -> ReadStats:
         """Statistics of pages read with `fresh_for`."""
@@ -74,6 +82,7 @@ class ReadSide:
         if self.invalidation is not None:
             post = self.invalidation.post
             self.invalidation.tie(reads, on_forget=lambda key: soon(post, key))
+        self._caches.append(reads)
         return reads
 
     async def follow(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from heatsink.errors import InvalidSetting, Misconfigured
+from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import Clock
 from heatsink.stores.memory import memory_stores
@@ -122,11 +122,9 @@ def _check_file(file: Path, must_exist: bool) -> None:
 
 
 def _dynamodb(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:  # noqa: ARG001
-    try:
-        from heatsink.stores.dynamodb import dynamodb_stores
-        from heatsink.stores.dynamodb.address import parse_url
-    except ImportError:
-        raise Misconfigured("DynamoDB needs a client: pip install 'heatsink[aws]'") from None
+    from heatsink.stores.dynamodb import dynamodb_stores
+    from heatsink.stores.dynamodb.address import parse_url
+
     return dynamodb_stores(parse_url(parts), clock)
 
 

@@ -19,16 +19,18 @@ a call. Without a hook that overrides `around`, calls are not wrapped and cost n
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TypeVar
 
 from heatsink.errors import InvalidSetting
 
 from .checks import check_kind, shown
 
 Attribute = str | int
+T = TypeVar("T")
 NOTHING: Mapping[str, Attribute] = {}
 logger = logging.getLogger("heatsink")
 
@@ -125,11 +127,7 @@ class Hooks:
         fields: Mapping[str, Attribute] = NOTHING,
     ) -> None:
         event = Event(name, message, level, error, fields)
-        for hook in self._hooks:
-            try:
-                hook.on_event(event)
-            except Exception:
-                _report(hook)
+        self._tell(lambda hook: hook.on_event(event))
 
     def failed(self, what: str, error: BaseException) -> None:
         """A part of the client failed unexpectedly and is started again."""
@@ -137,28 +135,24 @@ class Hooks:
         self.event("background.failed", message, logging.ERROR, error, fields)
 
     def opened(self, client: object) -> None:
-        for hook in self._hooks:
-            try:
-                hook.on_open(client)
-            except Exception:
-                _report(hook)
+        self._tell(lambda hook: hook.on_open(client))
 
     def closing(self, client: object) -> None:
-        for hook in self._hooks:
-            try:
-                hook.on_close(client)
-            except Exception:
-                _report(hook)
+        self._tell(lambda hook: hook.on_close(client))
 
     def trace(self) -> str:
         """The first trace that a hook knows."""
+        return next(filter(None, self._tell(lambda hook: hook.trace())), "")
+
+    def _tell(self, call: Callable[[Hook], T]) -> list[T]:
+        """Call every hook, and return what they returned; what a hook raises is logged."""
+        answers = []
         for hook in self._hooks:
             try:
-                if text := hook.trace():
-                    return text
+                answers.append(call(hook))
             except Exception:
                 _report(hook)
-        return ""
+        return answers
 
 
 class _Around(AbstractContextManager[None]):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
 from heatsink.client.heatsink import Heatsink
-from heatsink.client.prometheus import QueueCollector, StatusCollector
+from heatsink.client.prometheus import collectors_of, histogram
 
-from .requests import BOUNDS_S, RequestCounts
+from .requests import RequestCounts
 
 PROMETHEUS = "text/plain; version=0.0.4"
 
@@ -34,15 +32,9 @@ class RequestCollector(Collector):
         )
         for (label, status), count in self._counts.answers.items():
             answers.add_metric([label, str(status)], count)
-        times = HistogramMetricFamily(
-            "heatsink_http_seconds", "Time until the answer is sent", labels=["route"]
-        )
-        for label, counts in self._counts.times.items():
-            bounds = [*map(str, BOUNDS_S), "+Inf"]
-            buckets = list(zip(bounds, accumulate(counts), strict=True))
-            times.add_metric([label], buckets, self._counts.sums_s[label])
         yield answers
-        yield times
+        about = ("heatsink_http_seconds", "Time until the answer is sent", "route")
+        yield histogram(*about, self._counts.times, self._counts.sums_s)
         in_flight = self._counts.in_flight
         yield GaugeMetricFamily("heatsink_http_in_flight", "Requests in progress", in_flight)
 
@@ -64,5 +56,4 @@ class Metrics:
 
 def metrics_of(hs: Heatsink, *others: Collector) -> Metrics:
     """The metrics of a process with a client: its status and the queue, and `others`."""
-    queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
-    return Metrics(StatusCollector(hs.status), *others, queue)
+    return Metrics(*collectors_of(hs), *others)

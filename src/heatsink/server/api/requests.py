@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from heatsink.client.heatsink import Heatsink
+from heatsink.client.prometheus import BOUNDS_S
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.checks import check_number, check_whole
 from heatsink.primitives.clock import Clock
@@ -39,7 +40,6 @@ CLOSE = ((b"connection", b"close"),)
 TOKEN_LENGTH_MIN = 8
 CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 UNKNOWN = "unknown token: the server was not started with it; check for a typo, or ask its operator"
-BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BINS = len(BOUNDS_S) + 1
 DATA = ("/v1/conversations/", "/v1/counters/", "/v1/timelines/")
 REFUSED = (429, 503)
