@@ -138,7 +138,7 @@ def test_only_hooks_that_override_around_observe_calls() -> None:
     assert Hooks([Events(), Swallowing()]).observes_calls
 
 
-@pytest.mark.parametrize("hooks", [Hook(), "hook", [print]])
+@pytest.mark.parametrize("hooks", [Hook(), "hook", [print], [Hook]])
 def test_what_is_no_hook_is_refused_by_name(hooks: object) -> None:
     with pytest.raises(InvalidSetting, match="hooks") as refusal:
         Hooks(hooks)  # type: ignore[arg-type]

@@ -107,8 +107,14 @@ class Hooks:
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         if not isinstance(hooks, list | tuple):
-            raise InvalidSetting(f"hooks must be a list, not {shown(hooks)}", field="hooks")
+            raise InvalidSetting(
+                f"hooks must be a list like [Tracing()], not {shown(hooks)}", field="hooks"
+            )
         for number, hook in enumerate(hooks):
+            if isinstance(hook, type):
+                raise InvalidSetting(
+                    f"hooks[{number}] is a class: write {hook.__name__}()", field=f"hooks[{number}]"
+                )
             check_kind(f"hooks[{number}]", hook, Hook)
         self._hooks: tuple[Hook, ...] = (EventLog(), *hooks)
         self._around = tuple(hook for hook in hooks if type(hook).around is not Hook.around)
