@@ -122,7 +122,7 @@ class Background:
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self._loop.call(self._backoff.call, reach, "", deadline_s)
 
-    def believe_nothing(self, key: str) -> None:
+    def confirm_absence(self, key: str) -> None:
         """Make sure that a key is empty, and the registry was not wiped; see `Parts`."""
         if not self.registry.is_fresh():
             renew, deadline_s = self.registry.renew_shared, self._backoff.deadline_s()

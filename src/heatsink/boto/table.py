@@ -121,7 +121,7 @@ class Table:
             answer = dict(self._calls.send("get_item", label, bucket, **parameters))
             if "Item" in answer:
                 return {**answer, "Item": self._named(answer["Item"], key)}
-        self._background.believe_nothing(label)
+        self._background.confirm_absence(label)
         return answer
 
     def query(
@@ -152,7 +152,7 @@ class Table:
         wanted = Wanted(asked, start, not ScanIndexForward, Limit, ConsistentRead)
         items, last = self._queries.page(wanted)
         if not items:
-            self._background.believe_nothing(self._places.registry_key(asked.key))
+            self._background.confirm_absence(self._places.registry_key(asked.key))
         items = [self._named(item, asked.key) for item in items]
         answer = {"Items": items, "Count": len(items), "ScannedCount": len(items)}
         if last is not None:
