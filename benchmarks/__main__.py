@@ -34,6 +34,8 @@ NAMES = (
     "queue_store",
     "queue",
     "head_of_line",
+    "scaling",
+    "failover",
     "rates",
     "http",
     "dashboard",

@@ -22,6 +22,7 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+smartquotes = False  # quoted messages and commands stay as they are typed: "…", --flag
 default_role = "code"  # our docstrings say `code` as Markdown does
 python_maximum_signature_line_length = 90
 add_module_names = False

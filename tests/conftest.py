@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from heatsink.testing import ManualClock
 from .planted import usually
 from .servers import PATIENCE_S
 
-pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection"]
+pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection", "tests.plugins.sleeps"]
 
 settings.register_profile(
     "heatsink",
@@ -27,6 +28,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("heatsink")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs with Ctrl-C ignored, and their children inherit that. Tests
+    # send Ctrl-C to themselves and to commands.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

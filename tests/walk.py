@@ -74,6 +74,7 @@ async def http(steps: Steps) -> None:
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as api:
                 path = f"/v1/conversations/{KEY}/messages"
                 (await api.post(path, json={"body": "once"})).raise_for_status()
+                await hs.parts.registry.keep_ahead(leads=True)
                 with steps.taken():
                     await api.post(path, json={"body": "again"})
 

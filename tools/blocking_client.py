@@ -23,14 +23,17 @@ SOURCES = {
     "Timelines": "timelines/timelines.py",
     "Bulk": "bulk/bulk.py",
     "Consumer": "bulk/work/consumer.py",
+    "DeploymentSettings": "client/deployment.py",
     "Heatsink": "client/heatsink.py",
 }
 NAMES = {"Heatsink": "BlockingCalls"}
 INTERNAL = {
-    "Bulk": {"close", "is_closed", "change", "tell_done", "trace_of"},
+    "Timelines": {"adopt"},
+    "DeploymentSettings": {"now", "checked", "found", "warn_of_differences"},
+    "Bulk": {"close", "adopt", "is_closed", "change", "tell_done", "trace_of"},
     "Consumer": {"run"},  # written by hand: it also ends well on Ctrl-C
     "Heatsink": {
-        *("close", "log", "counters", "reads", "bulk", "timelines", "worker"),  # by hand
+        *("close", "log", "counters", "reads", "bulk", "timelines", "settings", "worker"),
         *("parts", "queue_watch"),
     },
 }

@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from . import commands, errors, fields, http_api, metrics
+from .accessible import mend_pages
 
 MAKERS: dict[str, Callable[..., str]] = {
     "commands": commands.markdown,
@@ -34,4 +35,5 @@ class Generated(SphinxDirective):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("generated", Generated)
+    app.connect("build-finished", mend_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,5 @@
 """Heatsink keeps hot keys and spike loads from melting a partitioned system."""
 
-import logging as _logging
-
 from heatsink.client import Heatsink, Settings, connect, connect_sync
 from heatsink.primitives.hooks import Call, Event, Hook
 from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
@@ -25,5 +23,3 @@ __all__ = [
     "connect_sync",
 ]
 __version__ = "0.4.0"
-
-_logging.getLogger("heatsink").addHandler(_logging.NullHandler())

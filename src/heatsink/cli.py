@@ -7,12 +7,14 @@ from importlib import import_module
 from random import Random
 from typing import Any, NoReturn
 
+from heatsink.primitives.words import pip_install
+
 try:  # other packages may have installed some of these, most often click
     for package in ("click", "httptools", "prometheus_client", "rich", "starlette", "uvicorn"):
         import_module(package)
 except ImportError as missing:
     raise SystemExit(
-        f"heatsink: the command line needs {missing.name}: pip install 'heatsink[server]'"
+        f"heatsink: the command line needs {missing.name}: {pip_install('server')}"
     ) from None
 
 import click
@@ -33,6 +35,8 @@ from heatsink.server.commands.configuration import (
     PREFIX,
     WORD,
     Number,
+    WholeRange,
+    Word,
     allow_host_option,
     bucket_units_option,
     completion,
@@ -44,31 +48,38 @@ from heatsink.server.commands.configuration import (
 from heatsink.server.commands.doctor import doctor
 from heatsink.server.commands.operator import decisions, explain, hot, pin, unpin
 from heatsink.server.commands.serve import config_command, serve_command
+from heatsink.server.commands.settings import settings
+from heatsink.server.commands.timelines import timelines
 from heatsink.server.commands.top import top
 from heatsink.server.commands.worker import worker
-from heatsink.server.shell import Endpoint, announce, set_up
+from heatsink.server.shell import Endpoint, announce, run_service, set_up, terminated_as_interrupted
 
 from . import __version__
 
-NOT_DONE, INTERRUPTED = 1, 130
+NOT_DONE, INTERRUPTED, TERMINATED = 1, 130, 143
 PROVISIONED_MAX = 10**12 // 3  # DynamoDB's maximum is 10**12; the table gets 3 times as many reads
 
 
 class Commands(click.Group):
-    """The root command: prints an error in one line, and nothing on Ctrl-C."""
+    """The root command: it prints an error in one line, and nothing after Ctrl-C or SIGTERM.
+
+    After Ctrl-C or SIGTERM a command can clean up. Services, which run until a signal, handle both
+    signals themselves.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except HeatsinkError as error:
-            _give_up(ctx, error)
-        except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
-        except ExceptionGroup as group:
-            ours, others = group.split(HeatsinkError)
-            if ours is None or others is not None:
-                raise
-            _give_up(ctx, ours)
+        with terminated_as_interrupted() as terminated:
+            try:
+                return super().invoke(ctx)
+            except HeatsinkError as error:
+                _give_up(ctx, error)
+            except KeyboardInterrupt:
+                ctx.exit(TERMINATED if terminated else INTERRUPTED)
+            except ExceptionGroup as group:
+                ours, others = group.split(HeatsinkError)
+                if ours is None or others is not None:
+                    raise
+                _give_up(ctx, ours)
 
 
 def _give_up(ctx: click.Context, error: Exception) -> NoReturn:
@@ -96,7 +107,7 @@ def main() -> None:
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="Restore epochs that the registry has lost, from the rows. Reconnect all clients then.",
+    help="Restore lost epochs of the registry from the rows. Reconnect all clients afterwards.",
 )
 @click.option(
     "--reset-closed-time",
@@ -108,18 +119,15 @@ def main() -> None:
 @json_option
 def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
     """Check that every row of the store at URL is in the partition where readers look for it."""
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
     from heatsink.server.commands.fsck import run_fsck, run_reset
+    from heatsink.server.commands.progress import progress_bar
 
     if rebuild and reset:
-        raise InvalidSetting("--rebuild and --reset-closed-time cannot be combined: run one by one")
+        raise InvalidSetting(
+            "--rebuild and --reset-closed-time cannot be combined: run one after the other"
+        )
 
-    console = Console(stderr=True)
-    columns = TextColumn("{task.completed:,} rows checked"), TimeElapsedColumn()
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
+    with progress_bar(count="rows checked") as bar:
         rows = bar.add_task("", total=None)
         clock, tick = SystemClock(), lambda: bar.advance(rows)
         run = run_reset(url, clock, tick) if reset else run_fsck(url, rebuild, clock, tick)
@@ -131,7 +139,12 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
 
 @main.command()
 @config_option
-@click.option("--store", type=WORD, required=True, help="URL of the data store.")
+@click.option(
+    "--store",
+    type=Word("Use the sqlite:// or dynamodb:// URL of your app servers."),
+    required=True,
+    help="URL of the data store.",
+)
 @news_option
 @click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=PORTS, default=8323, help="Port of /healthz, /readyz and /metrics.")
@@ -167,13 +180,13 @@ def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
 )
 @click.option(
     "--workers-max",
-    type=click.IntRange(8, 10_000),
+    type=WholeRange(8, 10_000),
     default=256,
     help="Maximum number of workers per partition.",
 )
 @click.option(
     "--fleet-max",
-    type=click.IntRange(1, 10**6),
+    type=WholeRange(1, 10**6),
     default=10_000,
     help="Maximum number of workers of all partitions.",
 )
@@ -230,7 +243,7 @@ SHOW = 0  # `--partitions` without a number
 )
 @click.option(
     "--partitions",
-    type=click.IntRange(SHOW, PARTITIONS_MAX),
+    type=WholeRange(SHOW, PARTITIONS_MAX),
     default=4,
     is_flag=False,
     flag_value=SHOW,
@@ -276,8 +289,8 @@ SHOW = 0  # `--partitions` without a number
 def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
     """Run a DynamoDB emulator in memory, with partitions that throttle and split as DynamoDB's do.
 
-    It is for development: all data is lost when it stops. To watch its partitions, open its address
-    in a browser, or run `heatsink dynamo --partitions` in a second terminal.
+    The emulator is for development: it loses all data when it stops. To watch its partitions, open
+    its address in a browser, or run `heatsink dynamo --partitions` in a second terminal.
     """
     if partitions == SHOW:
         from heatsink.server.commands.partitions import show_partitions
@@ -308,7 +321,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
 
     set_up(log_json)
-    asyncio.run(serve(settings, SystemClock(), Random(), started))
+    run_service(lambda _: serve(settings, SystemClock(), Random(), started))
 
 
 @main.group()
@@ -320,7 +333,7 @@ def table() -> None:
 @click.argument("url")
 @click.option(
     "--write-units",
-    type=click.IntRange(1, PROVISIONED_MAX),
+    type=WholeRange(1, PROVISIONED_MAX),
     help="Provisioned write units/s; read units are three times as many. Default: on demand.",
 )
 @json_option
@@ -371,5 +384,5 @@ def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
 
 for command in (demo, bulk, lab, plan, worker, serve_command, config_command, bench):
     main.add_command(command)
-for command in (top, hot, explain, pin, unpin, decisions, doctor, completion):
+for command in (top, hot, explain, pin, unpin, decisions, settings, timelines, doctor, completion):
     main.add_command(command)

@@ -64,7 +64,7 @@ class InvalidId(InvalidInput):
     field = "id"
 
     def called(self, name: str) -> InvalidId:
-        """The same error for an id whose parameter has another name."""
+        """The same error with `name` in place of `id`: for calls whose parameter is `name`."""
         return InvalidId(re.sub(r"\bid\b", name, str(self), count=1), field=name)
 
 
@@ -75,17 +75,17 @@ class InvalidCursor(InvalidInput):
 
 
 class InvalidBody(InvalidInput):
-    """A body is not bytes, or larger than a row may be."""
+    """A body is not bytes, or is larger than a row may be."""
 
     field = "body"
 
 
 class InvalidSetting(InvalidInput):
-    """A setting, limit or amount is out of its range."""
+    """A setting, limit or amount is outside its range."""
 
 
 class NotFound(InvalidSetting):
-    """The named thing, such as a batch or a message, does not exist or no longer exists."""
+    """The named thing, such as a batch or a message, does not exist, or not any more."""
 
 
 class Misconfigured(InvalidSetting):
@@ -97,7 +97,7 @@ class Misconfigured(InvalidSetting):
 
 
 class NoTable(Misconfigured):
-    """There is no DynamoDB table of that name: it was never created, or was deleted."""
+    """There is no DynamoDB table of that name. It was never created, or it was deleted."""
 
 
 class TableExists(Misconfigured):
@@ -109,11 +109,11 @@ class NoAccess(Misconfigured):
 
 
 class Conflict(HeatsinkError):
-    """The id was used before, with another body or amount. Nothing was written."""
+    """The id was used before, with another body or amount. This call wrote nothing."""
 
 
 class Deleted(Conflict):
-    """The id was used before and its entry was deleted; a retry does not bring it back."""
+    """The id was used before and its entry was deleted; a retry does not bring the entry back."""
 
 
 class IdReused(Conflict):
@@ -139,7 +139,10 @@ class Throttled(Retryable):
 
     @property
     def is_cured_by_buckets(self) -> bool:
-        """False if the table or the account is over its limit: then no partition is named."""
+        """Whether more buckets for the key prevent this error.
+
+        False if the limit of the whole table or of the account was exceeded.
+        """
         return bool(self.partition)
 
 
@@ -148,7 +151,7 @@ class Unavailable(Retryable):
 
 
 class NoRegistry(Unavailable):
-    """The store has no registry: it is new, and no client has connected, or it was wiped."""
+    """The store has no registry. Either no client has connected to it yet, or it was wiped."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -159,11 +162,17 @@ class NoRegistry(Unavailable):
 
 
 class Overloaded(Retryable):
-    """Every retry failed until the deadline. The write may be applied: retry with the same id."""
+    """Every retry failed until the deadline.
+
+    The write may have been applied: retry with the same id.
+    """
 
 
 class Closed(HeatsinkError):
-    """The client was closed, or never opened: use it inside `async with heatsink.connect(...)`."""
+    """The client was closed, or was never opened.
+
+    Use the client inside `async with heatsink.connect(...)` or `with heatsink.connect_sync(...)`.
+    """
 
     @classmethod
     def meanwhile(cls, what: str) -> Closed:
@@ -175,7 +184,7 @@ class Closed(HeatsinkError):
 
 
 class RegistryError(HeatsinkError):
-    """The registry refused a change, or this process must not use it any more."""
+    """The registry refused a change, or this process must not use the registry any more."""
 
 
 class Deposed(RegistryError):
@@ -187,7 +196,7 @@ class Outdated(RegistryError):
 
 
 class WrongIncarnation(RegistryError):
-    """The data store is not the one this process connected to (restored, or wiped): reconnect."""
+    """The data store was restored, replaced or wiped since this process connected: reconnect."""
 
 
 class Answer(NamedTuple):
@@ -219,12 +228,15 @@ ANSWERS: dict[type[HeatsinkError], Answer] = {  # a class not listed here has it
 
 
 def answer_to(kind: type[HeatsinkError]) -> Answer:
-    """The answer to errors of a class."""
+    """The HTTP status and the exit code for errors of a class."""
     return next(ANSWERS[each] for each in kind.__mro__ if each in ANSWERS)
 
 
 def answer_of(error: HeatsinkError) -> Answer:
-    """The answer to an error. Retries that were throttled until the deadline are a 429."""
+    """The HTTP status and the exit code for an error.
+
+    If the last attempt before the deadline was throttled, the status is 429.
+    """
     if isinstance(error, Overloaded) and isinstance(error.__cause__, Throttled):
         error = error.__cause__
     return answer_to(type(error))

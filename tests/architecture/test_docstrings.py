@@ -33,7 +33,8 @@ NAMESPACES: tuple[type, ...] = (
 FOR_HEATSINK_ITSELF = {
     Reads: {"get_own", "drop", "drop_all"},
     BlockingReads: {"drop", "drop_all"},
-    Bulk: {"close", "is_closed", "trace_of", "change", "tell_done"},
+    Bulk: {"adopt", "close", "is_closed", "trace_of", "change", "tell_done"},
+    Timelines: {"adopt"},
     Actions: {"and_also", "wrapped"},
     Consumer: {"lost_items"},
 }

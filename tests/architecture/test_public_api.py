@@ -7,6 +7,7 @@ from types import ModuleType
 
 import heatsink
 from heatsink import errors
+from heatsink.reads import Reads
 
 SURFACE = {
     "BucketRules",
@@ -56,3 +57,14 @@ def test_the_calls_of_the_readme_are_there() -> None:
 
     for name, expected in parameters.items():
         assert list(inspect.signature(getattr(Log, name)).parameters)[1:] == expected
+
+
+def test_no_signature_shows_the_address_of_an_object() -> None:
+    """`help(heatsink.Heatsink)` is for people: a default is a value, or None."""
+    shown = {
+        name: str(inspect.signature(thing))
+        for name, thing in vars(heatsink).items()
+        if inspect.isclass(thing) or inspect.isfunction(thing)
+    }
+    assert {name for name, text in shown.items() if " at 0x" in text} == set()
+    assert " at 0x" not in str(inspect.signature(Reads))

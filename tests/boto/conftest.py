@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
-from time import sleep as pause
 from typing import Any
 
 import boto3
@@ -15,16 +13,10 @@ import pytest
 from botocore.config import Config
 
 from heatsink.stores.embedded import free_port
+from tests.waiting import until
 
 HEATSINK = [sys.executable, "-m", "heatsink"]
 KEYS = ("conversation", "sent")
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline_s = monotonic() + seconds
-    while not condition():
-        assert monotonic() < deadline_s, "it did not happen in time"
-        pause(0.02)
 
 
 class Engine:

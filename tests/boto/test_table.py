@@ -23,8 +23,9 @@ from heatsink.errors import Closed, InvalidId, InvalidKey, InvalidSetting, Wrong
 from heatsink.primitives.clock import SystemClock
 from heatsink.server.commands.fsck import run_fsck
 from tests.planted import usually
+from tests.waiting import until
 
-from .conftest import HEATSINK, KEYS, Engine, until
+from .conftest import HEATSINK, KEYS, Engine
 
 OLD_MS = 1_700_000_000_000
 

@@ -62,6 +62,12 @@ class Plant:
     def peak(self, partition: int = 0) -> int:
         return max(workers[partition] for workers in self.history)
 
+    def seconds_above(self, workers: float, partition: int = 0) -> int:
+        return sum(at[partition] > workers for at in self.history)
+
+    def worker_seconds(self) -> int:
+        return sum(sum(at.values()) for at in self.history)
+
     @property
     def _service_now_s(self) -> float:
         return self.service_s * max(sum(self.workers.values()) / self.knee, 1.0)

@@ -50,7 +50,7 @@ async def test_whoever_uses_a_client_that_is_closed_is_told_so(use: str, kind: s
         async with queue:
             await queue.bulk.submit("act", [1], id="x")
             using = asyncio.ensure_future(USES[use](queue))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.3)
             assert not using.done()
         with pytest.raises(Closed):
             await asyncio.wait_for(using, 10.0)

@@ -116,7 +116,7 @@ async def test_an_item_that_kills_its_workers_fails_after_three_of_them() -> Non
     progress = await world.bulk.wait(batch.id, 20.0)
     reasons = [f.reason async for f in world.bulk.failures(batch.id)]
     assert (progress.done, progress.failed) == (11, 1)
-    assert reasons == ["its worker died 3 times while it ran"]
+    assert reasons == ["the worker died 3 times while the item ran"]
     assert sum(each.process.is_dead for each in victims) == 3
     for each in victims:
         if not each.process.is_dead:

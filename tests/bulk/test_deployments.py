@@ -58,6 +58,18 @@ async def test_a_batch_says_that_no_worker_can_run_it_until_one_comes_that_can()
 
 
 @on_virtual_time
+async def test_who_waits_for_a_batch_without_a_worker_is_warned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(2)
+    batch = await world.bulk.submit("late", range(3))
+    with pytest.raises(Overloaded, match="has not ended after 60 s"):
+        await world.bulk.wait(batch.id, 60.0)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "is waiting: no worker runs: start `heatsink worker MODULE:ACTIONS`" in warning
+
+
+@on_virtual_time
 async def test_what_was_accepted_is_acknowledged_again_whatever_workers_say_now() -> None:
     world = World()
     first = await world.bulk.submit("late", [1], id="mine", on_done="told")
@@ -154,7 +166,7 @@ async def test_a_batch_says_that_its_last_items_are_in_back_off() -> None:
         await asyncio.sleep(5.0)
         progress = await world.bulk.status(batch.id)
         assert (progress.done, progress.waiting, progress.running) == (98, 2, 0)
-        assert progress.reason.startswith("waiting: back-off, up to 5")
+        assert progress.reason.startswith("waiting for its next retry, in up to 5")
         assert progress.eta_s is not None
         assert 50 < progress.eta_s <= 60
         assert (await world.bulk.wait(batch.id, 70.0)).reason == ""
@@ -168,7 +180,7 @@ async def test_a_batch_says_that_it_waits_for_its_rate_limit() -> None:
         await asyncio.sleep(5.0)
         progress = await world.bulk.status(batch.id)
         assert (progress.done, progress.waiting) == (1, 2)
-        assert progress.reason == "waiting: its rate limit of 0.0167/s"
+        assert progress.reason == "waiting for its rate limit of 0.0167/s"
         assert progress.eta_s == pytest.approx(120, abs=10)
 
 
@@ -181,6 +193,6 @@ async def test_a_batch_whose_downstream_wants_no_more_for_an_hour_ends_no_sooner
         await asyncio.sleep(5.0)
         progress = await world.bulk.status(batch.id)
         assert progress.waiting == 20
-        assert progress.reason.startswith("waiting: its rate limit of ")
+        assert progress.reason.startswith("waiting for its rate limit of ")
         assert progress.eta_s is not None
         assert progress.eta_s > 3_500

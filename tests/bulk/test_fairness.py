@@ -15,6 +15,7 @@ from heatsink.bulk.work.held import HomeClock
 from .world import World, on_virtual_time
 
 pytestmark = pytest.mark.slow("thousands of simulated items")
+MANY = pytest.mark.full("more of the same; seconds of CPU each")
 
 
 def quick_world(partitions: int = 1, seconds: float = 0.002) -> World:
@@ -37,7 +38,7 @@ async def time_of_small(world: World, tenant: str) -> float:
     return world.clock.monotonic_s() - start_s
 
 
-@pytest.mark.parametrize("size", [20_000, 100_000])
+@pytest.mark.parametrize("size", [20_000, pytest.param(100_000, marks=MANY)])
 @on_virtual_time
 async def test_a_small_batch_beside_a_huge_one_takes_hardly_longer_than_alone(size: int) -> None:
     alone = quick_world()
@@ -102,8 +103,14 @@ def most_in_a_window(starts_s: list[float], window_s: float) -> int:
     return most
 
 
-@pytest.mark.parametrize("workers", [1, 4, 64])
-@pytest.mark.parametrize("partitions", [1, 8])
+@pytest.mark.parametrize(
+    ("workers", "partitions"),
+    [
+        (1, 8),
+        (64, 1),
+        *(pytest.param(*each, marks=MANY) for each in ((1, 1), (4, 1), (4, 8), (64, 8))),
+    ],
+)
 @on_virtual_time
 async def test_a_rate_is_used_up_and_never_exceeded(workers: int, partitions: int) -> None:
     world = World(partitions)

@@ -74,7 +74,7 @@ async def test_whatever_a_handler_returns_to_await_is_awaited(handler: Any) -> N
 
 @pytest.mark.parametrize("handler", [yields, yields_async, Yields(), partial(yields)])
 def test_a_generator_is_refused_as_a_handler(handler: Any) -> None:
-    with pytest.raises(InvalidSetting, match="is a generator, which would never run"):
+    with pytest.raises(InvalidSetting, match="is a generator, whose code would never run"):
         Actions().action("act")(handler)
 
 

@@ -191,7 +191,7 @@ async def test_a_batch_handlers_wrong_answer_is_an_error_of_all_its_items(answer
         await world.bulk.wait(batch.id, 30.0)
         found = await failures(world, batch.id)
     assert len(found) == 2
-    assert all("must return None, or a list of 2" in reason for _, reason, _ in found)
+    assert all("exception for each of the 2 items" in reason for _, reason, _ in found)
 
 
 @on_virtual_time

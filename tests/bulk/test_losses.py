@@ -48,7 +48,7 @@ async def test_a_lost_part_is_named_and_the_batch_ends(caplog: pytest.LogCapture
     assert (progress.state, progress.lost, named) == ("lost", len(lost), lost)
     assert (progress.done, progress.waiting, progress.running) == (2_000 - len(lost), 0, 0)
     assert f"lost {len(lost):,} of 2,000 items" in progress.reason
-    assert "submit the same items with id='x'" in progress.reason
+    assert "submit all items again with id='x'" in progress.reason
     assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 
@@ -161,7 +161,7 @@ async def test_a_batch_that_lost_everything_can_be_cancelled_and_ends() -> None:
 async def test_a_cancelled_batch_gets_no_advice_to_submit_it_again() -> None:
     world = World(16)
     lost = await lose_parts(world, await submitted(world))
-    assert "submit the same items" in (await world.bulk.status("x")).reason
+    assert "submit all items again" in (await world.bulk.status("x")).reason
     await world.bulk.cancel("x")
     progress = await world.bulk.wait("x", 60.0)
     assert (progress.state, progress.lost, progress.reason) == ("cancelled", len(lost), "")
@@ -185,7 +185,7 @@ async def test_what_failed_waits_for_what_was_lost() -> None:
     async with world.consumer():
         progress = await world.bulk.wait("x", 60.0)
         assert (progress.state, progress.failed) == ("lost", 1_000 - len(lost) // 2)
-        with pytest.raises(Conflict, match="submit the same items with that id first"):
+        with pytest.raises(Conflict, match="submit all its items again with id="):
             await world.bulk.retry_failed("x")
         await world.bulk.submit("broken", range(2_000), id="x")
         assert (await world.bulk.wait("x", 60.0)).failed == 1_000

@@ -110,7 +110,7 @@ async def test_an_outcome_that_cannot_be_encoded_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts, "_reason", lambda error: str(error))
-    assert await reasons_of(Fail(HALF)) == ["its reason could not be stored"]
+    assert await reasons_of(Fail(HALF)) == ["the failure's reason cannot be stored"]
 
 
 @on_virtual_time

@@ -251,7 +251,9 @@ async def test_twice_lost_runs_one_at_a_time_and_the_third_loss_fails_it(
     assert len(await driver.lose()) == 1
     await driver.slices()
     failures = await stores.queue.failures(PARTITION, "a", "", 10)
-    assert [failed.reason for failed in failures] == ["its worker died 3 times while it ran"] * 2
+    assert [failed.reason for failed in failures] == [
+        "the worker died 3 times while the item ran"
+    ] * 2
     assert (await stores.queue.load(PARTITION)).failed == 2
     assert [end.failed for end in await driver.ends()] == [2]
 

@@ -58,7 +58,7 @@ def most_in_a_period(starts: list[tuple[float, int]], period_ms: float) -> int:
     seed=st.integers(0, 1_000),
     edges=st.booleans(),
 )
-@settings(max_examples=usually(60, full=300), deadline=None)
+@settings(max_examples=usually(30, full=300), deadline=None)
 def test_no_period_holds_more_starts_than_the_rate_however_late_each_is(
     rate: Rate,
     asks: list[tuple[float, int, float]],

@@ -26,7 +26,8 @@ from .driver import PARTITION, Driver, ring_until_heard
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
 ROLE = re.findall(r"^    (user heatsink-queue .*)$", PAGE, re.MULTILINE)[0]
-CLUSTER_ALSO = re.findall(r"On a cluster the user `heatsink-queue` also needs `([^`]*)`", PAGE)[0]
+ALSO = re.findall(r"On a cluster the user `heatsink-queue` also needs `([^`]*)`", PAGE)[0]
+CLUSTER_ALSO = " ".join(ALSO.split())  # the page may wrap it
 ADMIN = "user default on nopass ~* &* +@all"
 LOGIN = ("heatsink-queue", "change-me-3")
 

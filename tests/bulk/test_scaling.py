@@ -58,7 +58,7 @@ def test_the_seeds_example() -> None:
     policy = POLICIES["time_decay"](WorkerRules())
     seen = PartitionReading(PartitionLoad(runnable=100), 8)
     decisions = [policy.decide(WorkerObservation(float(turn), {2: seen})) for turn in range(3)]
-    reason = "depth per worker 12.5 for 3 cycles"
+    reason = "12.5 runnable items per worker for 3 turns"
     assert decisions == [[], [], [Decision(Subject(Kind.WORKERS, "2"), "workers", 16, reason)]]
 
 
@@ -112,7 +112,8 @@ def test_littles_law_stops_at_the_knee() -> None:
     steered.submit(SPIKE)
     took_s = steered.drain()
     assert took_s <= 0.16 * FIXED_S
-    assert steered.peak() <= 1.3 * 64
+    assert steered.peak() <= 2 * 64
+    assert steered.seconds_above(1.3 * 64) <= 3
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -121,7 +122,8 @@ def test_the_knee_is_found_where_service_times_vary_as_much_as_they_are_long(see
     steered.chance = Random(seed)
     steered.submit(SPIKE)
     assert steered.drain() <= 0.165 * FIXED_S
-    assert steered.peak() <= 1.5 * 64
+    assert steered.peak() <= 2 * 64
+    assert steered.seconds_above(1.5 * 64) <= 3
 
 
 def test_the_seeds_law_takes_four_times_as_many_workers_for_the_same_time() -> None:
@@ -131,13 +133,28 @@ def test_the_seeds_law_takes_four_times_as_many_workers_for_the_same_time() -> N
     assert steered.peak() == 256
 
 
+@pytest.mark.parametrize(("items", "service_s"), [(4_000, 0.2), (40_000, 0.02), (4_000, 1.0)])
+def test_a_spike_ends_no_later_than_by_time_decay_with_no_more_worker_seconds(
+    items: int, service_s: float
+) -> None:
+    def spike(name: str) -> tuple[float, int]:
+        steered = Plant(POLICIES[name](WorkerRules()), 10_000, service_s)
+        steered.submit(items)
+        return steered.drain(), steered.worker_seconds()
+
+    (ours_s, our_workers_s), (theirs_s, their_workers_s) = spike("littles_law"), spike("time_decay")
+    assert ours_s <= theirs_s
+    assert our_workers_s <= 1.07 * their_workers_s, "more only in the last second, which is whole"
+
+
 @given(st.integers(2, 250))
 def test_wherever_the_knee_is_it_is_found_and_not_passed_by_far(knee: int) -> None:
     steered = plant("littles_law", WorkerRules(base=1), knee)
     steered.workers[0] = 1
     steered.submit(1_000_000)
     steered.run(300)
-    assert steered.peak() <= max(1.31 * knee, knee + 2)
+    assert steered.peak() <= max(3.3 * knee, knee + 3)
+    assert steered.seconds_above(max(1.45 * knee, knee + 2)) <= 6
     assert steered.workers[0] >= 0.8 * knee - 1
 
 
@@ -179,7 +196,10 @@ def test_a_burst_counts_once_as_backlog_and_not_as_arrivals_too() -> None:
     steered.run(5)
     steered.submit(1_000)
     steered.run(60)
-    assert "844 runnable items × 0.38 s in 30 s need 15 workers;" in steered.reasons[0]
+    assert (
+        "970 items can start, 380 ms each: 41 workers for an empty queue in 10 s;"
+        in steered.reasons[0]
+    )
 
 
 def test_a_new_leader_waits_before_it_shrinks_what_it_finds() -> None:
@@ -198,10 +218,10 @@ def test_workers_that_come_late_confuse_nobody() -> None:
     steered.late_s = 2
     steered.submit(SPIKE)
     assert steered.drain() <= 0.16 * FIXED_S
-    assert steered.peak() <= 1.3 * 64
+    assert steered.seconds_above(1.3 * 64) <= 5
     sizes = [workers[0] for workers in steered.history]
     falls = [now for before, now in pairwise(sizes) if now < before]
-    assert falls[0] == 58  # not before the knee was passed, and then for a second look
+    assert falls[0] == 64  # not before the knee was passed, and then right to it
 
 
 def test_the_same_depth_of_short_items_needs_fewer_workers() -> None:
@@ -267,7 +287,18 @@ def test_a_cap_is_shared_by_the_work_that_waits() -> None:
     steered.run(30)
     assert steered.workers[0] == pytest.approx(29, abs=2)
     assert sum(steered.workers.values()) == 40
-    assert "of 40 for all" in steered.reasons[-1]
+    assert "of the 40 workers for all" in steered.reasons[-1]
+
+
+def test_shares_of_a_cap_do_not_move_with_every_item() -> None:
+    rules = WorkerRules(base=1, fleet_max=64)
+    steered = Plant(POLICIES["littles_law"](rules), 1_000, 0.1, workers=dict.fromkeys(range(4), 2))
+    for number in range(4):
+        steered.submit(20_000 + 3_000 * number, number)
+    steered.run(60)
+    sizes = [tuple(workers.values()) for workers in steered.history[20:]]
+    assert sum(a != b for a, b in pairwise(sizes)) <= 4
+    assert all(60 <= sum(each) <= 64 for each in sizes)
 
 
 @given(

@@ -215,7 +215,7 @@ async def test_waiting_ends_when_its_time_is_up_and_the_batch_goes_on() -> None:
     world = slow_world()
     async with world.consumer(workers=1):
         batch = await world.bulk.submit("slow", range(50))
-        with pytest.raises(Overloaded, match="has not ended after 1 s: it continues"):
+        with pytest.raises(Overloaded, match="has not ended after 1 s: it goes on"):
             await world.bulk.wait(batch.id, 1.0)
         progress = await world.bulk.status(batch.id)
         assert progress.eta_s is not None

@@ -92,7 +92,9 @@ async def test_an_id_is_one_batch_however_often_it_is_submitted() -> None:
 async def test_an_id_that_another_call_took_is_refused() -> None:
     world = World()
     await world.bulk.submit("note", [1], id="x", tenant="ann")
-    with pytest.raises(Conflict, match="'x' is taken by a batch of 'note' for 'ann'"):
+    with pytest.raises(
+        Conflict, match="'x' is taken by a batch with action 'note' and tenant 'ann'"
+    ):
         await world.bulk.submit("note", [1], id="x", tenant="bob")
 
 
@@ -103,7 +105,7 @@ async def test_an_id_is_for_its_items_and_options_alone() -> None:
     await world.bulk.submit("note", [{"a": 1, "b": [2]}, {3: 4}], **call)
     await world.bulk.submit("note", [{"b": [2], "a": 1}, {3: 4}], **call)
     for items in ([], [{"a": 1, "b": [2]}], [{3: 4}, {"a": 1, "b": [2]}]):
-        with pytest.raises(IdReused, match="'x' is taken by a batch of other items: choose"):
+        with pytest.raises(IdReused, match="'x' is taken by a batch with other items: choose"):
             await world.bulk.submit("note", items, **call)
     for name, value in (("rate", "8/s"), ("priority", 0), ("on_done", "")):
         with pytest.raises(IdReused, match=f"'x' is taken by a batch with {name} '"):
@@ -190,7 +192,7 @@ async def test_a_producer_that_dies_before_its_first_item_leaves_no_open_batch()
         await world.bulk.cancel("x")
     process.kill()
     progress = await world.bulk.wait("x", 200.0)
-    assert (progress.state, progress.reason) == ("aborted", "its submission stopped half way")
+    assert (progress.state, progress.reason) == ("aborted", "the submission stopped halfway")
     await world.bulk.cancel("x")
     await asyncio.sleep(8 * 86_400.0)
     assert await world.bulk.list() == []
@@ -402,9 +404,7 @@ async def test_an_action_that_no_worker_has_is_refused_with_what_they_have() -> 
     world = World()
     async with world.consumer():
         await asyncio.sleep(1.0)
-        with pytest.raises(
-            InvalidSetting, match="action 'nope' is unknown: workers announced note"
-        ):
+        with pytest.raises(InvalidSetting, match="action 'nope' is unknown: workers have note"):
             await world.bulk.submit("nope", [1])
         with pytest.raises(InvalidSetting, match="on_done 'nope' is unknown"):
             await world.bulk.submit("note", [1], on_done="nope")

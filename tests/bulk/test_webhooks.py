@@ -188,7 +188,7 @@ def test_a_prefix_that_is_no_url_is_refused_when_it_is_set(prefix: Any) -> None:
 @pytest.mark.parametrize("path", ["/..", "/../", "/ok/..", "/a/../ok", "/a/%2e%2E/ok", "/.%252e"])
 def test_a_prefix_that_allows_more_than_it_seems_to_is_refused(path: str) -> None:
     for make in (BulkSettings, Actions):
-        with pytest.raises(InvalidSetting, match=r"webhooks\[1\] must not have '\.\.' in its path"):
+        with pytest.raises(InvalidSetting, match=r"webhooks\[1\], .*, has '\.\.' in its path"):
             make(webhooks=("https://example.com/", f"https://example.com{path}"))
 
 

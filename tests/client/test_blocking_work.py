@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -139,7 +138,11 @@ def test_closing_ends_a_worker_with_an_error() -> None:
     assert len(raised) == 1
 
 
-def test_ctrl_c_gives_back_what_runs_before_it_is_raised(hs: BlockingHeatsink) -> None:
+@pytest.mark.parametrize("heard_by", ["main thread", "another thread"])
+def test_ctrl_c_gives_back_what_runs_before_it_is_raised(
+    hs: BlockingHeatsink, heard_by: str
+) -> None:
+    """If another thread hears the signal, the wait of the main thread is not interrupted."""
     actions, began = Actions(), threading.Event()
 
     @actions.action("tag")
@@ -148,7 +151,11 @@ def test_ctrl_c_gives_back_what_runs_before_it_is_raised(hs: BlockingHeatsink) -
 
     def interrupt() -> None:
         began.wait(20)
-        os.kill(os.getpid(), signal.SIGINT)
+        hearing = (
+            threading.main_thread() if heard_by == "main thread" else threading.current_thread()
+        )
+        assert hearing.ident is not None
+        signal.pthread_kill(hearing.ident, signal.SIGINT)
 
     hs.bulk.submit("tag", range(10))
     Thread(target=interrupt).start()

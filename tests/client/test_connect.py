@@ -53,8 +53,8 @@ def id_at(clock_s: float) -> Any:
         ("sqlite://", "name a file"),
         ("sqlite:///", "name a file"),
         ("sqlite:///no/such/folder/x.db", "no folder"),
-        ("sqlite:///x.db?mode=ro", "a host, \\? or # that this store does not take"),
-        ("memory://host", "a host, \\? or # that this store does not take"),
+        ("sqlite:///x.db?mode=ro", "a host, \\? or #, which this store does not take"),
+        ("memory://host", "a host, \\? or #, which this store does not take"),
         ("memory:///path", "takes no path"),
         ("sqlite://[", "cannot be read"),
         ("sqlite:///:memory:", "name a file"),
@@ -90,16 +90,16 @@ def test_a_bad_url_is_refused_with_examples(url: Any, complaint: str) -> None:
         ("embedded:/queue", "write embedded:////queue .*or embedded:///queue"),
         ("embedded://queue", "write embedded:///queue"),
         ("embedded:///", "queue must name a folder"),
-        ("embedded:///queue?partitions=3", "queue has parts that"),
-        ("embedded:///queue#3", "queue has parts that"),
+        ("embedded:///queue?partitions=3", "embedded:///folder, without"),
+        ("embedded:///queue#3", "embedded:///folder, without"),
         ("memory:", "write memory://"),
-        ("memory://host", "queue must be memory://"),
-        ("memory:///path", "queue must be memory://"),
-        ("redis:host", "two slashes: redis://host"),
-        ("redis:/host", "two slashes: redis://host"),
-        ("redis:me:secret@host:6379", "two slashes: redis://host"),
-        ("rediss:host", "two slashes: redis://host"),
-        ("redis+cluster:a,b", "two slashes: redis://host"),
+        ("memory://host", "queue must be just memory://"),
+        ("memory:///path", "queue must be just memory://"),
+        ("redis:host", "two slashes: use redis://host"),
+        ("redis:/host", "two slashes: use redis://host"),
+        ("redis:me:secret@host:6379", "two slashes: use redis://host"),
+        ("rediss:host", "two slashes: use redis://host"),
+        ("redis+cluster:a,b", "two slashes: use redis://host"),
         ("redis:///0", "names no host"),
         ("file:///queue", "must be a URL like"),
     ],
@@ -116,7 +116,7 @@ def test_a_bad_url_of_a_queue_is_refused_before_anything_is_made(
 
 @pytest.mark.parametrize("url", ["redis:host", "redis:/host", "redis:me:secret@host"])
 def test_a_url_for_news_without_its_slashes_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSetting, match="news lacks its two slashes: redis://host") as refusal:
+    with pytest.raises(InvalidSetting, match="news needs two slashes: use redis://host") as refusal:
         heatsink.connect("memory://", news=url)
     assert "secret" not in str(refusal.value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,9 @@ from heatsink.errors import Closed, InvalidSetting
 from heatsink.reads import NearRules, ReadSettings
 from heatsink.testing.redis import RedisServer
 from tests.servers import real
+from tests.waiting import soon
 
 LONG = {"fresh_for": 600.0, "stale_for": 600.0}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 class Source:
@@ -132,7 +127,7 @@ async def test_explain_tells_a_read_hot_key_from_a_write_hot_one() -> None:
                 await asyncio.sleep(0.02)
         assert explained.hot_by == "read-hot"
         assert explained.buckets == 1, "salting a read-hot key would make it worse"
-        assert "near    kept 100 ms, " in str(explained)
+        assert "near    app servers keep reads for 100 ms, " in str(explained)
         assert "reads/s" in str(explained)
         assert "product:42: 1 bucket now (read-hot)" in str(explained)
 
@@ -150,12 +145,12 @@ async def test_processes_forget_together_and_hear_what_the_leader_decides(
     leader = connect(url, news=redis.url, window_s=0.2, near=rules)
     follower = connect(url, news=redis.url, window_s=0.2, coordinate=False)
     async with leader as one, follower as two:
-        await until(lambda: one.reads.is_linked and two.reads.is_linked)
+        await soon(lambda: one.reads.is_linked and two.reads.is_linked)
         source = Source()
         assert await two.reads.get("product:42", source.load, **LONG) == 1
         entry, source.version = two.reads._find("product:42"), 2
         one.reads.forget("product:42")
-        await until(lambda: two.reads._find("product:42") is not entry)
+        await soon(lambda: two.reads._find("product:42") is not entry)
         assert await two.reads.get("product:42", source.load, **LONG) == 2
         near_s = two.parts.reading.near_s
         async with asyncio.timeout(20):

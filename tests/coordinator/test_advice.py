@@ -75,8 +75,8 @@ def test_the_meter_counts_every_mark_once() -> None:
     meter = WorkMeter()
     meter.claimed([one_slice("ada")], 3.0)
     first, second = Outcome("x:0", "d.r.", 50), Outcome("x:0", "ddrf", 70)
-    meter.told(one_slice("ada"), None, first)
-    meter.told(one_slice("ada"), first, second)
+    meter.sent(one_slice("ada"), None, first)
+    meter.sent(one_slice("ada"), first, second)
     tally = meter.tallies["mail", "ada"]
     assert (tally.claimed, tally.done, tally.failed, tally.retried) == (4, 2, 1, 1)
     assert tally.busy_s == pytest.approx(120e-6)

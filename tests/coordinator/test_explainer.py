@@ -34,9 +34,9 @@ async def test_what_the_store_refuses_to_write_is_wanted(monkeypatch: pytest.Mon
         assert "which the store refuses" not in str(explained)
 
 
-LESS = "a partition takes less than bucket_units_s=800"
+LESS = "a partition accepts less than bucket_units_s=800"
 WHOLE = "one hot key: the store cannot split it, more buckets can"
-CROWD = "hot partition, no single hot key: throttled by the heat of others; "
+CROWD = "hot partition, no single hot key: throttled because of other keys in the partition; "
 
 
 @pytest.mark.parametrize(

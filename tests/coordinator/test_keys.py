@@ -4,7 +4,7 @@ from random import Random
 
 from heatsink.coordinator.coordination import Coordination, CoordinationSettings
 from heatsink.coordinator.keys import KeyWatch
-from heatsink.coordinator.reads import NearPlace
+from heatsink.coordinator.reads import NearDecisions
 from heatsink.heat.count import Tracker
 from heatsink.heat.heat import Heat, Report
 from heatsink.reads.near_cache import NearKeys
@@ -45,7 +45,7 @@ async def a_coordination(clock: ManualClock) -> Coordination:
         stores,
         registry,
         CoordinationSettings("me", BucketRules(), NearRules(), window_s=1.0, lease_s=3.0),
-        NearPlace(NearKeys(clock), MemorySoft([])),
+        NearDecisions(NearKeys(clock), MemorySoft([])),
         lambda _: Idle(),
         clock,
         backoff,

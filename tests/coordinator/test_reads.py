@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from heatsink.coordinator.reads import REPEATS_MAX, NearPlace, NearWatch
+from heatsink.coordinator.reads import REPEATS_MAX, NearDecisions, NearWatch
 from heatsink.errors import Unavailable
 from heatsink.heat.heat import KeyHeat, WindowHeat
 from heatsink.reads.near_cache import REPEAT_S, NearKeys
@@ -26,7 +26,7 @@ class Stage:
         seen: Any = self.seen
         leader: Any = self.leader
         self.watch = NearWatch(
-            seen, NearPolicy(NearRules()), leader, NearPlace(self.keys, self.soft), clock
+            seen, NearPolicy(NearRules()), leader, NearDecisions(self.keys, self.soft), clock
         )
 
     async def show(self, *keys: str) -> int:

@@ -40,7 +40,9 @@ async def test_a_store_that_is_away_is_told_once_then_every_ten_seconds(turns: T
     first, *later = await turns.last(35, AWAY)
     assert first == f"a turn of the coordinator failed: {AWAY}"
     assert later == [f"80 more turns of the coordinator failed: {AWAY}"] * 3
-    assert await turns.last(1, None) == ["turns of the coordinator succeed again; 39 more failed"]
+    assert await turns.last(1, None) == [
+        "the coordinator's turns succeed again, after 39 more failures"
+    ]
     assert await turns.last(20, None) == []
     assert await turns.last(1, AWAY) == [first]
 
@@ -48,11 +50,11 @@ async def test_a_store_that_is_away_is_told_once_then_every_ten_seconds(turns: T
 async def test_a_store_that_comes_and_goes_does_not_flood_the_log(turns: Turns) -> None:
     assert await turns.last(30, AWAY, None) == [
         f"a turn of the coordinator failed: {AWAY}",
-        "turns of the coordinator succeed again; 0 more failed",
+        "the coordinator's turns succeed again, after 0 more failures",
         f"40 more turns of the coordinator failed: {AWAY}",
-        "turns of the coordinator succeed again; 0 more failed",
+        "the coordinator's turns succeed again, after 0 more failures",
         f"40 more turns of the coordinator failed: {AWAY}",
-        "turns of the coordinator succeed again; 0 more failed",
+        "the coordinator's turns succeed again, after 0 more failures",
     ]
 
 
@@ -89,4 +91,4 @@ async def test_a_client_tells_it_so(
     lines = [record.getMessage() for record in caplog.records if "coordinator" in record.msg]
     assert len(lines) == 2
     assert lines[0] == f"a turn of the coordinator failed: {AWAY}"
-    assert lines[1].startswith("turns of the coordinator succeed again")
+    assert lines[1].startswith("the coordinator's turns succeed again")

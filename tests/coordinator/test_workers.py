@@ -31,6 +31,9 @@ class Wishing:
 class Leading:
     term = 1
 
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        return decisions
+
 
 async def test_a_pin_outdoes_the_policy_until_it_is_taken_back(clock: ManualClock) -> None:
     server, policy = MemoryQueueServer(clock), Wishing()

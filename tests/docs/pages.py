@@ -9,8 +9,9 @@ from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 TUTORIAL = DOCS / "tutorial" / "hot-conversation.md"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(
     r"(?P<before>[^\n]*\n)\n?(?P<mark>[ ]*<!-- not run: [^\n]* -->\n)?"
     r"(?P<indent>[ ]*)```(?P<language>\w+)\n(?P<text>.*?)\n(?P=indent)```",

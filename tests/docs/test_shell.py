@@ -1,5 +1,6 @@
 """Shell blocks run, or are marked as not run; those are Bash all the same, and their commands ours.
 
+The README has a test of its own, which runs it where only the wheel is (tests/packaging).
 `<!-- not run: why -->` above a block is for what needs a cloud, a cluster or a quarter of an hour.
 """
 
@@ -18,14 +19,15 @@ from heatsink.cli import main
 from heatsink.stores.embedded import free_port
 
 from .pages import PAGES as EVERY_PAGE
-from .pages import TUTORIAL, Block, blocks, name_of, with_blocks
+from .pages import README, TUTORIAL, Block, blocks, name_of, with_blocks
 from .shell import PORTS, run
 
 PAGES = with_blocks("sh")
 RUN = [
     page
     for page in PAGES
-    if page != TUTORIAL and any(block.language == "sh" and block.is_run for block in blocks(page))
+    if page not in (TUTORIAL, README)
+    and any(block.language == "sh" and block.is_run for block in blocks(page))
 ]
 
 

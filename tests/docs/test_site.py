@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Literal
 
 import pytest
 from docs.generate import commands, errors, fields, http_api, metrics
@@ -17,6 +18,7 @@ from playwright.sync_api import Request, ViewportSize, sync_playwright
 from heatsink import errors as our_errors
 from heatsink.cli import main
 from heatsink.server.api.table import ROUTES
+from tests.accessibility import violations
 from tests.planted import FULL
 
 from .pages import DOCS, PAGES, ROOT
@@ -29,13 +31,22 @@ LOOKED_AT = (
     "reference/python",
     "comparison",
 )
+CHECKED = ("index", "search", "how-to/counters")
+"""Pages with headings without a level, without a title, with code, tables and empty heads."""
+WIDE: ViewportSize = {"width": 1280, "height": 844}
+LOOKS: list[tuple[Literal["light", "dark"], ViewportSize]] = [
+    ("light", WIDE),
+    ("dark", WIDE),
+    ("light", PHONE),
+    ("dark", PHONE),
+]
 FETCHED = re.compile(r"""<(?:script|img|link|iframe)[^>]*(?:src|href)=["'](https?:)?//""")
 STYLED = re.compile(r"""(@import|url\()\s*["']?(https?:)?//""")
 SETTINGS = DOCS / "reference" / "settings.md"
 SETTINGS_OBJECTS = re.findall(r"\{generated\} settings (\S+)", SETTINGS.read_text())
 
 
-@pytest.mark.timeout(180)  # machines may be busy
+@pytest.mark.timeout(900 if FULL else 180)  # the largest pages take axe-core 20 s each
 def test_the_site_has_every_page_and_fetches_nothing_from_outside(tmp_path: Path) -> None:
     """Made in a process of its own, as `./dev docs` does; every warning is an error."""
     command = [sys.executable, "-m", "docs.generate", "--out", str(tmp_path)]
@@ -45,11 +56,32 @@ def test_the_site_has_every_page_and_fetches_nothing_from_outside(tmp_path: Path
         assert (tmp_path / page.relative_to(DOCS)).with_suffix(".html").exists()
     for made in tmp_path.rglob("*.html"):
         assert not FETCHED.search(made.read_text()), made
+        assert not re.search("[“”‘’]", made.read_text()), f"{made}: quotes that nobody typed"
     for style in tmp_path.rglob("*.css"):
         assert not STYLED.search(style.read_text()), style
     assert "HEATSINK_COORDINATOR_STORE" in (tmp_path / "reference" / "commands.html").read_text()
-    if FULL and (chromium := shutil.which("chromium")):
-        look_on_a_phone(tmp_path, chromium)
+    if chromium := shutil.which("chromium"):
+        look(tmp_path, chromium)
+
+
+def look(site: Path, chromium: str) -> None:
+    """On one width and in one theme, or in all of them at all pages: nothing hinders anybody."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        found: dict[str, list[str]] = {}
+        for scheme, size in LOOKS if FULL else LOOKS[:1]:
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.set_default_timeout(0)
+            pages = sorted(site.rglob("*.html")) if FULL else [site / f"{n}.html" for n in CHECKED]
+            for file in pages:
+                page.goto(file.as_uri())
+                if lines := violations(page):
+                    found[f"{file.relative_to(site)} {scheme} {size['width']}"] = lines
+            page.close()
+        browser.close()
+    assert found == {}
+    if FULL:
+        look_on_a_phone(site, chromium)
 
 
 def look_on_a_phone(site: Path, chromium: str) -> None:

@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, chdir, contextmanager
 from pathlib import Path
 from time import monotonic
-from time import sleep as pause
 
 import msgspec
 from click.testing import CliRunner, Result
@@ -157,13 +156,6 @@ async def recorded(queue: Queue) -> int:
     plan = await queue.bulk.plan()
     loads = [await queue.stores.queue.load(number) for number in range(plan.high_water)]
     return sum(load.done + load.failed for load in loads)
-
-
-def until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
-    give_up_s = monotonic() + patience_s
-    while not condition():
-        assert monotonic() < give_up_s, "it did not come to that"
-        pause(0.02)
 
 
 def heatsink(folder: Path, *words: str) -> Result:

@@ -39,8 +39,9 @@ from heatsink.reads import ReadSettings
 from heatsink.spread.counters import CELLS_MAX, BufferedCounters
 from heatsink.stores.embedded import free_port, start_tied
 from heatsink.testing.redis import RedisServer
+from tests.waiting import until
 
-from .test_fleet import HEATSINK, until
+from .test_fleet import HEATSINK
 
 SAMPLE_S = 30.0
 FLAT_KB_H = 1_024  # growth that counts as none

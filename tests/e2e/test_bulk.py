@@ -15,8 +15,9 @@ from heatsink.client.queue import Queue
 from heatsink.errors import HeatsinkError
 from heatsink.testing.redis import RedisServer
 from tests.servers import real
+from tests.waiting import until
 
-from .bulk import Workers, client, recorded, running_workers, until
+from .bulk import Workers, client, recorded, running_workers
 
 pytestmark = pytest.mark.timeout(120)
 LEASE_S = 2.5
@@ -99,6 +100,7 @@ async def test_what_a_killed_worker_held_runs_again_within_two_leases(
     assert latest_rerun_s(workers) < 2 * workers.lease_s
 
 
+@pytest.mark.sleeps("a lease must pass")
 async def test_a_worker_that_was_stopped_beyond_its_lease_changes_nothing(
     redis: RedisServer, workers: Workers
 ) -> None:
@@ -199,6 +201,7 @@ async def kill_redis(redis: RedisServer, workers: Workers, queue: Queue, kills: 
     return len(accepted)
 
 
+@pytest.mark.sleeps("it works for a while between the kills")
 @pytest.mark.parametrize("fsync", ["always", pytest.param("everysec", marks=EVERYSEC)])
 async def test_a_killed_redis_loses_nothing_that_was_accepted(tmp_path: Path, fsync: str) -> None:
     with (

@@ -85,7 +85,7 @@ def test_wrong_input_is_refused_in_one_line_that_says_the_cure(
         ("worker", "myapp:nothing", *queue): "myapp:nothing is not a heatsink.bulk.Actions",
         ("worker", "myapp", *queue): "MODULE:ACTIONS",
         ("worker", "myapp:actions", "--queue", NOBODY): "127.0.0.1:1",
-        ("bulk", "submit", "unknown", "good.csv", *queue): "workers announced brief, deadly",
+        ("bulk", "submit", "unknown", "good.csv", *queue): "workers have brief, deadly",
         ("bulk", "submit", "picky", "short.csv", *queue): "short.csv line 3",
         ("bulk", "submit", "picky", "bad.jsonl", *queue): "bad.jsonl line 2 is not JSON",
         ("bulk", "submit", "picky", "half.jsonl", *queue): "\\ud800 is a lone surrogate",

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from time import sleep as pause
 from urllib.request import urlopen
 from uuid import UUID
@@ -26,6 +25,7 @@ from heatsink.spread.fsck import check
 from heatsink.stores.embedded import free_port
 from heatsink.testing.redis import RedisServer
 from tests.spread.test_log import everything
+from tests.waiting import until
 
 WRITER = """
 import asyncio, sys
@@ -140,13 +140,6 @@ class Fleet:
                     self.acknowledged[line[37:-1]] = UUID(line[:36].decode())
 
 
-def until(condition: object, seconds: float = 60.0) -> None:
-    deadline_s = monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert monotonic() < deadline_s, "it did not happen in time"
-        pause(0.05)
-
-
 @contextmanager
 def running_fleet(folder: Path, latency_ms: float) -> Iterator[Fleet]:
     with RedisServer() as redis:
@@ -183,6 +176,7 @@ def make_trouble(fleet: Fleet, round_number: int = 0) -> None:
     pause(3.0)
 
 
+@pytest.mark.sleeps("the fleet writes for a while in each state")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "latency_ms", [0.0, pytest.param(FAR_AWAY_MS, marks=FAR)], ids=["near", "far away"]

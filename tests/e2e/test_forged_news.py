@@ -26,6 +26,7 @@ from heatsink.stores.redis.connection import Connection, Refused
 from heatsink.testing.redis import RedisServer
 from tests.servers import patient, patient_url, real
 from tests.spread.test_log import everything
+from tests.waiting import soon
 
 KEYS = RedisKeys()
 PINS = (4, 2, 7, 3, 5)
@@ -110,12 +111,6 @@ async def forging(url: str, forge: Forge) -> AsyncIterator[None]:
         await redis.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 Writers = list[asyncio.Task[None]]
 
 
@@ -147,9 +142,9 @@ async def change(
 ) -> None:
     """Give the key so many buckets, while rows are written before, meanwhile and after."""
     await leader.pin("conv", buckets=buckets, reason="a test")
-    await until(lambda: leader.parts.registry.view.layout("conv").buckets == buckets)
+    await soon(lambda: leader.parts.registry.view.layout("conv").buckets == buckets)
     enough = len(acknowledged) + 100
-    await until(lambda: len(acknowledged) > enough or any(writer.done() for writer in writers))
+    await soon(lambda: len(acknowledged) > enough or any(writer.done() for writer in writers))
 
 
 MORE = pytest.mark.full("servers and seconds; one pair and one entry stand for the others")
@@ -182,7 +177,7 @@ async def test_forged_news_misplaces_no_row(
                 for _ in range(2)
             ]
             everybody = [leader, *apps]
-            await until(lambda: all(heard(hs) for hs in everybody))
+            await soon(lambda: all(heard(hs) for hs in everybody))
             async with forging(server.url, forge), writing(apps, acknowledged) as writers:
                 for buckets in PINS:
                     await change(leader, buckets, acknowledged, writers)

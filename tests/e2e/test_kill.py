@@ -65,6 +65,7 @@ def write_and_kill(url: str, lives: int) -> dict[bytes, UUID]:
     return acknowledged
 
 
+@pytest.mark.sleeps("writers write for a while between the kills")
 @pytest.mark.timeout(120)
 async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/x.db"

@@ -41,16 +41,19 @@ def check(play: Callable[[int], Counts]) -> None:
     pytest.fail("no fault came between the staging of parts and their seal")
 
 
+@pytest.mark.sleeps("work goes on for a while before and after")
 def test_a_power_failure_in_a_rewrite_loses_no_item_in_silence(tmp_path: Path) -> None:
     make = best_observer(tmp_path)
     rewrites = make is not MarkedServer
     check(lambda number: run_on(make, 1, Plan("power", [number], SEED), rewrites=rewrites))
 
 
+@pytest.mark.sleeps("work goes on for a while before and after")
 def test_a_power_failure_loses_no_item_in_silence() -> None:
     check(lambda number: run_on(MarkedServer, 1, Plan("power", [number], SEED), rewrites=False))
 
 
+@pytest.mark.sleeps("work goes on for a while before and after")
 def test_a_power_failure_of_one_of_two_servers_loses_no_item_in_silence() -> None:
     check(lambda number: run_on(MarkedServer, 2, Plan("power", [number], SEED), rewrites=False))
 

@@ -19,6 +19,7 @@ from heatsink.spread.fsck import check
 from heatsink.testing.redis import RedisServer
 from tests.servers import real
 from tests.spread.test_log import everything
+from tests.waiting import soon
 
 RULES = BucketRules(bucket_units_s=10, cool_down_s=60.0)
 
@@ -52,11 +53,6 @@ class Writers:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await asyncio.sleep(0.05)
-
-
 async def widened(hs: Heatsink) -> bool:
     return (await hs.explain("conv")).buckets >= 8
 
@@ -72,6 +68,7 @@ async def freeze(server: RedisServer) -> None:
         await asyncio.sleep(2.0)
 
 
+@pytest.mark.sleeps("an outage must outlast the lease")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fail", [kill_and_empty, freeze], ids=["killed and emptied", "frozen"])
 async def test_a_failing_redis_loses_and_refuses_nothing(
@@ -86,14 +83,14 @@ async def test_a_failing_redis_loses_and_refuses_nothing(
         ):
             writers = Writers([one, other])
             async with writers.running():
-                await until(lambda: widened(one))
+                await soon(lambda: widened(one))
                 epochs = len(one.parts.registry.view.layout("conv").epochs)
                 for _ in range(2):
                     before = len(writers.acknowledged)
                     await fail(server)
                     assert len(writers.acknowledged) > before
                 await one.pin("conv", buckets=3, reason="news goes on")
-                await until(lambda: has_buckets(other, 3))
+                await soon(lambda: has_buckets(other, 3))
             assert epochs > 1
             await verify(one, writers)
 
@@ -123,10 +120,10 @@ async def test_news_reaches_processes_that_do_not_coordinate(
             heatsink.connect(url, news=server.url) as leader,
             heatsink.connect(url, news=server.url, coordinate=False) as follower,
         ):
-            await until(lambda: hears(follower))
+            await soon(lambda: hears(follower))
             monkeypatch.setattr(follower.parts.registry, "renew", no_store)
             await leader.pin("k", buckets=4, reason="launch")
-            await until(lambda: arrived(follower))
+            await soon(lambda: arrived(follower))
 
 
 async def no_store() -> Reading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from time import monotonic, sleep
@@ -24,6 +24,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.spread.log import Entry
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
+from tests.waiting import until
 
 from .contract.conftest import client_of
 from .contract.engines import ours
@@ -60,13 +61,6 @@ def inspect(url: str, table: str = TABLE) -> dict[str, Any]:
 
 def events(url: str) -> list[str]:
     return [each["what"] + " done" * each["done"] for each in inspect(url)["events"]]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = monotonic() + PATIENCE_S
-    while not holds():
-        assert monotonic() < deadline_s
-        sleep(0.1)
 
 
 class Writer:
@@ -117,6 +111,7 @@ def scanned(client: DynamoDBClient) -> list[tuple[str, str]]:
     return [(item["pk"]["S"], item["sk"]["S"]) for page in pages for item in page["Items"]]
 
 
+@pytest.mark.sleeps("throttles are counted over two seconds")
 def test_two_keys_of_one_partition_are_split_apart_and_no_longer_throttled() -> None:
     with ours(QUICK) as url:
         client = client_of(url)
@@ -173,6 +168,7 @@ def reasons_of(report: dict[str, Any]) -> dict[str, str]:
     return {event["what"]: event["reason"] for event in report["events"]}
 
 
+@pytest.mark.sleeps("two seconds without a throttle")
 async def test_with_heatsink_the_same_key_is_spread_and_the_engine_splits_its_buckets() -> None:
     """One partition at first: all buckets share it, so that spreading alone would not do."""
     clock = SystemClock()

@@ -24,7 +24,7 @@ from heatsink import __version__
 from heatsink.cli import main
 from heatsink.errors import Closed, InvalidSetting
 from heatsink.lab.demo import stage as stage_module
-from heatsink.lab.demo.act import ActVerdict
+from heatsink.lab.demo.act import ActVerdict, Offer, Outcome
 from heatsink.lab.demo.acts import ACTS, likes
 from heatsink.lab.demo.acts.chat import (
     ChatAct,
@@ -34,14 +34,17 @@ from heatsink.lab.demo.acts.chat import (
     Recovery,
     reach_verdict,
 )
+from heatsink.lab.demo.calibration import calibrated, fitted
+from heatsink.lab.demo.headless import worst
 from heatsink.lab.demo.lanes import LaneMeter, Totals
-from heatsink.lab.demo.page import make_server, make_site
+from heatsink.lab.demo.page import Front, make_site, serve
 from heatsink.lab.demo.stage import Stage
 from heatsink.lab.demo.traffic import SHAPES, Leg, Pacer, Traffic, TrafficPlan, jump, ramp
+from heatsink.lab.demo.world import DemoWorld
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.connections import ConnectionLimits, listen
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import Endpoint
+from heatsink.server.shell import Ending, Endpoint
 from heatsink.testing import ManualClock
 from tests.raw_http import hang_up, open_line
 
@@ -49,6 +52,7 @@ from .demo_world import memory_world, play
 
 ORIGIN = {"origin": "http://127.0.0.1"}
 PATIENCE_S = 60.0
+SIZED = ["demo", "--peak", "400"]  # a chosen size needs no calibration
 
 
 def burst(peak: float) -> Traffic:
@@ -138,7 +142,7 @@ def test_a_meter_reads_rates_since_the_last_reading() -> None:
 def test_on_a_ramp_heatsink_keeps_everything_and_the_plain_store_does_not() -> None:
     verdict, told = run_virtually(TrafficPlan("ramp", peak=400, limit=100))
     plain, spread = verdict.plain, verdict.heatsink
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert spread.totals.offered == spread.totals.accepted == spread.found
     assert verdict.throttled_share < 0.01
     assert plain.totals.dropped > 1_000
@@ -161,7 +165,7 @@ def test_the_chat_ends_with_why_a_young_table_needs_both() -> None:
 @pytest.mark.slow("traffic in real time")
 def test_a_jump_is_spread_within_three_seconds_and_nothing_is_lost() -> None:
     verdict, _ = run_virtually(TrafficPlan("jump", peak=400, limit=100))
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert verdict.recovery is not None
     assert 0 < verdict.recovery.spread_s <= 3.0
 
@@ -184,20 +188,96 @@ def ended(**counts: int) -> ReadBack:
 @pytest.mark.parametrize("fault", ["dropped", "lost", "duplicated"])
 def test_the_verdict_is_bad_if_heatsink_fails_in_any_way(fault: str) -> None:
     verdict = reach_verdict(ended(), ended(**{fault: 1}), None)
-    assert not verdict.kept_everything
+    assert verdict.outcome == "not_held"
     assert verdict.findings[0].good is False
 
 
 def test_a_slow_recovery_is_called_one() -> None:
     verdict = reach_verdict(ended(), ended(), Recovery(spread_s=1.2, drained_s=3.4))
     assert [finding.good for finding in verdict.findings] == [True, None, True, False, None]
+    assert verdict.outcome == "not_held"
+
+
+SHORT = Offer("messages", due=54_168, made=15_752)
+
+
+def test_a_machine_that_offers_too_little_convicts_nobody() -> None:
+    verdict = reach_verdict(ended(), ended(dropped=30), Recovery(9.0, 9.0), offer=SHORT)
+    assert verdict.outcome == "too_busy"
+    assert verdict.line == "This machine was too busy: play again."
+    assert {finding.good for finding in verdict.findings} == {None}
+    assert "15,752 of 54,168 messages (29%)" in verdict.findings[0].text
+    assert any("dropped 30" in finding.text for finding in verdict.findings)
+
+
+@pytest.mark.parametrize("fault", ["lost", "duplicated"])
+def test_no_busy_machine_excuses_acknowledged_data_that_is_wrong(fault: str) -> None:
+    verdict = reach_verdict(ended(), ended(**{fault: 1}), None, offer=SHORT)
+    assert verdict.outcome == "not_held"
+    assert verdict.findings[0].good is False
+
+
+async def test_a_stalled_machine_offers_less_than_is_due() -> None:
+    clock, offered = StallingClock(), list[int]()
+    traffic = Traffic((Leg("even", 2, 1_000, 1_000), Leg("rising", 2, 1_000, 2_000)))
+    pacer = Pacer(traffic, clock)
+    await pacer.run(offered.append)
+    assert traffic.calls == pytest.approx(2_000 + 2_885, abs=1)
+    assert pacer.offered == sum(offered) < 0.5 * traffic.calls
+
+
+class StallingClock(ManualClock):
+    """Each sleep takes half a second longer than asked for."""
+
+    async def sleep(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(super().sleep(seconds + 0.5))
+        await self.advance(seconds + 0.5)
+        await sleeping
+
+
+# --- the size
+
+
+def test_traffic_is_sized_by_what_the_machine_can_offer() -> None:
+    fast, slow, slowest = (fitted(TrafficPlan(), calls_s) for calls_s in (99_999, 4_890, 9))
+    assert fast == TrafficPlan()
+    assert (slow.peak, slow.limit, slow.size) == (1_200, 300, 0.3)
+    assert (slow.items, slow.threshold) == (300_000, 240)
+    assert (slowest.peak, slowest.limit) == (100, 25)
+
+
+def test_a_peak_sets_the_limit_and_a_limit_the_peak() -> None:
+    plan = TrafficPlan()
+    assert (plan.sized(400, None).limit, plan.sized(None, 50).peak) == (100, 200)
+    assert plan.sized(400, 1_000).limit == 1_000
+
+
+def test_a_plan_gets_smaller_until_there_is_too_little_to_show() -> None:
+    half = TrafficPlan(peak=400, limit=100).smaller()
+    assert half is not None
+    assert (half.peak, half.limit, half.size) == (200, 50, 0.5)
+    assert half.shape == "ramp"
+    assert TrafficPlan(peak=180, limit=100).smaller() is None
+
+
+async def test_calibration_measures_a_machine_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("heatsink.lab.demo.calibration.MEASURED_S", 0.05)
+    plan = await calibrated(TrafficPlan(shape="jump"), SystemClock(), Random(7))
+    assert plan.shape == "jump"
+    assert 100 <= plan.peak <= 4_000
+    assert plan.limit == plan.peak // 4
+    assert os.listdir(tmp_path) == []
 
 
 def test_few_refusals_are_promised_only_of_a_gentle_rise() -> None:
     refused = ReadBack(Totals(100, 100, 50, 0), 100, 0, 0)
     gentle, hasty = (reach_verdict(ended(), refused, None, gentle=g) for g in (True, False))
     assert (gentle.findings[1].good, hasty.findings[1].good) == (False, None)
-    assert gentle.kept_everything
+    assert (gentle.outcome, hasty.outcome) == ("not_held", "held")
     assert gentle.line.startswith("Throttled writes: 50 with Heatsink, 0 without.")
 
 
@@ -209,7 +289,8 @@ async def staged(plan: TrafficPlan) -> AsyncIterator[tuple[Stage, httpx.AsyncCli
     """The whole application, asked without a socket."""
     clock = SystemClock()
     async with memory_world(plan, clock, Random(7)) as world:
-        stage = Stage(world, plan)
+        stage = Stage(plan)
+        stage.enter(world)
         settings = ServeSettings(data=Path())
         async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
             asked = httpx.ASGITransport(app)
@@ -300,10 +381,11 @@ async def serving(
     (listener,) = listen("127.0.0.1", 0)
     clock, endpoint = SystemClock(), Endpoint("127.0.0.1", 0, limits=limits)
     async with memory_world(plan, clock, Random(7)) as world:
-        stage = Stage(world, plan)
-        settings = ServeSettings(data=Path())
-        async with running_app(world.hs, settings, clock, pages=make_site(stage)) as app:
-            server = make_server(app, stage, endpoint)
+        stage = Stage(plan)
+        stage.enter(world)
+        front = Front(stage)
+        async with front.showing(world):
+            server = endpoint.server(front, front.end_streams)
             running = asyncio.ensure_future(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
@@ -416,6 +498,54 @@ async def test_whoever_runs_through_the_acts_leaves_none_of_them_playing() -> No
         assert not stage.start("chat")
 
 
+@pytest.mark.server("it listens")
+@pytest.mark.usefixtures("short_runs")
+async def test_a_run_that_was_too_busy_is_played_smaller_in_a_world_of_its_own() -> None:
+    opened: list[TrafficPlan] = []
+
+    @asynccontextmanager
+    async def worlds(plan: TrafficPlan) -> AsyncIterator[DemoWorld]:
+        opened.append(plan)
+        async with memory_world(plan, SystemClock(), Random(7)) as world:
+            yield world
+
+    (listener,) = listen("127.0.0.1", 0)
+    stage, endpoint = Stage(TrafficPlan(peak=400, limit=100)), Endpoint("127.0.0.1", 0)
+    starting = asyncio.current_task()
+    assert starting is not None
+    ending, started = Ending(starting), asyncio.Event()
+    run = serve(worlds, stage, endpoint, [listener], ending, started.set)
+    serving = asyncio.ensure_future(run)
+    await started.wait()
+    plans = []
+    async with aclosing(stage.follow()) as following:  # type: ignore[type-var]
+        async for event in following:
+            told = json.loads(event)
+            if kind(told) == "start":
+                plans.append(told["event"]["plan"]["limit"])
+                assert f" {plans[-1]} " in " ".join(told["event"]["about"]["sentences"])
+            if kind(told) == "snapshot":
+                if len(plans) == 1:
+                    assert stage.start("likes", smaller=True)
+                if told["act"] == "likes":
+                    break
+    ending.end(signal.SIGTERM)
+    await serving
+    assert plans == [100, 50]
+    assert [plan.limit for plan in opened] == [100, 50]
+
+
+async def test_requests_wait_while_the_world_changes() -> None:
+    plan, clock = TrafficPlan(peak=400, limit=100), SystemClock()
+    front = Front(Stage(plan))
+    asked = httpx.ASGITransport(front)
+    async with httpx.AsyncClient(transport=asked, base_url="http://127.0.0.1") as client:
+        early = asyncio.ensure_future(client.get("/demo"))
+        await asyncio.sleep(0)
+        async with memory_world(plan, clock, Random(7)) as world, front.showing(world):
+            assert (await early).status_code == 200
+
+
 @pytest.mark.usefixtures("short_runs")
 async def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> ActVerdict:
@@ -443,7 +573,7 @@ def test_headless_prints_a_table_and_the_verdict(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    result = CliRunner().invoke(main, ["demo", "--headless", "--peak", "400", "--limit", "100"])
+    result = CliRunner().invoke(main, ["demo", "--headless", "--peak", "400", "--brief"])
     assert result.exit_code == 0, result.output
     assert "hot partition" in result.output
     assert "Reading them back found each exactly once." in result.output
@@ -475,11 +605,11 @@ def test_all_acts_are_played_one_after_the_other(monkeypatch: pytest.MonkeyPatch
 
     async def perform(act: Any, *_: object) -> ActVerdict:
         played.append(act.name)
-        return ActVerdict("so it was", act.name != "bulk", [])
+        return ActVerdict("so it was", "not_held" if act.name == "bulk" else "held", [])
 
     monkeypatch.setattr("heatsink.lab.demo.headless.perform", perform)
-    assert CliRunner().invoke(main, ["demo", "--json", "--act", "all"]).exit_code == 1
-    assert CliRunner().invoke(main, ["demo", "--headless"]).exit_code == 0
+    assert CliRunner().invoke(main, [*SIZED, "--json", "--act", "all"]).exit_code == 1
+    assert CliRunner().invoke(main, [*SIZED, "--headless"]).exit_code == 0
     assert played == [*(act.name for act in ACTS), "chat"]
 
 
@@ -488,7 +618,35 @@ def test_a_failed_run_ends_with_an_exit_code(monkeypatch: pytest.MonkeyPatch) ->
         return reach_verdict(ended(), ended(lost=1), None)
 
     monkeypatch.setattr("heatsink.lab.demo.headless.perform", lossy)
-    assert CliRunner().invoke(main, ["demo", "--headless"]).exit_code == 1
+    result = CliRunner().invoke(main, [*SIZED, "--headless"])
+    assert result.exit_code == 1
+    assert "Did not hold. Throttled writes" in result.output
+
+
+def test_a_busy_machine_has_words_and_an_exit_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def busy(*_: object) -> ActVerdict:
+        return reach_verdict(ended(), ended(dropped=1), None, offer=SHORT)
+
+    monkeypatch.setattr("heatsink.lab.demo.headless.perform", busy)
+    result = CliRunner().invoke(main, [*SIZED, "--headless"])
+    assert result.exit_code == 3
+    assert "Too busy. This machine was too busy: play again." in result.output
+    assert "--peak 200 --limit 50" in result.output
+    assert "✗" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        (["held", "held"], "held"),
+        (["too_busy", "held"], "too_busy"),
+        (["not_held", "too_busy", "held"], "not_held"),
+    ],
+)
+def test_the_worst_outcome_is_that_of_all_acts(outcomes: list[Outcome], expected: str) -> None:
+    assert worst(outcomes) == expected
 
 
 @pytest.mark.parametrize(
@@ -506,7 +664,7 @@ def test_errors_are_one_line_and_ctrl_c_is_quiet(
         raise error
 
     monkeypatch.setattr("heatsink.lab.demo.headless.perform", fail)
-    result = CliRunner().invoke(main, ["demo", "--json"])
+    result = CliRunner().invoke(main, [*SIZED, "--json"])
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
 
 
@@ -525,7 +683,7 @@ def test_a_busy_port_names_the_way_out() -> None:
 def test_the_page_ends_by_a_signal_and_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    command = [sys.executable, "-m", "heatsink", "demo", "--port", "0"]
+    command = [sys.executable, "-m", "heatsink", *SIZED, "--port", "0"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from heatsink.errors import InvalidSetting
-from heatsink.lab.demo.act import ActSnapshot, ActVerdict
+from heatsink.lab.demo.act import ActSnapshot, ActVerdict, Offer
 from heatsink.lab.demo.acts import ACTS, NAMES, bulk, celebrity, find_act, likes, product
 from heatsink.lab.demo.acts.bulk import BulkAct, BulkNow
 from heatsink.lab.demo.acts.celebrity import CelebrityAct, CelebrityNow, PostNow
@@ -20,6 +20,7 @@ from heatsink.testing import ManualClock
 
 from .demo_world import play
 
+DONE, SHORT = Offer("calls", due=100, made=100), Offer("calls", due=100, made=79)
 SMALL = TrafficPlan(peak=400, limit=100)
 BRIEF = TrafficPlan(peak=400, limit=1_000, brief=True)
 
@@ -78,7 +79,7 @@ def test_an_act_that_there_is_not_is_refused(text: str) -> None:
 def test_heatsink_counts_every_like_and_the_plain_counter_falls_behind() -> None:
     verdict, told = play(LikesAct(), SMALL)
     last = cast("LikesNow", told[-1])
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert last.counted_heatsink == last.heatsink.totals.offered
     assert last.counted_plain == last.plain.totals.accepted
     assert last.counted_plain < 0.8 * last.heatsink.totals.offered
@@ -88,16 +89,22 @@ def test_heatsink_counts_every_like_and_the_plain_counter_falls_behind() -> None
     assert shards[0] == 1
     assert max(shards) >= 3
     assert "one row is enough for both" in words(told)
-    assert "refuses the rest" in words(told)
+    assert "The plain row accepts 1" in words(told)  # what was measured, about 100
 
 
 @pytest.mark.parametrize(
     ("accepted", "value"), [(99, 99), (100, 99), (100, 101)], ids=["refused", "lost", "doubled"]
 )
 def test_a_like_that_is_not_counted_once_is_called_a_failure(accepted: int, value: int) -> None:
-    verdict = likes.judge(Totals(100, 90), Totals(100, accepted), 90, value)
-    assert not verdict.kept_everything
+    verdict = likes.judge(DONE, Totals(100, 90), Totals(100, accepted), 90, value)
+    assert verdict.outcome == "not_held"
     assert marks(verdict) == [False, None]
+
+
+def test_refused_likes_of_a_busy_machine_are_excused_but_wrong_numbers_are_not() -> None:
+    refused = likes.judge(SHORT, Totals(79, 60), Totals(79, 70), 60, 70)
+    wrong = likes.judge(SHORT, Totals(79, 60), Totals(79, 70), 60, 71)
+    assert (refused.outcome, wrong.outcome) == ("too_busy", "not_held")
 
 
 # --- product
@@ -106,7 +113,7 @@ def test_a_like_that_is_not_counted_once_is_called_a_failure(accepted: int, valu
 def test_one_load_serves_many_views_and_the_plain_database_is_worn_out() -> None:
     verdict, told = play(ProductAct(), SMALL)
     peak = max(cast("list[ProductNow]", told), key=lambda now: now.heatsink.rates.offered_s)
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert marks(verdict) == [True, True, None]
     assert peak.heatsink.rates.offered_s > 300
     assert product.loads_s(peak.heatsink) <= 10
@@ -130,9 +137,9 @@ def test_a_page_that_is_wrong_or_missing_is_called_a_failure(
 ) -> None:
     meter = LaneMeter(ManualClock())
     meter.totals = Totals(100, 100 - dropped, 0, dropped)
-    verdict = product.judge(meter, meter, outcome)
+    verdict = product.judge(DONE, meter, meter, outcome)
     assert marks(verdict) == expected
-    assert not verdict.kept_everything
+    assert verdict.outcome == "not_held"
 
 
 # --- celebrity
@@ -141,7 +148,7 @@ def test_a_page_that_is_wrong_or_missing_is_called_a_failure(
 def test_past_the_threshold_a_post_writes_no_home_and_every_fan_sees_it() -> None:
     verdict, told = play(CelebrityAct(), BRIEF)
     last = cast("CelebrityNow", told[-1])
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert marks(verdict) == [True, True, None]
     before = [post for post in last.posts if post.mode == "push"]
     after = [post for post in last.posts if post.mode == "pull"]
@@ -156,11 +163,17 @@ def test_past_the_threshold_a_post_writes_no_home_and_every_fan_sees_it() -> Non
 
 def test_a_home_that_misses_a_post_is_called_a_failure() -> None:
     posts = [PostNow(5, "push", 5, 5), PostNow(9, "pull", 0, 9)]
-    assert celebrity.judge(posts, (40, 0), 8).kept_everything
-    verdict = celebrity.judge(posts, (40, 1), 8)
-    assert not verdict.kept_everything
+    assert celebrity.judge(DONE, posts, (40, 0), 8).outcome == "held"
+    verdict = celebrity.judge(DONE, posts, (40, 1), 8)
+    assert verdict.outcome == "not_held"
     assert marks(verdict) == [False, True, None]
     assert "2 posts took 5 home writes with the threshold, 14 if always pushed" in verdict.line
+
+
+def test_an_author_who_is_never_pulled_fails_unless_too_few_followed() -> None:
+    posts = [PostNow(5, "push", 5, 5)]
+    assert celebrity.judge(DONE, posts, (5, 0), 8).outcome == "not_held"
+    assert celebrity.judge(SHORT, posts, (5, 0), 8).outcome == "too_busy"
 
 
 # --- bulk
@@ -172,7 +185,7 @@ def test_small_batches_do_not_wait_for_the_large_one_and_workers_follow_the_work
     verdict, told = play(BulkAct(), few_items)
     looks = cast("list[BulkNow]", told)
     last = looks[-1]
-    assert verdict.kept_everything
+    assert verdict.outcome == "held"
     assert last.done == last.items == few_items.items
     assert len(last.small) >= 2
     assert all(one.took_s is not None and one.ahead > 0 for one in last.small[:-1])
@@ -188,13 +201,15 @@ def test_small_batches_do_not_wait_for_the_large_one_and_workers_follow_the_work
 def test_what_takes_too_long_is_called_off_and_said_so(
     few_items: TrafficPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(bulk, "patience_s", lambda _: 5.0)
     verdict, told = play(BulkAct(), few_items)
     last = cast("BulkNow", told[-1])
     assert 0 < last.done < last.items
-    assert verdict.kept_everything
-    assert f"the other {last.items - last.done:,} were cancelled" in verdict.findings[0].text
-    assert "more than" in verdict.line
+    assert verdict.outcome == "too_busy"
+    told_all = " ".join(finding.text for finding in verdict.findings)
+    assert f"{last.done:,} of {last.items:,} items in" in told_all
+    assert f"the other {last.items - last.done:,} were cancelled" in told_all
+    assert "more than" in told_all
 
 
 # --- the meter

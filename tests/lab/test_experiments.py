@@ -6,7 +6,17 @@ from functools import partial
 
 import pytest
 
-from heatsink.lab import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling
+from heatsink.lab import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    partitions,
+    rates,
+    reads,
+    scaling,
+    steps,
+)
 from heatsink.spread.policy import BucketRules
 from heatsink.testing import run_on_virtual_time
 
@@ -17,14 +27,18 @@ LONG = pytest.mark.full("seconds of CPU, and the mechanism has tests of its own"
 FIXED_S = SPIKE * scaling.SERVICE_S / scaling.WORKERS
 
 
+@LONG
 def test_littles_law_drains_the_spike_and_stays_near_what_the_service_takes() -> None:
     run = scaling.run_one("littles_law", scaling.ScalingSetup(SPIKE), seed=1)
     assert run.took_s <= 0.2 * FIXED_S
-    assert run.peak <= 1.3 * scaling.FULL
+    assert run.peak <= 2 * scaling.FULL
+    assert sum(moment.workers > 1.3 * scaling.FULL for moment in run.moments) <= 5
 
 
-def test_the_seeds_policy_goes_on_to_the_cap() -> None:
+def test_the_described_policy_stops_at_eight_times_its_base_and_others_at_the_maximum() -> None:
     run = scaling.run_one("time_decay", scaling.ScalingSetup(10_000), seed=1)
+    assert run.peak == 64
+    run = scaling.run_one("exponential", scaling.ScalingSetup(10_000), seed=1)
     assert run.peak == 256
     assert max(moment.p95_s for moment in run.moments) == pytest.approx(0.38 * 256 / 64)
 
@@ -34,6 +48,7 @@ def test_fixed_workers_take_as_long_as_can_be_computed() -> None:
     assert run.took_s == pytest.approx(2_000 * 0.38 / 8, rel=0.05)
 
 
+@LONG
 def test_a_small_batch_beside_a_giant_gets_its_share_at_once() -> None:
     alone, other, same = (
         run_on_virtual_time(fairness.small_batches(case, 20_000, seed=1, batches=5))
@@ -43,6 +58,7 @@ def test_a_small_batch_beside_a_giant_gets_its_share_at_once() -> None:
     assert same.seconds[-1] <= 1.5 * alone.seconds[-1]
 
 
+@LONG
 def test_a_large_batch_is_done_sooner_when_spread_and_small_ones_hardly_notice() -> None:
     together, spread = (
         run_on_virtual_time(isolation.beside_a_large_one(16, spread, 20_000, seed=1))
@@ -99,6 +115,7 @@ def test_a_page_of_many_buckets_reads_few_rows_more() -> None:
     assert eight.rows < 100
 
 
+@LONG
 def test_a_product_page_kept_near_costs_few_loads_and_nobody_waits() -> None:
     each, briefly, near = (
         run_on_virtual_time(reads.one_run(case, 1_000, seed=1)) for case in reads.CASES
@@ -109,11 +126,13 @@ def test_a_product_page_kept_near_costs_few_loads_and_nobody_waits() -> None:
     assert near.share(0.5) == 0.0
 
 
+@LONG
 def test_pulling_a_celebrity_saves_the_writes_and_the_waiting() -> None:
     pushed, pulled = (celebrity.one_run(case, 2_000, seed=1) for case in celebrity.CASES)
     assert pushed.writes == 10 * (2_000 + celebrity.FRIENDS)
     assert pulled.writes == 10 * celebrity.FRIENDS
-    assert max(pulled.celebrity_s) < 0.01
+    assert pulled.celebrity_s[0] < 1.0, "the first post waits until its author is pulled"
+    assert max(pulled.celebrity_s[1:]) < 0.01
     assert max(pushed.celebrity_s) > 0.1
 
 
@@ -132,6 +151,7 @@ def test_in_an_event_each_rule_finds_its_author() -> None:
     assert both["somebody"].writes == both["somebody"].posts * celebrity.FRIENDS
 
 
+@LONG
 def test_adaptive_capacity_stops_at_one_key_and_salt_needs_it_on_a_young_table() -> None:
     plain, adaptive, salted, both = (
         list(partitions.seconds(case, 2_700, seed=1))[-10:] for case in partitions.CASES
@@ -144,6 +164,7 @@ def test_adaptive_capacity_stops_at_one_key_and_salt_needs_it_on_a_young_table()
     assert sum(second.throttled for second in both) == 0
 
 
+@LONG
 @pytest.mark.parametrize("seed", [1, 2])
 def test_more_buckets_lie_more_evenly_in_partitions_that_do_not_split(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -156,3 +177,21 @@ def test_more_buckets_lie_more_evenly_in_partitions_that_do_not_split(
     assert sum(second.throttled for second in coarse) > 1_000
     assert sum(second.throttled for second in fine) == 0
     assert 8 < fine[-1].buckets < 64
+
+
+@LONG
+def test_the_articles_steps_take_the_articles_times() -> None:
+    times = [
+        run_on_virtual_time(steps.play(step, 8_000, seed=1)).took_s / 60 for step in steps.STEPS
+    ]
+    fixed, doubled, one_queue, described, ours = times
+    assert fixed == pytest.approx(25, abs=0.5)
+    assert doubled == pytest.approx(14, abs=0.5)
+    assert 3 < one_queue < 4
+    assert 3 < described < 5, "reported: 4 minutes"
+    assert ours < described
+
+
+def test_workers_in_whole_instances() -> None:
+    run = run_on_virtual_time(steps.play(steps.INSTANCE_STEPS[0], 1_000, seed=1))
+    assert {sum(moment.workers) % steps.INSTANCE for moment in run.moments} == {0}

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from heatsink.cli import main
@@ -36,6 +37,7 @@ def test_the_page_asks_nobody_for_anything() -> None:
     assert not re.search(r"(src|href)=|https?://|@import|url\(", page)
 
 
+@pytest.mark.server("its runs are processes")
 def test_the_command_prints_tables_and_writes_the_page(tmp_path: Path) -> None:
     out = tmp_path / "fairness.html"
     result = CliRunner().invoke(main, ["lab", "fairness", "--items", "1000", "--out", str(out)])

@@ -95,6 +95,7 @@ async def test_a_sqlite_file_is_restored(tmp_path: Path) -> None:
     await expect_as_before(url, kept)
 
 
+@pytest.mark.sleeps("a horizon must pass")
 async def test_a_rebuild_in_place_refuses_who_still_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chat.db"
     async with connect(url) as running:
@@ -129,6 +130,7 @@ async def replace_items(table: DynamoTable, items: list[Item]) -> None:
         await table.call("PutItem", {"Item": item})
 
 
+@pytest.mark.sleeps("a horizon must pass")
 async def test_a_dynamodb_table_is_restored(address: DynamoAddress) -> None:
     url = f"dynamodb://{address.table}?endpoint={address.endpoint}"
     table, client = open_table(address, CLOCK)

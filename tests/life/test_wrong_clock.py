@@ -189,7 +189,7 @@ async def test_the_cure_is_refused_where_nothing_is_ill(tmp_path: Path) -> None:
         await hs.log.append("conv", b"x")
     for command, complaint in (
         (("fsck", url, "--reset-closed-time"), "no reset is needed"),
-        (("fsck", url, "--reset-closed-time", "--rebuild"), "run one by one"),
+        (("fsck", url, "--reset-closed-time", "--rebuild"), "run one after the other"),
         (("fsck", "dynamodb://x", "--reset-closed-time"), "url must be a sqlite:// store"),
     ):
         refused = run(*command)

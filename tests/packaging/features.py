@@ -128,6 +128,12 @@ async def tracing() -> None:
     await append_and_count("memory://", hooks=[Tracing()])
 
 
+async def web() -> None:
+    from heatsink.client.starlette import lifespan
+
+    lifespan("memory://")
+
+
 async def metrics() -> None:
     from heatsink.client.prometheus import Prometheus
 

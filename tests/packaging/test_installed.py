@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from heatsink.testing.redis import RedisServer
-from tests.docs.pages import blocks
 from tests.planted import FULL
 from tests.processes import Served, serving
 from tests.servers import real
@@ -68,8 +67,9 @@ def test_without_an_extra_logs_work_and_each_error_names_the_one_extra(
     environment: Environment, tmp_path: Path
 ) -> None:
     environment.install("")
-    said = use(environment, tmp_path, "stores", *NEEDS)
+    said = use(environment, tmp_path, "stores", "web", *NEEDS)
     assert said.pop("stores") == "ok"
+    assert "needs Starlette: pip install starlette" in said.pop("web")
     assert {name: EXTRA.findall(text) for name, text in said.items()} == {
         name: [extra] for name, extra in NEEDS.items()
     }
@@ -120,17 +120,10 @@ def test_the_extra_server_is_enough_for_the_commands(
     assert [EXTRA.findall(text) for text in said.values()] == [["otel"], ["dynamodb"], ["aws"]]
 
 
-def test_the_extra_local_is_enough_for_dynamo_and_the_readme(
-    environment: Environment, tmp_path: Path
-) -> None:
+def test_the_extra_local_is_enough_for_dynamo(environment: Environment, tmp_path: Path) -> None:
     environment.install("local")
     with started(environment, tmp_path, "dynamo") as engine:
         answer = httpx.post(engine.url, content=b"{}", headers=LIST_TABLES, timeout=RUN_S)
         assert answer.json() == {"TableNames": []}
         said = use(environment, tmp_path, "emulated_table", endpoint=engine.url)
         assert said == {"emulated_table": "ok"}
-    readme = "\n".join(b.text for b in blocks(ROOT / "README.md") if b.language == "python")
-    (tmp_path / "readme.py").write_text(readme)
-    done = environment.run("python", "readme.py", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("done\n")

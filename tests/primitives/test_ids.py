@@ -159,7 +159,7 @@ def test_a_full_millisecond_goes_on_in_the_next_or_says_so(scheme: IdScheme) -> 
     assert {time_ms for _, time_ms in after} == {NOW_MS + 1}
     minter._last = minter._end - step
     for _ in range(2):
-        with pytest.raises(Unavailable, match="full of ids"):
+        with pytest.raises(Unavailable, match="ids of this millisecond"):
             minter.mint(NOW_MS, NOW_MS + 2)
 
 

@@ -38,9 +38,9 @@ def test_a_call_has_a_key(
     ("template", "says"),
     [
         ("product", "must name a parameter of product"),
-        ("product:{name}", "{name}, which is no parameter of product: it takes id, shop"),
-        ("product:{more}", "{more}, which"),
-        ("product:{others}", "{others}, which"),
+        ("product:{name}", "{name}, but product.. has no such parameter; it has id, shop$"),
+        ("product:{more}", "{more}, but"),
+        ("product:{others}", "{others}, but"),
         ("product:{id.name}", "parameters only"),
         ("product:{}", "parameters only"),
         ("product:{id!r}", "parameters only"),

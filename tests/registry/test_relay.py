@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -11,8 +12,9 @@ import msgspec
 import pytest
 
 from heatsink.errors import Unavailable
+from heatsink.primitives.hooks import Event, Hook, Hooks
 from heatsink.registry.decisions import BUCKETS, Reading, for_key
-from heatsink.registry.news import Seal
+from heatsink.registry.news import Seal, WatchedNews
 from heatsink.registry.registry import Registry
 from heatsink.stores.memory.data import MemoryRegistry
 from heatsink.stores.memory.messages import MemoryNews
@@ -228,3 +230,48 @@ async def test_the_closed_time_stays_close_while_news_comes_and_grows_with_silen
     await follower.renew_shared()
     assert ahead_s() == 60.0
     assert follower.behind_ms_max > 60_000, "a clock that far behind the horizon is right"
+
+
+class Noted(Hook):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+async def test_a_relay_that_stops_answering_is_reported_once_and_so_is_its_return(
+    news: Relay, clock: ManualClock
+) -> None:
+    noted = Noted()
+    watched = WatchedNews(news, clock, Hooks([noted]))
+    await watched.pair()
+    news.down = True
+    for _ in range(30):
+        with pytest.raises(Unavailable):
+            await watched.pair()
+        await clock.advance(0.1)
+    assert [event.name for event in noted.events] == ["news.lost"]
+    assert noted.events[0].level == logging.WARNING
+    assert "does not answer (Redis is down). Writes and reads go on" in noted.events[0].message
+    assert watched.lost == "no answer for 3 s (Redis is down)"
+    news.down = False
+    await watched.pair()
+    await watched.pair()
+    assert [event.name for event in noted.events] == ["news.lost", "news.back"]
+    assert watched.lost is None
+
+
+async def test_a_single_failed_call_does_not_make_a_relay_lost(
+    news: Relay, clock: ManualClock
+) -> None:
+    noted = Noted()
+    watched = WatchedNews(news, clock, Hooks([noted]))
+    for _ in range(10):
+        news.down = True
+        with pytest.raises(Unavailable):
+            await watched.pair()
+        await clock.advance(0.9)
+        news.down = False
+        await watched.pair()
+    assert noted.events == []

@@ -48,7 +48,7 @@ def test_an_epoch_starts_at_the_closed_time_or_within_5_s_after(start_ms: int) -
 
 
 def test_an_epoch_starts_after_the_keys_last() -> None:
-    with pytest.raises(Outdated, match="not start after"):
+    with pytest.raises(Outdated, match="must start after"):
         rules.check_append(entry(), 2, META, {"k": Layout([(NOW_MS, 2)])})
 
 

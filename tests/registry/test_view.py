@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatsink.registry.decisions import BUCKETS, PIN, LogEntry, Snapshot, View, for_key
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.registry.decisions import BUCKETS, PIN, Decision, LogEntry, Snapshot, View, for_key
 from heatsink.registry.layouts import COLD, Layout
 
 
@@ -88,3 +89,15 @@ def test_below_a_keys_last_epoch_all_is_known_also_past_the_horizon() -> None:
     view.adopt(5, 1)
     assert [view.knows("k", time_ms) for time_ms in (4, 5, 9, 10)] == [True, True, True, False]
     assert [view.knows("other", time_ms) for time_ms in (4, 5)] == [True, False]
+
+
+def test_a_decision_is_printed_in_words() -> None:
+    assert for_key("k", BUCKETS, 5, "hot").words == "5 buckets"
+    assert for_key("k", BUCKETS, 1, "calm").words == "1 bucket"
+    assert for_key("k", PIN, 4, "launch").words == "pinned to 4 buckets"
+    assert for_key("k", PIN, None, "over").words == "unpinned"
+    author = Subject(Kind.AUTHOR, "grace")
+    assert Decision(author, BUCKETS, 2, "many").words == "pulled"
+    assert Decision(author, PIN, 1, "few").words == "pushed"
+    assert Decision(Subject(Kind.WORKERS, "3"), PIN, 1, "slow").words == "pinned to 1 worker"
+    assert str(entry(7)) == "version 7: k: 2 buckets (hot)"

@@ -267,3 +267,21 @@ async def test_a_coordinator_learns_the_kind_of_ids_from_the_store(
         assert await ids_of(url, SystemClock()) == Uuid7(), "a new store"
         async with heatsink.connect(url, ids=ids):
             assert await ids_of(url, SystemClock()) == ids
+
+
+def test_text_for_a_number_is_answered_without_clicks_own_words() -> None:
+    said = CliRunner().invoke(main, ["serve", "--port", "abc"]).stderr
+    assert said.endswith("Invalid value for '--port': 'abc' is not a valid integer.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (("bulk", "list"), "Missing option '--queue'. Use redis://host:6379, or embedded:///"),
+        (("coordinator",), "Missing option '--store'. Use the sqlite:// or dynamodb:// URL"),
+        (("pin", "k", "4"), "Missing option '--reason'. Say why, as in --reason"),
+    ],
+)
+def test_a_missing_option_is_answered_with_what_to_write(words: tuple[str, ...], cure: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, cure in result.stderr) == (2, True), result.stderr

@@ -31,7 +31,7 @@ async def file(tmp_path: Path) -> Path:
 def test_a_healthy_store_passes(file: Path) -> None:
     result = fsck(f"sqlite:///{file}")
     assert result.exit_code == 0
-    assert "5 rows of 1 keys checked" in result.output
+    assert "5 rows of 1 key checked" in result.output
     assert json.loads(fsck(f"sqlite:///{file}", "--json").output)["findings"]["rows"] == 5
 
 
@@ -63,17 +63,17 @@ async def test_a_lost_epoch_is_named_and_mended(file: Path) -> None:
     with ThreadPoolExecutor(1) as elsewhere:  # the command runs a loop of its own
         broken = elsewhere.submit(fsck, f"sqlite:///{file}").result()
         assert broken.exit_code == 1
-        assert "1 rows were placed by epochs the registry lacks" in broken.output
+        assert "1 row placed by epochs the registry lacks" in broken.output
         assert "--rebuild" in broken.output
         mended = elsewhere.submit(fsck, f"sqlite:///{file}", "--rebuild").result()
-        assert "epochs of 1 keys rebuilt" in mended.output
+        assert "epochs of 1 key rebuilt" in mended.output
 
 
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
         ("sqlite:///nowhere.db", "no database nowhere.db"),
-        ("memory://", "ends with its process"),
+        ("memory://", "exists only inside its process"),
         ("ftp://x", "names no store"),
     ],
 )

@@ -6,9 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -21,6 +20,7 @@ from heatsink.server.commands.operator import _say, heat_table
 from heatsink.testing.redis import RedisServer
 from tests.processes import Served, serving
 from tests.servers import real
+from tests.waiting import until
 
 TOKENS = {"read": "reader-1", "operate": "writer-1", "admin": "boss-0001"}
 PATIENCE_S = 30.0
@@ -47,14 +47,6 @@ def run_wide(server: Served, *arguments: str) -> Result:
     return run(*arguments, *flags, COLUMNS="200")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """What a server that has just started comes to know."""
-    give_up_s = monotonic() + PATIENCE_S
-    while not condition():
-        assert monotonic() < give_up_s, "it did not come to that"
-        sleep(0.05)
-
-
 def answered(server: Served, *arguments: str) -> Any:
     result = asked(server, *arguments, "--json")
     assert result.exit_code == 0, result.stderr
@@ -66,16 +58,32 @@ def test_a_key_is_pinned_explained_and_unpinned(server: Served) -> None:
     done = asked(server, "pin", "a/b #1", "3", "--reason", "launch [at noon]")
     assert (done.exit_code, done.stdout) == (
         0,
-        "a/b #1: pinned to 3 bucket(s); in force within a second\n",
+        "a/b #1: pinned to 3 buckets; in force within a second\n",
     )
     explained = answered(server, "explain", "a/b #1")
     assert explained["pin"] == {"value": 3, "reason": "launch [at noon]"}
     assert "why     pinned to 3: launch [at noon]" in asked(server, "explain", "a/b #1").stdout
-    assert "launch [at noon]" in asked(server, "decisions").stdout
+    assert "pinned to 3 buckets  launch [at noon]" in run_wide(server, "decisions").stdout
     assert answered(server, "decisions")[-1]["subject"] == {"kind": "key", "name": "a/b #1"}
     unpinned = {"subject": {"kind": "key", "name": "a/b #1"}, "value": None, "nobody_leads": None}
     assert answered(server, "unpin", "a/b #1") == unpinned
     assert answered(server, "explain", "a/b #1")["pin"] is None
+
+
+def test_explain_prints_what_python_prints(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", f"sqlite:///{tmp_path}/same.db") as served:
+        with connect_sync(f"sqlite:///{tmp_path}/same.db", coordinate=False) as hs:
+            hs.pin("conv", buckets=3, reason="launch")
+            until(lambda: hs.explain("conv").buckets == 3)
+            until(lambda: hs.explain("conv").leader)
+            mine = str(hs.explain("conv")).splitlines()
+        printed = run("explain", "conv", "--server", served.url).stdout.splitlines()
+    heat = "  heat    "  # the leader knows it, this process need not
+    assert [line for line in printed if not line.startswith(heat)] == [
+        line for line in mine if not line.startswith(heat)
+    ]
+    assert printed[0] == "conv: 3 buckets now (pinned)"
+    assert "  reads   newest page 3 queries, everything 4 partitions" in printed
 
 
 def test_nothing_in_a_key_or_a_reason_steers_the_terminal(server: Served) -> None:
@@ -97,10 +105,11 @@ def test_decisions_that_are_followed_are_lines_of_printable_text(
         "time": "2026-01-01T00:00:00Z",
         "subject": {"kind": "key", "name": "a\x1b[2K"},
         "setting": "buckets",
+        "words": "buckets withdrawn",
     }
     _say({**line, "value": None, "reason": "no\nforged"}, as_json=False)
     said = capsys.readouterr().out
-    assert said == "2026-01-01 00:00:00 a\\x1b[2K buckets –  no\\nforged\n"
+    assert said == "2026-01-01 00:00:00 a\\x1b[2K: buckets withdrawn (no\\nforged)\n"
 
 
 def test_a_batch_that_no_worker_can_run_says_so_in_every_view(server: Served) -> None:
@@ -220,6 +229,17 @@ def test_the_doctor_says_what_is_wrong_and_the_cure(tmp_path: Path) -> None:
     assert run("doctor", "--store", wrong).exit_code == 1
 
 
+def test_a_dead_redis_for_news_is_logged_and_found_by_the_doctor(tmp_path: Path) -> None:
+    with serving(tmp_path, "--news", "redis://127.0.0.1:1") as served:
+        until(lambda: httpx.get(f"{served.url}/v1/status").json()["news_lost"])
+        found = json.loads(run("doctor", "--json", HEATSINK_SERVER=served.url).stdout)
+        assert httpx.get(f"{served.url}/readyz").json()["ready"]
+    (news,) = [finding for finding in found if finding["what"] == "news"]
+    assert news["state"] == "warning"
+    assert "no answer for" in news["detail"]
+    assert "--news" in news["cure"]
+
+
 def test_the_doctor_starts_no_queue_beside_a_store_that_is_not_there(tmp_path: Path) -> None:
     for flags in (("--store", f"sqlite:///{tmp_path}/none.db"), ("--data", str(tmp_path))):
         code, found = findings(*flags)
@@ -284,7 +304,7 @@ def test_the_doctor_cuts_nothing_and_speaks_of_flags(tmp_path: Path) -> None:
     shown = "".join(run("doctor", "--data", str(deep)).stdout.split())
     assert f"→chmod700{deep}" in shown
     _, found = findings("--store", "dynamodb://x", "--news", "nonsense")
-    assert found["store"]["detail"].startswith("--store names a table 'x': in DynamoDB a")
+    assert found["store"]["detail"].startswith("--store names the table 'x', but a DynamoDB")
     assert found["news"]["detail"].startswith("--news must be a URL")
     assert found["queue"]["cure"] == "for bulk actions and timelines: --queue redis://host:6379"
     _, found = findings("--store", "memory://", "--queue", "nonsense")
@@ -338,6 +358,7 @@ def test_another_file_may_be_named(here: Path) -> None:
     [
         (("--host", "0.0.0.0"), "reachable from outside", 2),  # noqa: S104
         (("--actions", "nowhere:actions"), "no module 'nowhere'", 2),
+        (("--actions", "acts.py:actions"), "without .py, as in acts:actions", 2),
         (("--store", "nonsense://"), "names no store", 2),
         (("--token", "secret"), "token must be SCOPE:TOKEN", 2),
         (("--limit", "speed=1"), "limit 'speed' must be one of", 2),

@@ -89,6 +89,16 @@ def test_at_the_deadline_it_says_what_it_tried() -> None:
     assert isinstance(raised.value.__cause__, Throttled)
 
 
+def test_a_retry_without_an_answer_is_blamed_on_what_was_answered_before() -> None:
+    refusing, hanging = Refusing(Unavailable("the clock is wrong")), Hanging()
+
+    async def attempt() -> str:
+        return await (hanging() if refusing.asked_s else refusing())
+
+    with pytest.raises(Overloaded, match=r"tried 2 times .*not answered.*before: the clock is"):
+        call(backoff(deadline_s=2.0), attempt)
+
+
 def test_what_cannot_succeed_is_not_repeated() -> None:
     attempt = Refusing(Conflict("taken"))
     with pytest.raises(Conflict):

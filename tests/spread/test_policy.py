@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from math import ceil
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +51,12 @@ class Plant:
             self._turn({}, complete=True)
         return self.layouts.get("k", COLD).buckets
 
+    def calm(self, seconds: int) -> None:
+        """Silence, reported every third second: three missing windows in a row are not too many."""
+        for _ in range(seconds // 3):
+            self._turn({}, complete=True)
+            self.second += 2
+
     def _turn(self, keys: dict[str, KeyHeat], complete: bool) -> None:
         window = WindowHeat(self.second, self.second, complete, keys, 0.0)
         versions = sum(len(layout.epochs) for layout in self.layouts.values())
@@ -77,6 +86,67 @@ def test_the_seeds_phases_as_a_high_water_mark() -> None:
     plant = Plant(BucketRules(forecast_s=0, cool_down_s=60, shrink=False))
     assert [plant.feel(rate) for rate in (200, 900, 2_200, 4_000)] == [1, 2, 3, 5]
     assert plant.feel(100, seconds=1_000) == 5
+
+
+def test_buckets_made_for_a_forecast_go_back_once_the_rate_has_levelled_off() -> None:
+    """The phases of the ramp with the default rules: N is 5 or 6 at 4,000/s, not 9."""
+    plant = Plant(BucketRules())
+    for rate in (200, 900, 2_200):
+        plant.feel(rate, seconds=3)
+    assert plant.feel(4_000, seconds=2) > 6
+    assert plant.feel(4_000, seconds=30) in (5, 6)
+    assert "the rate levelled off at 4,000 write units/s" in plant.last_reason
+    epochs = plant.layouts["k"].epochs
+    plant.feel(4_000, seconds=3_600)
+    assert plant.layouts["k"].epochs == epochs, "and stays there"
+
+
+@given(st.integers(0, 2**32), st.floats(0.5, 20))
+def test_a_noisy_level_does_not_flap(seed: int, thousands: float) -> None:
+    plant, noise, level = Plant(BucketRules()), Random(seed), thousands * 1_000
+    plant.feel(200, seconds=2)
+    for _ in range(60):
+        plant.feel(level * noise.uniform(0.95, 1.0))
+    settled = len(plant.layouts.get("k", COLD).epochs)
+    for _ in range(600):
+        plant.feel(level * noise.uniform(0.95, 1.0))
+    layout = plant.layouts.get("k", COLD)
+    assert ceil(0.95 * level / 800) <= layout.buckets <= ceil(level / 800) + 1
+    assert len(layout.epochs) <= settled + 1
+
+
+def test_buckets_that_throttling_asked_for_are_not_trimmed() -> None:
+    plant = Plant(BucketRules())
+    for rate in (200, 2_000, 4_000):
+        plant.feel(rate)
+    plant.feel(4_000, seconds=5, throttles_s=400)
+    buckets = plant.layouts["k"].buckets
+    assert plant.feel(4_000, seconds=60) == buckets
+
+
+def test_a_pin_that_is_gone_leaves_its_buckets_to_the_cool_down() -> None:
+    plant = Plant(BucketRules())
+    plant.feel(200, seconds=2)
+    plant.pins["k"] = for_key("k", PIN, 9, "a big evening")
+    plant.feel(200, seconds=60)
+    plant.pins.clear()
+    assert plant.feel(200, seconds=200) == 9
+    assert plant.feel(200, seconds=200) == 1
+
+
+@pytest.mark.parametrize("period_s", [60, 400, 3_600])
+def test_a_key_that_bursts_for_a_week_keeps_epochs_in_reserve(period_s: int) -> None:
+    """Bursts of ten seconds, of changing height, with a cool-down shorter than some pauses."""
+    plant, chance = Plant(BucketRules(cool_down_s=30)), Random(7)
+    week_s = 7 * 86_400
+    for _ in range(0, week_s, period_s):
+        height = chance.choice([2_000, 4_000, 4_200, 8_000])
+        for rate in (200, height / 2, height):
+            plant.feel(rate)
+        plant.feel(height, seconds=7)
+        plant.calm(period_s - 10)
+    assert len(plant.layouts["k"].epochs) < 192
+    assert plant.feel(4_000, seconds=2) >= 5
 
 
 def test_a_reason_tells_a_person_why() -> None:

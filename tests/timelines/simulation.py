@@ -22,6 +22,7 @@ from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock, linked_stores, run_on_virtual_time
 from heatsink.testing.faults import _Linked
 from heatsink.timelines import TimelineSettings
+from heatsink.timelines.modes import mode_of
 from heatsink.timelines.policy import PULLED, PUSHED
 from tests.bulk.process import Process
 
@@ -155,11 +156,29 @@ class World:
 
     async def _post(self, author: str, id: Any = None) -> Any:
         body = b"%d" % self.rng.getrandbits(32)
+        fewest, began_ms = self._followers_at_least(author), int(self.clock.now_s() * 1000)
         post = await self.attempt(lambda hs: hs.timelines.post(author, body, id=id))
         if post is None:
             return None
         self.acknowledged[author].append(post.id)
+        fewest = min(fewest, self._followers_at_least(author))
+        is_pushed = id is None and post.mode == PUSHED and author != PINNED
+        if is_pushed and fewest >= THRESHOLD and self._pushed_since_ms(author) < began_ms:
+            raise Violation(f"a post of {author} was pushed to {fewest} followers or more")
         return post.id
+
+    def _pushed_since_ms(self, author: str) -> int:
+        """When the author's last epoch began: one that began during a post was decided before."""
+        view = self.clients[max(self.clients)].parts.registry.view
+        return view.layout(mode_of(author).text).epochs[-1].start_ms
+
+    def _followers_at_least(self, author: str) -> int:
+        """Those who follow for certain."""
+        return sum(
+            follows and pair not in self.unsure
+            for pair, follows in self.wished.items()
+            if pair[1] == author
+        )
 
     async def _post_under_one_id(self) -> None:
         """Callers mint ids too: nothing keeps two authors from using the same one."""
@@ -174,6 +193,8 @@ class World:
             await change(user, author)
             return True
 
+        if follows != self.wished.get((user, author)):
+            self.unsure.add((user, author))
         self.wished[user, author] = follows
         if await self.attempt(act):
             self.unsure.discard((user, author))

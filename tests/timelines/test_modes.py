@@ -17,7 +17,11 @@ async def test_a_post_from_beyond_the_horizon_has_a_mode_if_its_author_has_an_ep
         reached.append(time_ms)
 
     registry.view.layouts[mode_of("ada").text] = Layout([(900, 2), (1_001, 2)])
-    modes = Modes(registry, reach)
+
+    async def never(key: str, buckets: int) -> None:
+        raise AssertionError(f"nobody waits for {buckets} of {key}")
+
+    modes = Modes(registry, reach, never)
     await modes.know([("ada", 1_000), ("ada", 950)])
     assert (reached, modes.at("ada", 1_000)) == ([], "pull")
     await modes.know([("ada", 1_000), ("bob", 940), ("bob", 950)])

@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
+from heatsink.primitives.subjects import Kind, Subject
+from heatsink.timelines.graph import FRESH_S, STALE_S, Graph
 from heatsink.timelines.modes import Modes
 from heatsink.timelines.policy import PUSHED
 from heatsink.timelines.store import HomeEntry
@@ -44,6 +46,29 @@ def last_choice_of_the_policy_holds_for_older_posts() -> AbstractContextManager[
         return at(self, author, time_ms) if author == PINNED else self.wanted(author) or PUSHED
 
     return patch.object(Modes, "at", latest)
+
+
+def first_post_does_not_wait() -> AbstractContextManager[object]:
+    async def at_once(self: Modes, author: str) -> None:
+        pass
+
+    return patch.object(Modes, "take_effect", at_once)
+
+
+def followers_counted_from_the_cache() -> AbstractContextManager[object]:
+    """Processes disagree about an author's followers for some seconds."""
+    count = Graph.load_follower_count
+
+    async def cached(self: Graph, author: str) -> int:
+        found: int = await self._cache.get_own(
+            Subject(Kind.CACHED, f"old/{author}"),
+            lambda: count(self, author),
+            fresh_for=FRESH_S,
+            stale_for=STALE_S,
+        )
+        return found
+
+    return patch.object(Graph, "load_follower_count", cached)
 
 
 def no_back_fill() -> AbstractContextManager[object]:
@@ -109,6 +134,8 @@ def homes_merged_by_id_alone() -> AbstractContextManager[object]:
     [
         mode_of_today,
         pytest.param(last_choice_of_the_policy_holds_for_older_posts, marks=REST),
+        first_post_does_not_wait,
+        pytest.param(followers_counted_from_the_cache, marks=REST),
         pytest.param(no_back_fill, marks=REST),
         no_rebuild,
         pytest.param(unfollowed_stay, marks=REST),

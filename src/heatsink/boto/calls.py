@@ -27,10 +27,10 @@ THROTTLES = {
 
 
 class Calls:
-    """Operations on the table by `table.meta.client`, with throttling raised as `Throttled`.
+    """Sends operations on the table through `table.meta.client`. Raises `Throttled` for throttling.
 
-    That client takes and returns the same values as the application's Table resource, and retries
-    as the application configured it. Unlike the resource, it is thread-safe.
+    This client takes and returns the same values as the application's Table resource, and retries
+    as the application configured it. Unlike the resource, the client is thread-safe.
     """
 
     def __init__(self, boto_table: Any, background: Background) -> None:
@@ -40,12 +40,19 @@ class Calls:
         self._background = background
 
     def send(self, operation: str, key: str, bucket: int | None, **parameters: Any) -> Any:
-        """Send one operation on one partition, with retries; `key` is its name in the registry."""
+        """Send one operation on one bucket, with retries, and return boto3's response.
+
+        `key` is the key's name in the registry. If `bucket` is None, the operation is on the bare
+        key.
+        """
         parameters["TableName"] = self.table
         return self._background.call(lambda: self._try(operation, key, bucket, parameters), key)
 
     def write_batch(self, requests: list[Any], key: str, bucket: int | None) -> None:
-        """Send all requests, with retries; unprocessed items count as throttling."""
+        """Send all requests to one bucket, with retries.
+
+        Items that DynamoDB returns as unprocessed count as throttled, and are sent again.
+        """
         waiting = requests
 
         def attempt() -> None:
@@ -59,7 +66,11 @@ class Calls:
         self._background.call(attempt, key)
 
     def _try(self, operation: str, key: str, bucket: int | None, parameters: Any) -> Any:
-        """Call once. If boto3 retried the call, it was probably throttled, so count it as heat."""
+        """Make one call, and return boto3's response.
+
+        If boto3 itself has retried the call, DynamoDB has probably throttled it. So such a call
+        counts as throttled in the key's heat.
+        """
         try:
             answer = getattr(self._client, operation)(**parameters)
             if answer.get("ResponseMetadata", {}).get("RetryAttempts"):
@@ -102,7 +113,10 @@ class Background:
         self._loop.end(self._inner.close)
 
     def call(self, attempt: Callable[[], Result], key: str) -> Result:
-        """Make the first try in the caller's thread; run only retries in the background."""
+        """Return the result of `attempt`, which is retried if it raises `Retryable`.
+
+        The first try runs in the caller's thread; only retries run in the background.
+        """
         self.registry.check()
         try:
             return attempt()
@@ -112,18 +126,27 @@ class Background:
             return self._loop.call(self._backoff.after, refusal, again, key, deadline_s)
 
     def note_throttle(self, key: str, bucket: int | None) -> None:
-        """Count a throttled call as heat, unless more buckets would not help (see `Backoff`)."""
+        """Count a throttled call as heat if the bucket belongs to the key's newest epoch.
+
+        Throttling in an older bucket does not count, because new buckets would not help against it.
+        """
         if self.view.layout(key).epochs[-1].uses(bucket):
             self.tracker.record_throttle(key)
 
     def reach(self, time_ms: int) -> None:
-        """Wait until the registry's view covers this time, so that its items can be placed."""
+        """Wait until the view's horizon is past `time_ms`.
+
+        Then items of this time can be placed.
+        """
         deadline_s = self._backoff.deadline_s()
         reach = partial(self.registry.reach, time_ms, deadline_s)
         self._loop.call(self._backoff.call, reach, "", deadline_s)
 
     def confirm_absence(self, key: str) -> None:
-        """Make sure that a key is empty, and the registry was not wiped; see `Parts`."""
+        """Make sure after an empty read of `key` that the data store was not wiped.
+
+        Raises if the store was wiped, replaced or set back since this process connected.
+        """
         if not self.registry.is_fresh():
             renew, deadline_s = self.registry.renew_shared, self._backoff.deadline_s()
             self._loop.call(self._backoff.call, renew, key, deadline_s)
@@ -134,6 +157,9 @@ class Background:
         self._loop.call(self._backoff.call, self.registry.renew, "", deadline_s)
 
     def start_layout(self, key: str) -> Future[Layout]:
-        """Start reading a layout from the registry's store, while buckets are queried."""
+        """Start to read a key's layout from the registry's store, and return its future.
+
+        Meanwhile the caller queries the buckets that it knows.
+        """
         layout, deadline_s = partial(self.registry.layout, key), self._backoff.deadline_s()
         return self._loop.start(self._backoff.call, layout, key, deadline_s)

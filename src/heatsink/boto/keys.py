@@ -1,8 +1,8 @@
 """Keys of an existing table, and the names of their buckets.
 
-A key without buckets keeps its name (the bare key). A bucket's name is the key, a reserved tag and
-a number. A key of the application may not end in such a tag, so it can never equal the name of
-another key's bucket.
+A key with one bucket keeps its name (the bare key). If a key has several buckets, a bucket's name
+is the key, a reserved tag and a number. A key of the application may not end in such a tag and
+number, so no key equals the name of another key's bucket.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ def check_partition_value(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidKey(f"the partition key must be text, not {shown(value)}")
     if TAGGED.search(value):
-        raise InvalidKey(f"{shown(value)} ends in {TAG!r} and digits, which Heatsink reserves")
+        raise InvalidKey(
+            f"the partition key {shown(value)} ends in {TAG!r} and digits: Heatsink reserves such "
+            "keys for its buckets, choose another"
+        )
     return value
 
 
 def physical(key: str, bucket: int | None) -> str:
-    """The partition key in the user's table: the bare key, or one bucket of it."""
+    """Return the partition key in the user's table: the bare key if `bucket` is None."""
     return key if bucket is None else f"{key}{TAG}{bucket}"
 
 
 def subject_in(table: str, key: str) -> Subject:
-    """A key of a table as a subject of the registry, which many tables may share."""
+    """Return the subject of a table's key in the registry. Many tables may share one registry."""
     return Subject(Kind.TABLE, f"{table}/{key}")
 
 
 def registry_key(table: str, key: str) -> str:
-    """The name of a table's key in the registry, which many tables may share."""
+    """Return the name of a table's key in the registry. Many tables may share one registry."""
     return check_key(subject_in(table, key))
 
 
 def comparable(value: Any) -> Any:
-    """A sort key as a str, Decimal or bytes, which sort as in DynamoDB."""
+    """Return a sort key as a str, Decimal or bytes. In Python these types sort as in DynamoDB."""
     if isinstance(value, bool | float):
         raise InvalidId(f"a sort key is text, bytes, int or Decimal, not {shown(value)}")
     if isinstance(value, int):
@@ -59,7 +62,7 @@ def comparable(value: Any) -> Any:
 
 
 def hashed_bytes(value: Any) -> bytes:
-    """The bytes of a comparable sort key, equal for equal numbers."""
+    """Return the bytes of a comparable sort key, for hashing. Equal numbers have equal bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, Decimal):
@@ -68,7 +71,10 @@ def hashed_bytes(value: Any) -> bytes:
 
 
 def size_of(value: Any) -> int:
-    """A value's approximate size in DynamoDB in bytes: for heat, and to end a page at 1 MB."""
+    """Return a value's approximate size in DynamoDB, in bytes.
+
+    The size counts as heat, and decides where a page ends (at 1 MB).
+    """
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, dict):

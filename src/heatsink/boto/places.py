@@ -1,9 +1,10 @@
-"""Where an item of an existing table is, from its keys and the registry's view.
+"""Finds the bucket of an item of an existing table, from its keys and the registry's view.
 
 Programs without Heatsink write every row under the bare key, whatever the layout says. So reads
 query the bare key along with the buckets, until an operator declares the table's **adoption**
-complete: no such program writes any more. The registry records that time. Older rows may be strays,
-left under the bare key, and stay readable. Newer rows are where their layout puts them.
+complete, that is, no such program writes any more. The registry records the time of this
+declaration. Rows from before that time may be *strays*: rows that are under the bare key although
+their layout puts them elsewhere. Strays stay readable. Newer rows are where their layout puts them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SLACK_MS = 1_000  # `…:59Z` sorts after `…:59.500Z`: sort keys and times agr
 class KeyPlaces:
     """Finds the buckets of items, from any thread.
 
-    It reads the view's horizon before the layouts, so that the layouts are at least as new.
+    It reads the view's horizon before the layouts. So the layouts are at least as new as the
+    horizon.
     """
 
     def __init__(self, table: str, time_of: TimeOf, background: Background) -> None:
@@ -50,7 +52,10 @@ class KeyPlaces:
         return registry_key(self._table, key)
 
     def bucket(self, key: str, sort: Any) -> int | None:
-        """The one bucket in which an item is written; None is the bare key."""
+        """Return the bucket into which an item is written; None means the bare key.
+
+        If the item's time is past the view's horizon, this waits until the horizon has reached it.
+        """
         time_ms = self.time_of(sort)
         if time_ms >= self._view.horizon_ms:
             self._background.reach(time_ms)
@@ -63,7 +68,11 @@ class KeyPlaces:
         return epoch.bucket(self._hash(hashed_bytes(comparable(sort))))
 
     def candidates(self, key: str, sort: Any) -> list[int | None]:
-        """The places of an item: its bucket, then the bare key if the item may be a stray."""
+        """Return where to look for an item, in this order.
+
+        The first place is the item's bucket. The second is the bare key, if the item may be a
+        stray.
+        """
         time_ms = self.time_of(sort)
         if time_ms >= self._view.horizon_ms:
             self._background.renew()
@@ -74,7 +83,7 @@ class KeyPlaces:
         return [bucket, None] if may_stray else [bucket]
 
     def span_of(self, lowest: Any, highest: Any) -> tuple[int | None, int | None]:
-        """The time that a range of sort keys may cover."""
+        """Return the first and last time that a range of sort keys may cover; None: no bound."""
         from_ms, to_ms = self._bound(lowest), self._bound(highest)
         return (
             None if from_ms is None else from_ms - SLACK_MS,
@@ -82,14 +91,17 @@ class KeyPlaces:
         )
 
     def _bound(self, value: Any) -> int | None:
-        """The time of a bound; None if the bound is not a whole sort key and so has no time."""
+        """Return the time of a bound.
+
+        Returns None if there is no bound, or if it is not a whole sort key and so has no time.
+        """
         try:
             return None if value is None else self.time_of(value)
         except InvalidId:
             return None
 
     def passes_horizon(self, to_ms: int | None) -> bool:
-        """Whether the range may overlap epochs that the view does not know yet."""
+        """Return whether a range up to `to_ms` may overlap epochs that the view lacks so far."""
         return to_ms is None or to_ms >= self._view.horizon_ms
 
     def plan(self, key: str, span: tuple[int | None, int | None]) -> ReadPlan:
@@ -101,10 +113,10 @@ class KeyPlaces:
 
 
 class Adoption:
-    """Reads the time of complete adoption from a view, again only when the view has changed.
+    """Finds in the view since when a table is fully adopted; cached until the view changes.
 
-    The registry stores the time in the name of a reserved key that is pinned to one bucket. The
-    coordinator ignores this pin. It reaches every process as all decisions do.
+    The registry stores this time in the name of a reserved key that is pinned to one bucket. So the
+    time reaches every process, as all decisions do. The coordinator ignores this pin.
     """
 
     def __init__(self, table: str, view: View) -> None:
@@ -114,7 +126,7 @@ class Adoption:
 
     @property
     def complete_ms(self) -> float:
-        """The time from which no row is a stray; infinite until adoption is complete."""
+        """The time from which on no row is a stray; infinite while the adoption is not complete."""
         version = self._view.version
         if self._seen[0] != version:
             self._seen = (version, completed_ms(self._view, self._table))
@@ -122,14 +134,18 @@ class Adoption:
 
 
 def completed_ms(view: View, table: str) -> float:
-    """The time of a table's complete adoption in the registry; infinite if not complete."""
+    """Return since when a table's adoption is complete, by the registry; infinite if it is not."""
     adopted = (p.subject.name for p in list(view.pins.values()) if p.subject.kind is Kind.ADOPTED)
     notes = (name.rpartition("/") for name in adopted)
     return min((int(time) for name, _, time in notes if name == table), default=float("inf"))
 
 
 async def adopt(url: str, table: str, complete: bool, clock: Clock) -> float:
-    """Return the time of complete adoption, or infinity. `complete` declares it complete now."""
+    """Return the time since which a table's adoption is complete; infinite if it is not.
+
+    With `complete`, first record in the registry that the adoption is complete from now on, unless
+    this is already recorded.
+    """
     check_text("table", table, TABLE_NAME_MAX)
     stores = open_stores(url, clock, must_exist=True)
     try:
@@ -157,7 +173,7 @@ class OpenEpoch(Epoch):
 
 
 class ReadPlan(Layout):
-    """The layout for one query: the epochs of its time span, and where strays may be."""
+    """A key's layout for one query: the epochs of the query's time span, with possible strays."""
 
     __slots__ = ("_complete_ms", "_span")
 
@@ -170,11 +186,14 @@ class ReadPlan(Layout):
         self.epochs = tuple(_split(layout, complete_ms))
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:  # noqa: ARG002
-        """The epochs of the query's time span. The bounds are ignored: sort keys are no ids."""
+        """Return the epochs of the query's time span.
+
+        The parameters are ignored: callers take them from ids, and sort keys are no ids.
+        """
         return super().overlapping(*self._span)
 
     def counts_bare(self, time_ms: int) -> bool:
-        """Whether a row of this time under the bare key is one of the key's items."""
+        """Return whether a row under the bare key with this time is one of the key's items."""
         return self.epoch_at(time_ms).buckets == 1 or time_ms < self._complete_ms
 
 

@@ -1,7 +1,7 @@
 """Queries of one key over all its buckets, in the order of the sort keys.
 
-`spread.gather` plans how many rows to query from which bucket. Here it works with sort keys in
-place of ids.
+`spread.gather` plans how many rows to query from which bucket. Here it gets sort keys in place of
+ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .keys import check_partition_value, comparable, physical, size_of
 from .places import SLACK_MS, KeyPlaces, ReadPlan
 
 RANGES = ("=", "<", "<=", ">", ">=", "BETWEEN", "begins_with")
-CURE = "use Key(partition_key).eq(value), alone or & one condition on the sort key"
+CURE = "use Key(partition_key).eq(value), alone or with & and one condition on the sort key"
 CHUNK = 500
 PAGE_BYTES = 1_000_000
 Item = dict[str, Any]
@@ -38,7 +38,7 @@ class TableKeys:
 class Asked:
     """A parsed `Key(...)` condition: the partition key, and a range of sort keys.
 
-    The range includes `lowest` and `highest`; None is unbounded.
+    `lowest` and `highest` belong to the range; None means no bound.
     """
 
     key: str
@@ -48,14 +48,14 @@ class Asked:
     highest: Any = None
 
     def at(self, physical: str) -> Any:
-        """The same condition on one partition of the table."""
+        """Return the same condition, with `physical` as the partition key."""
         where = self.partition.eq(physical)
         return where if self.sort is None else where & self.sort
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The page to read: condition, start, order and limit."""
+    """A page to read: its condition, start, order and limit."""
 
     asked: Asked
     start: Any
@@ -82,7 +82,10 @@ class Queries:
         self._pool = pool
 
     def page(self, wanted: Wanted) -> tuple[list[Item], Any]:
-        """Items, and the sort key after which the next page starts; None at the end."""
+        """Return the items of a page, and the sort key after which the next page starts.
+
+        The sort key is None if no page follows.
+        """
         items: list[Item] = []
         start, size = wanted.start, 0
         while True:
@@ -99,7 +102,10 @@ class Queries:
                 return items, start
 
     def _chunk(self, wanted: Wanted, start: Any, count: int) -> tuple[list[tuple[Any, Item]], Any]:
-        """Items after `start`, and the last sort key read; None if all rows were read."""
+        """Return up to `count` items after `start`, and the sort key of the last row read.
+
+        The sort key is None if all rows were read.
+        """
         asked, places = wanted.asked, self._places
         key = places.registry_key(asked.key)
         low, high = (
@@ -136,13 +142,16 @@ class Queries:
     def _fetch_all(
         self, wanted: Wanted, fetches: list[tuple[int | None, Any, int]]
     ) -> list[list[Item]]:
-        """Query all buckets at once, the first in this thread: a cold key has only one."""
+        """Query all buckets concurrently, and return the rows of each bucket.
+
+        The first bucket is queried in this thread, since most keys have only one bucket.
+        """
         others = [self._pool.submit(self._fetch, wanted, *fetch) for fetch in fetches[1:]]
         first = self._fetch(wanted, *fetches[0])
         return [first, *(other.result() for other in others)]
 
     def _fetch(self, wanted: Wanted, bucket: int | None, start: Any, limit: int) -> list[Item]:
-        """Up to `limit` rows of one partition."""
+        """Return up to `limit` rows of one bucket, beginning after the sort key `start`."""
         key = wanted.asked.key
         name = physical(key, bucket)
         parameters: dict[str, Any] = {
@@ -203,7 +212,10 @@ def _with_range(key: str, partition: Any, sort: Any) -> Asked:
 
 @dataclass
 class _Found:
-    """The rows read so far, by sort key. If both places hold a sort key, the bucket's row wins."""
+    """The rows read so far, by sort key.
+
+    If the same sort key is both in the bucket and under the bare key, the bucket's row wins.
+    """
 
     placed: dict[Any, Item] = field(default_factory=dict)
     bare: dict[Any, Item] = field(default_factory=dict)
@@ -219,7 +231,11 @@ class _Found:
 
 
 class _SortKeys:
-    """Sort keys in place of ids. Their time has slack, since sort keys only order by the second."""
+    """Lets `Gather` use sort keys in place of ids.
+
+    The time of a sort key gets a second of slack, since sort keys are in order of time only to the
+    second.
+    """
 
     def __init__(self, places: KeyPlaces, newest_first: bool) -> None:
         self._time_of = places.time_of

@@ -27,7 +27,7 @@ Place = tuple[str, int | None, Any]  # a key as the registry calls it, its bucke
 
 
 class Table:
-    """An existing table with the calls of boto3's Table, from any thread; `close` it at the end.
+    """An existing table with the calls of boto3's Table, for any thread. `close` it at the end.
 
     `boto_table` is your own `boto3.resource("dynamodb").Table(…)`. `time_of` returns the
     milliseconds in a sort key (see `heatsink.boto.times`). `registry` is the URL of a store for
@@ -53,7 +53,8 @@ class Table:
         check_text("sort_key", sort_key, NAME_MAX)
         if not callable(time_of):
             raise InvalidSetting(
-                "time_of must be a function from a sort key to milliseconds", field="time_of"
+                "time_of must be a function that returns the time in a sort key, in milliseconds",
+                field="time_of",
             )
         has_client = hasattr(getattr(boto_table, "meta", None), "client")
         if not has_client or not hasattr(boto_table, "name"):
@@ -70,7 +71,7 @@ class Table:
         self._queries = Queries(self._keys, *parts)
 
     def put_item(self, *, Item: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
-        """Write an item, or replace the one with the same keys.
+        """Write an item, or replace the item with the same keys.
 
         Raises `InvalidSetting` for a missing key or an unknown parameter, `InvalidId` if the sort
         key carries no time or one in the future, and `Overloaded` if all retries are throttled::
@@ -83,7 +84,7 @@ class Table:
         return dict(answer)
 
     def delete_item(self, *, Key: Item, **others: Any) -> dict[str, Any]:  # noqa: N803 (boto3's name)
-        """Delete an item; deleting one that does not exist is no error.
+        """Delete an item. It is no error if the item does not exist.
 
         Raises as `put_item` does::
 
@@ -102,9 +103,9 @@ class Table:
         ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
         **others: Any,
     ) -> dict[str, Any]:
-        """One item by its keys, under "Item" in the response if it exists.
+        """Return the item with these keys, under "Item" in the response.
 
-        Raises as `put_item` does::
+        If the item does not exist, the response has no "Item". Raises as `put_item` does::
 
             found = table.get_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
             item = found.get("Item")
@@ -134,10 +135,11 @@ class Table:
         ConsistentRead: bool = False,  # noqa: N803 (boto3's name)
         **others: Any,
     ) -> dict[str, Any]:
-        """Items of one key in the order of their sort keys; follow `LastEvaluatedKey` for more.
+        """Return a page of one key's items, in the order of their sort keys.
 
-        Raises `InvalidSetting` for a condition or parameter that is not supported, and `Overloaded`
-        if all retries are throttled::
+        If the response has a `LastEvaluatedKey`, more items follow: pass it as
+        `ExclusiveStartKey`. Raises `InvalidSetting` for a condition or parameter that is not
+        supported, and `Overloaded` if all retries are throttled::
 
             page = table.query(KeyConditionExpression=Key("room").eq("r1"), Limit=20)
             items = page["Items"]
@@ -160,7 +162,9 @@ class Table:
         return answer
 
     def batch_writer(self, **others: Any) -> BatchWriter:
-        """A context manager that batches puts and deletes; `overwrite_by_pkeys` is always on.
+        """Return a context manager that batches puts and deletes.
+
+        Of several writes to one item only the last is sent, as in boto3 with `overwrite_by_pkeys`.
 
         Example::
 
@@ -172,7 +176,7 @@ class Table:
         return BatchWriter(self._calls, self._placed)
 
     def explain(self, key: str) -> Explanation:
-        """A key's buckets, epochs and heat, the reason for them, and what a read costs.
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs.
 
         Example::
 
@@ -190,7 +194,7 @@ class Table:
         self._background.client.pin(self._subject(key), buckets=buckets, reason=reason)
 
     def unpin(self, key: str) -> None:
-        """Remove a pin, so that the policy decides again: `table.unpin("r1")`"""
+        """Remove a key's pin, so that the policy sets its buckets again: `table.unpin("r1")`"""
         self._background.client.unpin(self._subject(key))
 
     def _subject(self, key: str) -> Subject:
@@ -210,7 +214,10 @@ class Table:
         self.close()
 
     def _placed(self, item: Item, deleted: bool) -> dict[Place, Any]:
-        """The requests that write an item, by place. A delete may need two: bucket and bare key."""
+        """Return the requests that put or delete an item, by the place of the item.
+
+        A delete may need two requests: one for the bucket and one for the bare key.
+        """
         self._background.check_open()
         key, sort = self._key_of(item, exactly=deleted)
         places = self._places
@@ -230,7 +237,7 @@ class Table:
         names = {self._keys.partition, self._keys.sort}
         if not isinstance(item, dict) or not names <= item.keys():
             raise InvalidSetting(
-                f"{shown(item)} lacks a key: it needs {' and '.join(sorted(names))}"
+                f"{shown(item)} lacks a key attribute: it needs {' and '.join(sorted(names))}"
             )
         if exactly and item.keys() != names:
             raise InvalidSetting(f"Key takes {' and '.join(sorted(names))} only, not {shown(item)}")
@@ -251,8 +258,9 @@ class Table:
 class BatchWriter:
     """`with table.batch_writer() as batch`: many puts and deletes in few requests, with retries.
 
-    Of several writes to one item only the last is sent, as DynamoDB allows one per batch. Each
-    batch goes to one bucket, so that a throttled bucket does not delay another::
+    Of several writes to one item only the last is sent, since DynamoDB allows one write of an item
+    per batch. All items of a batch go to one bucket, so that a throttled bucket does not delay
+    other buckets::
 
         with table.batch_writer() as batch:
             batch.delete_item(Key={"room": "r1", "at": "2026-11-15T12:00:00.000Z"})
@@ -279,13 +287,13 @@ class BatchWriter:
                 self._send(key, bucket)
 
     def _send(self, key: str, bucket: int | None) -> None:
-        """Send a batch. If that fails, the batch stays queued; call `flush` to retry."""
+        """Send a batch. If sending fails, the batch stays queued; call `flush` to retry."""
         requests = self._waiting[key, bucket]
         self._calls.write_batch(list(requests.values()), key, bucket)
         del self._waiting[key, bucket]
 
     def flush(self) -> None:
-        """Send everything that is queued; leaving the block does so too."""
+        """Send everything that is queued. Leaving the `with` block also does this."""
         for key, bucket in list(self._waiting):
             self._send(key, bucket)
 
@@ -299,4 +307,6 @@ class BatchWriter:
 
 def _refuse(call: str, others: dict[str, Any]) -> None:
     if others:
-        raise InvalidSetting(f"{call} does not take {', '.join(others)} on a spread table")
+        raise InvalidSetting(
+            f"{call} does not take {', '.join(others)} on a spread table: leave it out"
+        )

@@ -1,8 +1,10 @@
 """The time in a sort key: pass one of these functions as `time_of`.
 
-`iso_text`, `seconds`, `millis`, `millis_text`, `uuid7_text`, `ulid_text`, or one in `after`.
-Each returns milliseconds since 1970 and raises `InvalidId` for a malformed sort key. Time must grow
-with the sort key: use one format, of one width, in UTC.
+The functions are `iso_text`, `seconds`, `millis`, `millis_text`, `uuid7_text` and `ulid_text`. For
+sort keys with a prefix, wrap one of them in `after`.
+
+Each function returns milliseconds since 1970 and raises `InvalidId` for a malformed sort key. A
+sort key that sorts later must have a later time, so use one format, of one width, in UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ ISO_TEXT = re.compile(
 
 
 def iso_text(value: Any) -> int:
-    """`2026-11-15T12:00:00.000Z`, with any fraction; a time without a zone is UTC.
+    """Return the time in ms of `2026-11-15T12:00:00.000Z`. The fraction and the `Z` are optional.
 
     Other forms of ISO 8601 are refused: text sorts by time only if the time up to the second always
     takes the same 19 characters.
@@ -51,12 +53,12 @@ def _text(value: Any) -> str:
 
 
 def seconds(value: Any) -> int:
-    """A number of seconds since 1970, with or without a fraction."""
+    """Return the time in ms of a number of seconds since 1970, with or without a fraction."""
     return int(_number(value) * 1000)
 
 
 def millis(value: Any) -> int:
-    """A number of milliseconds since 1970."""
+    """Return the time in ms of a number of milliseconds since 1970; its fraction is dropped."""
     return int(_number(value))
 
 
@@ -67,7 +69,7 @@ def _number(value: Any) -> Decimal:
 
 
 def millis_text(value: Any) -> int:
-    """`1794744000000` or `1794744000000#anything`."""
+    """Return the time in ms at the start of a text: `1794744000000` or `1794744000000#anything`."""
     found = MILLIS_TEXT.fullmatch(_text(value))
     if found is None:
         raise InvalidId(f"{shown(value)} does not begin with 13 digits of milliseconds")
@@ -75,27 +77,30 @@ def millis_text(value: Any) -> int:
 
 
 def uuid7_text(value: Any) -> int:
-    """A UUID of version 7 as its 36 characters, in lower case."""
+    """Return the time in ms of a UUID of version 7, written as 36 characters in lower case."""
     scheme, uuid = Uuid7(), UUID(value)
     return scheme.time_ms(_spelled_so(value, str(uuid), scheme.raw(uuid)))
 
 
 def ulid_text(value: Any) -> int:
-    """A ULID as its 26 characters, in upper case."""
+    """Return the time in ms of a ULID, written as 26 characters in upper case."""
     scheme = Ulid()
     raw = scheme.raw(value)
     return scheme.time_ms(_spelled_so(value, scheme.value(raw), raw))
 
 
 def _spelled_so(value: str, spelling: str, raw: bytes) -> bytes:
-    """Raise `InvalidId` for an id in another spelling, which would sort differently."""
+    """Return `raw` if `value` is spelled like `spelling`. Otherwise raise `InvalidId`.
+
+    Another spelling of the same id would sort differently.
+    """
     if value != spelling:
         raise InvalidId(f"write it as {spelling}")
     return raw
 
 
 def after(prefix: str, time_of: TimeOf) -> TimeOf:
-    """A `time_of` for sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
+    """Return a `time_of` for sort keys with a fixed prefix: `after("MSG#", iso_text)`."""
 
     def read(value: Any) -> int:
         if not value.startswith(prefix):
@@ -106,7 +111,7 @@ def after(prefix: str, time_of: TimeOf) -> TimeOf:
 
 
 def careful(time_of: TimeOf) -> TimeOf:
-    """Wrap `time_of`: it gets a str, Decimal or bytes, and its errors become `InvalidId`."""
+    """Return a `time_of` that passes on a str, Decimal or bytes, and raises only `InvalidId`."""
 
     def read(value: Any) -> int:
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from heatsink.errors import InvalidSetting
-from heatsink.primitives.checks import check_number, check_whole, shown, shown_url
+from heatsink.primitives.checks import check_names, check_number, check_whole, shown, shown_url
 
 LENGTH_MAX = 2_000
 PORTS = {"http": 80, "https": 443}
@@ -19,28 +19,33 @@ HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # no user before it
 AMBIGUOUS = re.compile(r"[/\\\x00-\x1f\x7f]|\A\.\.?;")  # in a segment once it is decoded
 DECODED_MAX = 5  # a URL that is encoded more often than this is refused
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+OPTIONS = ("max_attempts", "timeout_s", "backoff_s", "backoff_max_s", "together")
 ATTEMPTS_MAX = 1_000
 TOGETHER_MAX = 1_000
 DAY_S = 86_400.0
 BUILT_IN = "heatsink."  # prefix of the actions that every worker has
 WEBHOOK = f"{BUILT_IN}webhook"  # posts a batch's outcome to a URL
 Once = Callable[["Context", str, bytes, int], Awaitable[None]]
-"""Arguments: context, key, body, and how often this attempt has appended to the key before."""
+"""The function behind `context.once`. Its arguments are the context, the key, the body, and how
+many times the current attempt has already appended to the key."""
 
 
 class Retry(Exception):
-    """Raise it in a handler to retry the item; this attempt counts.
+    """A handler raises this exception to retry the item. The attempt counts for `max_attempts`.
 
-    `raise Retry(after=2.5)` waits 2.5 seconds, `raise Retry()` as long as the action's backoff.
+    `raise Retry(after=2.5)` retries the item after 2.5 seconds. `raise Retry()` retries it after
+    the action's backoff.
     """
 
-    def __init__(self, after: float | None = None, reason: str = "asked for a retry") -> None:
+    def __init__(
+        self, after: float | None = None, reason: str = "the handler asked for a retry"
+    ) -> None:
         super().__init__(reason)
         self.after_s = after
 
 
 class Fail(Exception):
-    """Raise it in a handler if the item can never succeed: it fails without a retry.
+    """A handler raises this exception if the item can never succeed. The item is not retried.
 
     `raise Fail("no such conversation")`
     """
@@ -50,10 +55,10 @@ class Fail(Exception):
 
 
 class RateLimited(Exception):
-    """Raise it in a handler when a downstream service says "too many requests".
+    """A handler raises this exception when a downstream service says "too many requests".
 
-    The item is retried, and the attempt does not count. All items of this tenant and action slow
-    down to a rate that the service accepts: `raise RateLimited(retry_after=1.0)`
+    The item is retried, and the attempt does not count for `max_attempts`. All items of this tenant
+    and action slow down to a rate that the service accepts: `raise RateLimited(retry_after=1.0)`
     """
 
     def __init__(self, retry_after: float | None = None) -> None:
@@ -68,7 +73,7 @@ async def no_store(*_: object) -> None:
 
 
 class Context:
-    """What a handler knows about its item.
+    """What Heatsink tells a handler about the current item.
 
     `attempt` counts from 1. Services that remove duplicates need the `idempotency_key`::
 
@@ -102,7 +107,7 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt at this item, for services that remove duplicates.
+        """A key for services that remove duplicates: the same in every attempt at this item.
 
         Example::
 
@@ -113,9 +118,9 @@ class Context:
     async def once(self, key: str, body: bytes) -> None:
         """Append `body` to the log of `key`, once for this item however often its handler runs.
 
-        The row itself is the record that the append happened, so no crash can separate the two. If
-        an earlier attempt appended another body, that stays. Several appends to one key are
-        distinguished by their order, which must be the same in every attempt. Raises
+        The row itself records that the append happened, so a crash cannot separate the append from
+        its record. If an earlier attempt appended another body, the earlier body stays. A handler
+        that appends to one key several times must do so in the same order in every attempt. Raises
         `InvalidSetting` if the worker has no data store: `await context.once("conv_42", b"tagged")`
         """
         self._appended = self._appended or {}
@@ -133,15 +138,16 @@ class Action:
     max_attempts: int = 5
     """How often an item is tried before it fails permanently."""
     timeout_s: float = 60.0
-    """A handler that takes longer is cancelled, and the attempt counts."""
+    """Time limit of a handler. A handler that takes longer is cancelled, and the attempt counts."""
     backoff_s: float = 1.0
-    """The pause before the second attempt; it doubles each time, with jitter."""
+    """The pause before the second attempt. It doubles with each further attempt, with jitter."""
     backoff_max_s: float = 300.0
     """The longest pause between two attempts."""
     together: int = 1
     """If more than 1, the handler takes lists of up to this many items and contexts."""
     is_async: bool = True
-    """Detected from the handler: a plain `def` runs in a thread."""
+    """Whether the handler is an `async def`. If not, it runs in a thread. The decorator
+    `actions.action` detects this."""
 
     def __post_init__(self) -> None:
         check_action("name", self.name)
@@ -154,10 +160,11 @@ class Action:
             raise InvalidSetting(
                 f"handler must be a function, not {shown(self.handler)}", field="handler"
             )
+        _check_parameters(self.name, self.handler)
         if _is_any(self.handler, isgeneratorfunction, isasyncgenfunction):
             raise InvalidSetting(
-                f"the handler of {self.name!r} is a generator, which would never run: "
-                "return instead of yield"
+                f"the handler of {self.name!r} is a generator, whose code would never run: "
+                "use return, not yield"
             )
 
 
@@ -181,12 +188,19 @@ class Actions:
     def action(self, name: str, **options: Any) -> Callable[[Any], Any]:
         """Decorator that registers a handler; `options` are the fields of `Action`.
 
-        A plain `def` runs in a thread, so it may block; if it returns an awaitable, that is awaited
-        on the event loop. Raises `InvalidSetting` for a name that is taken or a bad option::
+        A plain `def` runs in a thread, so it may block. If the `def` returns an awaitable, the
+        event loop awaits it. Raises `InvalidSetting` for a name that is taken or a bad option::
 
             @actions.action("tag", max_attempts=3, timeout_s=10)
             async def tag(item, context): ...
         """
+        if callable(name):
+            raise InvalidSetting(
+                'action() needs a name before the handler: write @actions.action("tag")',
+                field="name",
+            )
+        check_action("name", name)
+        check_names("action()", options, OPTIONS)
 
         def register(handler: Any) -> Any:
             if name in self._actions:
@@ -194,25 +208,21 @@ class Actions:
                     f"action {name!r} is registered already: choose another name", field="action"
                 )
             is_async = _is_any(handler, iscoroutinefunction)
-            try:
-                self._actions[name] = Action(name, handler, is_async=is_async, **options)
-            except TypeError as error:
-                takes = "max_attempts, timeout_s, backoff_s, backoff_max_s, together"
-                raise InvalidSetting(f"action() takes {takes}: {error}") from None
+            self._actions[name] = Action(name, handler, is_async=is_async, **options)
             return handler
 
         return register
 
     def get(self, name: str) -> Action | None:
-        """The action of that name, or None: `actions.get("tag")`"""
+        """Return the action with this name, or None if there is none: `actions.get("tag")`"""
         return self._actions.get(name)
 
     def and_also(self, action: Action) -> Actions:
-        """A copy with one more action."""
+        """Return a copy of these actions to which `action` is added."""
         return Actions(self.webhooks, {**self._actions, action.name: action})
 
     def wrapped(self, wrap: Callable[[Action], Action]) -> Actions:
-        """A copy in which each action is what `wrap` returns for it."""
+        """Return a copy of these actions in which `wrap(action)` replaces each action."""
         return Actions(self.webhooks, {name: wrap(each) for name, each in self._actions.items()})
 
     def __iter__(self) -> Iterator[str]:
@@ -222,28 +232,43 @@ class Actions:
         return len(self._actions)
 
 
+def _check_parameters(name: str, handler: Callable[..., Any]) -> None:
+    """Raise unless the handler can be called with an item and a context."""
+    try:
+        signature(handler).bind(None, None)
+    except ValueError:  # a function in C may have no signature
+        return
+    except TypeError:
+        raise InvalidSetting(
+            f"the handler of {name!r} must take an item and a context: "
+            f"write `async def {getattr(handler, '__name__', 'handler')}(item, context)`",
+            field="handler",
+        ) from None
+
+
 def check_action(field_name: str, value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidSetting(
-            f"{field_name} must be 1 to 100 of A-Z a-z 0-9 _ . - and begin with a letter or digit, "
-            f"not {shown(value)}"
+            f"{field_name} must be 1 to 100 characters of A-Z a-z 0-9 _ . - and begin with a "
+            f"letter or digit, not {shown(value)}"
         )
     return value
 
 
 def _is_any(handler: Callable[..., Any], *tests: Callable[[object], bool]) -> bool:
-    """Whether a test holds for the handler, or for its `__call__` if it is an object."""
+    """Whether any of the tests is true for the handler, or for the `__call__` of its class."""
     return any(test(handler) or test(type(handler).__call__) for test in tests)
 
 
 class Webhook(NamedTuple):
-    """A webhook's URL, parsed; `segments` are those of its path, without dot segments.
+    """A webhook's URL, parsed; `segments` are the segments of its path, without dot segments.
 
-    A URL is allowed below a prefix that is compared part by part, never as text: or else
-    `https://hooks.example.com` would allow `https://hooks.example.com.evil.org`. Scheme, host and
-    port must be equal. The path must begin with all segments of the prefix, after dot segments,
-    also encoded ones, are removed. A URL that servers may read in different ways is refused, and
-    the worker calls the URL in the form that was checked.
+    Workers may call a URL only if one of the operator's prefixes allows it. Dot segments (`.` and
+    `..`), even percent-encoded ones, are resolved first. Then the URL must have the scheme, host
+    and port of the prefix, and its path must begin with all segments of the prefix's path.
+    Comparing the texts would not be safe: the prefix `https://hooks.example.com` would allow
+    `https://hooks.example.com.evil.org`. A URL that servers may read in different ways is refused.
+    The worker calls the URL in exactly the form that was checked.
     """
 
     scheme: str
@@ -264,7 +289,10 @@ class Webhook(NamedTuple):
 
 
 def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
-    """Parse the prefixes that an operator set; `InvalidSetting` names the one that is no URL."""
+    """Parse the prefixes that an operator set. Raises `InvalidSetting` if a prefix is not a URL.
+
+    `field` is the name of the setting, for the error's message.
+    """
     if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
         raise InvalidSetting(f"{field} must be a list of URLs, not {shown(prefixes)}", field=field)
     found = []
@@ -279,8 +307,8 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
             )
         if ".." in map(_decoded, urlsplit(prefix).path.split("/")):
             raise InvalidSetting(
-                f"{field}[{number}] must not have '..' in its path, not {shown(prefix)}: "
-                f"write the path that it stands for, /{'/'.join(parsed.segments)}",
+                f"{field}[{number}], {shown(prefix)}, has '..' in its path: "
+                f"write the path as /{'/'.join(parsed.segments)}",
                 field=field,
             )
         found.append(parsed)
@@ -288,7 +316,11 @@ def check_prefixes(field: str, prefixes: Iterable[Any]) -> tuple[Webhook, ...]:
 
 
 def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
-    """Check a URL at submission; the worker checks it again, against its own prefixes."""
+    """Return the URL. Raises `InvalidSetting` if none of the prefixes allows it.
+
+    This is the check when a batch is submitted. The worker that later calls the URL checks it
+    against the prefixes in its own `Actions`.
+    """
     if allowed_url(url, prefixes) is None:
         raise InvalidSetting(
             f"{field} {shown(shown_url(url))} is not an allowed webhook: "
@@ -299,7 +331,7 @@ def check_allowed(field: str, url: str, prefixes: Iterable[Webhook]) -> str:
 
 
 def allowed_url(url: object, prefixes: Iterable[Webhook]) -> str | None:
-    """The URL to call, normalised, if one of the prefixes allows it; otherwise None."""
+    """Return the normalised URL to call if one of the prefixes allows it, otherwise None."""
     webhook = _parse(url)
     if webhook is None or not any(webhook.is_below(prefix) for prefix in prefixes):
         return None
@@ -324,7 +356,10 @@ def _parse(url: object) -> Webhook | None:
 
 
 def _segments(path: str) -> tuple[str, ...] | None:
-    """The segments without dot segments (RFC 3986, 5.2.4); None if one of them is ambiguous."""
+    """Return the segments of a path, with dot segments resolved (RFC 3986, 5.2.4).
+
+    Returns None if servers may read a segment in different ways.
+    """
     kept: list[str] = []
     *folders, last = path.removeprefix("/").split("/")
     for segment in (*folders, last):
@@ -341,7 +376,7 @@ def _segments(path: str) -> tuple[str, ...] | None:
 
 
 def _decoded(segment: str) -> str:
-    """Percent-decode until nothing changes, since some servers decode more than once."""
+    """Percent-decode the segment `DECODED_MAX` times, since some servers decode more than once."""
     for _ in range(DECODED_MAX):
         segment = unquote(segment, errors="replace")
     return segment

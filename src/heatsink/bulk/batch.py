@@ -1,9 +1,9 @@
 """A batch: its items, stored in chunks, and its record.
 
-Items are encoded one by one and numbered from 0. The record says what was submitted, where its
-parts are, and how they ended. It also says which items are in which part, so that lost items can be
-named. It stores this as runs, each of consecutive chunks with equally many items. A large batch has
-a few hundred runs.
+Items are encoded one by one and numbered from 0. The record says what was submitted, where the
+parts of the batch are, and how they ended. It also says which items are in which part, so that
+Heatsink can name lost items. For this purpose the record stores *runs*. A run is a sequence of
+consecutive chunks that have the same number of items. A large batch has a few hundred runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Span = tuple[int, int]
 Run = tuple[int, int, int]
 """Consecutive chunks: the first item, the number of chunks, and the items in each."""
 Gap = tuple[int, int, int]
-"""Missing items: a chunk's number, an offset in it, and how many; -1 is all from there on."""
+"""Missing items of a chunk: the chunk's number, the offset of the first missing item in the chunk,
+and how many items are missing (-1: all items up to the end of the chunk)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
@@ -46,14 +47,14 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """At most `count` starts in any period of `period_s` seconds."""
+    """At most `count` items may start in any period of `period_s` seconds."""
 
     count: int
     period_s: float = 1.0
 
     @property
     def per_s(self) -> float:
-        """Starts per second."""
+        """How many items may start per second."""
         return self.count / self.period_s
 
     def __str__(self) -> str:
@@ -73,7 +74,11 @@ def parse_rate(text: str) -> Rate:
 
 
 class PartEnd(msgspec.Struct, frozen=True):
-    """How a part ended, as its partition reports it to the batch's record."""
+    """How many items of a part were done, failed and cancelled when the part ended.
+
+    The partition reports this to the batch's record. `lap` is the `lap` of the batch in which the
+    part ended.
+    """
 
     batch: str
     part: str
@@ -89,10 +94,11 @@ class PartEnd(msgspec.Struct, frozen=True):
 
 
 class PartPlace(msgspec.Struct, frozen=True):
-    """A part in one partition: its number of items, their checksum, and which items they are.
+    """What a batch's record says about one part of the batch.
 
-    `missing` are items that the partition's server has lost. `moved` are lost items that were
-    submitted again and are in another part now.
+    The part is in queue partition `partition`. `digest` is the checksum of its items, and `runs`
+    say which items they are. `missing` are items that the partition's server has lost. `moved` are
+    lost items that were submitted again and are now in another part.
     """
 
     id: str
@@ -105,23 +111,24 @@ class PartPlace(msgspec.Struct, frozen=True):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The items that should be there."""
+        """The items that the part should hold: all items that were staged, except `moved` ones."""
         return without(spans_of(self.runs), self.moved)
 
     def at(self, gaps: Iterable[Gap]) -> tuple[Span, ...]:
-        """The part's items in these gaps."""
+        """Return the items of the part that are in these gaps, without `moved` items."""
         return without((span_of_gap(self.runs, gap) for gap in gaps), self.moved)
 
 
 class Batch(msgspec.Struct, frozen=True):
     """The record of a batch.
 
-    `generation` distinguishes submissions of the same id, of which at most one is ever sealed.
-    Until the seal, the submitter renews `renewed_ms`. `lap` counts retries of the failed items.
-    `on_done` is an action or a URL. `trace` is the trace in which it was submitted. `fingerprint`
-    is a digest of the items, if the caller chose the id. `restored` counts how often lost items
-    were submitted again. `tag` is a digest of the record, since a server that lost its newest
-    writes may assign the same version twice.
+    `generation` distinguishes submissions of the same id. At most one of these submissions is ever
+    sealed, that is, accepted. Until the batch is sealed, the submitter renews `renewed_ms`. `lap`
+    counts how often `retry_failed` has retried the failed items. `on_done` is an action or a URL.
+    `trace` is the trace in which the batch was submitted. `fingerprint` is a digest of the items,
+    if the caller chose the id. `restored` counts how often lost items were submitted again. `tag`
+    is a digest of the record. It distinguishes records with the same version, since a server that
+    lost its newest writes may assign a version twice.
     """
 
     id: str
@@ -148,7 +155,7 @@ class Batch(msgspec.Struct, frozen=True):
     tag: str = ""
 
     def next(self) -> Batch:
-        """The same batch with the next version, as it is stored."""
+        """Return the record with the next version and a new tag, as it will be stored."""
         newer = msgspec.structs.replace(self, version=self.version + 1, tag="")
         return newer.tagged()
 
@@ -167,7 +174,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """Whether the batch has ended."""
         return self.state in FINAL
 
     @property
@@ -198,17 +205,18 @@ class Progress(msgspec.Struct, frozen=True):
     waiting: int
     """Items that wait for a worker, for their rate limit or for their next attempt."""
     eta_s: float | None
-    """Estimated seconds until the batch ends, from its speed so far, its rate limit and back-off.
-    None before the first item is done, while paused, and while no worker has the action."""
+    """Estimated seconds until the batch ends, at its speed so far. The estimate is at least the
+    time that the rate limit and the back-off require. None while the batch is paused, and while no
+    worker has the action. Without a rate limit, also None before the first item is done."""
     reason: str = ""
     """Why the batch was aborted, which items were lost, or what the batch waits for: a worker with
-    the action, the rate limit, or the back-off of its last items."""
+    the action, the rate limit, or the next retry of its items."""
     missing: list[Span] = []
     """The lost items as ranges: the index of the first item, and how many."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """Whether the batch has ended."""
         return self.state in FINAL
 
 
@@ -234,7 +242,7 @@ def encoded(index: int, item: object) -> bytes:
     if len(body) > ITEM_BYTES_MAX:
         raise InvalidBody(
             f"item {index} has {len(body):,} bytes, more than {ITEM_BYTES_MAX:,}: "
-            "store it elsewhere and submit its name"
+            "store the item elsewhere and submit a reference to it"
         )
     return body
 
@@ -249,12 +257,12 @@ def unpacked(body: bytes) -> tuple[int, list[Any]]:
 
 
 def digest_of(body: bytes) -> int:
-    """A chunk's checksum. It has 48 bits, so that Lua's numbers hold sums of them exactly."""
+    """Return a chunk's checksum. It has 48 bits, so that Lua can add checksums exactly."""
     return int(sha1(body, usedforsecurity=False).hexdigest()[:12], 16)
 
 
 def digests_added(one: int, other: int) -> int:
-    """The checksum of several chunks, whatever their order."""
+    """Add two checksums. The sum for several chunks does not depend on the order of the chunks."""
     return (one + other) % (1 << 48)
 
 
@@ -275,7 +283,10 @@ class Chunker:
         self._bytes = 0
 
     def add(self, item: object) -> Packed | None:
-        """Add an item; return a chunk when one is full, perhaps without the new item."""
+        """Add an item to the current chunk. Returns the chunk if it is full now, otherwise None.
+
+        If the item does not fit into the current chunk, the item goes into the next chunk.
+        """
         body = encoded(self.count, item)
         full = None
         if self._bytes + len(body) > CHUNK_BYTES_MAX:
@@ -288,7 +299,10 @@ class Chunker:
         return full
 
     def skip(self) -> Packed | None:
-        """Count the next item without storing it."""
+        """Skip an item: it gets the next index, but is not stored.
+
+        Returns the current chunk, which ends before the skipped item; None if the chunk is empty.
+        """
         full = self.rest()
         self._count_one()
         return full
@@ -296,7 +310,7 @@ class Chunker:
     def _count_one(self) -> None:
         self.count += 1
         if self.count > ITEMS_MAX:
-            raise InvalidSetting(f"a batch has at most {ITEMS_MAX:,} items: submit several")
+            raise InvalidSetting(f"a batch has at most {ITEMS_MAX:,} items: submit several batches")
 
     def rest(self) -> Packed | None:
         if not self._bodies:
@@ -307,7 +321,10 @@ class Chunker:
 
 
 def add_chunk(runs: list[Run], first: int, count: int) -> None:
-    """Append a chunk to the runs."""
+    """Append a chunk of `count` items to the runs. `first` is the index of its first item.
+
+    If the chunk continues the last run, the last run becomes one chunk longer.
+    """
     if runs:
         start, chunks, each = runs[-1]
         if each == count and start + chunks * each == first:
@@ -325,7 +342,7 @@ def spans_of(runs: Iterable[Run]) -> tuple[Span, ...]:
 
 
 def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
-    """The range of items that a gap covers."""
+    """Return the range of items that a gap covers. `runs` are the runs of the gap's part."""
     number, offset, count = gap
     for first, chunks, each in runs:
         if number < chunks:
@@ -336,7 +353,7 @@ def span_of_gap(runs: Iterable[Run], gap: Gap) -> Span:
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sort ranges and join those that touch."""
+    """Sort the ranges, and join ranges that touch or overlap."""
     joined: list[Span] = []
     for first, count in sorted(spans):
         if joined and first <= joined[-1][0] + joined[-1][1]:
@@ -348,7 +365,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> tuple[Span, ...]:
-    """The items of `spans` that are not in `taken`."""
+    """Return the items of `spans` that are not in `taken`."""
     left = list(merged(spans))
     for start, length in taken:
         pieces = []
@@ -365,7 +382,7 @@ def total(spans: Iterable[Span]) -> int:
 
 
 def named(spans: Sequence[Span]) -> str:
-    """For a message: "7, 1,000 to 1,999 and 3 more ranges"."""
+    """Return the ranges as text for a message: "7, 1,000 to 1,999 and 3 more ranges"."""
     words = [
         f"{first:,}" if count == 1 else f"{first:,} to {first + count - 1:,}"
         for first, count in spans[:NAMED_MAX]

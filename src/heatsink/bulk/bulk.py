@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from logging import WARNING
 from random import Random
 from typing import Any, Literal, get_args
 
-import msgspec
 from msgspec.structs import replace
 
 from heatsink.errors import InvalidSetting, Overloaded, Retryable
-from heatsink.primitives.checks import check_kind, check_number, check_text, check_whole, shown
+from heatsink.primitives.checks import (
+    CheckedStruct,
+    check_kind,
+    check_number,
+    check_text,
+    check_whole,
+    shown,
+)
 from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 
@@ -43,20 +50,21 @@ FAILURES_PAGE = 500
 LIST_MAX = 1_000
 ENDED_MAX = 10_000
 LOOK_S = 0.05
+TELL_S = 5.0
 LOOK_S_MAX = 1.0
 VERBS: dict[State, Verb] = {"paused": "pause", "running": "resume", "cancelling": "cancel"}
 Durability = Literal["fsync", "relaxed"]
 
 
-class BulkSettings(msgspec.Struct, frozen=True):
-    """The queue of bulk actions; every process that uses the queue needs the same settings.
+class BulkSettings(CheckedStruct, frozen=True):
+    """Settings of the queue of bulk actions. All processes that use a queue need the same settings.
 
-    `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An
-    invalid value raises `InvalidSetting`.
+    `BulkSettings(partitions=32, weights={"acme": 2.0})` gives one tenant a double share. An invalid
+    value raises `InvalidSetting`.
     """
 
     partitions: int = PARTITIONS
-    """Used by the first process that opens the queue; `repartition` changes it later."""
+    """Number of partitions of a new queue. Later only `repartition` changes the number."""
     partitioned: bool = True
     """`False` uses the unpartitioned queue, for a rollout without downtime."""
     stage: str = "default"
@@ -64,15 +72,16 @@ class BulkSettings(msgspec.Struct, frozen=True):
     durability: Durability = "fsync"
     """`relaxed` accepts a batch before it is on disk."""
     replicas: int | None = None
-    """How many replicas must acknowledge an accepted batch, on servers that have replicas. By
-    default all that are connected. A fail-over loses nothing if every replica that may be promoted
-    is among them."""
+    """How many replicas must acknowledge a batch before it is accepted. By default, all replicas
+    that are connected. A fail-over loses nothing if every replica that may be promoted must
+    acknowledge."""
     places: Mapping[int, str] = {}
-    """Partitions on a Redis of their own: `{3: "redis://other"}`."""
+    """Partitions that another Redis holds, by number: `{3: "redis://other"}`."""
     deadline_s: float = 30.0
     """How long a call retries while the queue does not answer."""
     weights: Mapping[str, float] = {}
-    """Shares of tenants that get more, or less, than one."""
+    """Weights of tenants: a tenant with weight 2.0 gets twice the worker time of one that is not
+    listed here."""
     webhooks: tuple[str, ...] = ()
     """URL prefixes that may be called when a batch is done: a host, or the start of a path."""
 
@@ -81,10 +90,8 @@ class BulkSettings(msgspec.Struct, frozen=True):
         check_kind("partitioned", self.partitioned, bool)
         check_number("deadline_s", self.deadline_s, 0.1, 3_600)
         if self.durability not in get_args(Durability):
-            raise InvalidSetting(
-                f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}",
-                field="durability",
-            )
+            wrong = f"durability must be 'fsync' or 'relaxed', not {shown(self.durability)}"
+            raise InvalidSetting(wrong, field="durability")
         if self.replicas is not None:
             check_whole("replicas", self.replicas, 0, REPLICAS_MAX)
         for tenant, weight in self.weights.items():
@@ -121,6 +128,10 @@ class Bulk:
         self.owner = self._patience.owner
         self.hooks = hooks
 
+    def adopt(self, weights: Mapping[str, float]) -> None:
+        """Use these weights of tenants for batches that are submitted from now on."""
+        self._settings = replace(self._settings, weights=weights)
+
     async def open(self) -> None:
         """Connect now, so that errors show early; otherwise the first call connects.
 
@@ -129,7 +140,7 @@ class Bulk:
         await self._patience.open()
 
     def close(self) -> None:
-        """End waiting and later calls with `Closed`."""
+        """Close the queue: waiting calls and later calls raise `Closed`."""
         self._patience.is_closed = True
 
     @property
@@ -148,13 +159,14 @@ class Bulk:
         on_done: str = "",
         spread: bool = True,
     ) -> Batch:
-        """Submit a batch; once this returns, every item will run, whichever process crashes.
+        """Submit a batch. After the call returns, every item will run, even if processes crash.
 
-        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits the
-        starts of this action for this tenant; `priority` orders a tenant's own batches. With an
-        `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
+        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits how fast
+        items of this action start for this tenant; `priority` orders a tenant's own batches. With
+        an `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
         outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
-        taken by another batch, and `Overloaded` with the id to submit again::
+        taken by another batch. Raises `Overloaded` if the queue does not answer. The message of
+        `Overloaded` names the id to submit again::
 
             batch = await hs.bulk.submit("tag", items, tenant="acme", id="import-7")
             await hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
@@ -231,7 +243,10 @@ class Bulk:
         items: Iterable[Any] | AsyncIterable[Any],
         fingerprint: Fingerprint | None,
     ) -> Batch:
-        """Answer a repeated call; the caller may not know yet that the first one succeeded."""
+        """Return the batch that was accepted with this id.
+
+        Raises `IdReused` if the accepted batch has other items or options.
+        """
         if known.fingerprint and fingerprint is not None:
             await fingerprint.add_all(items, self._clock)
             changes.check_same(known, replace(wanted, fingerprint=fingerprint.text))
@@ -244,7 +259,7 @@ class Bulk:
         return found
 
     async def _declare(self, wanted: Batch, rate: Rate) -> None:
-        """Set a lane's rate; a first rate also limits batches that were queued without one."""
+        """Set a lane's rate. The first rate of a lane also limits the lane's queued batches."""
         lane, limits = lane_of(wanted), self._stores.limits
         before = await self._patience.call(limits.rate_of, lane)
         await self._patience.call(limits.declare, lane, rate)
@@ -254,7 +269,7 @@ class Bulk:
                     await self._tell_parts(batch, "limit")
 
     async def _release(self, batch: Batch) -> None:
-        """Let the parts run; limit them first if a rate was declared after they were staged."""
+        """Let workers run the parts. If the lane has a rate limit, first apply it to the parts."""
         if batch.state != "running":
             return
         limits = self._stores.limits
@@ -274,19 +289,18 @@ class Bulk:
         return check_allowed("on_done", on_done, self._webhooks)
 
     async def _check_known(self, wanted: Batch) -> None:
-        """Refuse an action that no worker has announced, unless no worker has announced any.
+        """Raise `InvalidSetting` if workers have announced actions, but not this action.
 
-        A batch that was accepted before stays accepted.
+        Before any worker has announced its actions, every action is allowed. An accepted batch may
+        always be submitted again.
         """
         known = await self._patience.call(self._stores.fleet.actions)
         callback = "" if "://" in wanted.on_done else wanted.on_done
         for field, name in (("action", wanted.action), ("on_done", callback)):
             is_known = not known or not name or name in known or name.startswith(BUILT_IN)
             if not is_known and not await self._is_accepted(wanted.id):
-                raise InvalidSetting(
-                    f"{field} {name!r} is unknown: workers announced {', '.join(known[:20])}",
-                    field=field,
-                )
+                wrong = f"{field} {name!r} is unknown: workers have {', '.join(known[:20])}"
+                raise InvalidSetting(wrong, field=field)
 
     async def _is_accepted(self, id: str) -> bool:
         known = await self._patience.call(self._stores.batches.get, id)
@@ -298,7 +312,7 @@ class Bulk:
         return hand(batch, (await self.plan()).partitions, spread)
 
     async def plan(self) -> QueuePlan:
-        """The queue's partitions: `(await hs.bulk.plan()).partitions`"""
+        """Return the number of queue partitions: `(await hs.bulk.plan()).partitions`"""
         first = QueuePlan(self._settings.partitions, self._settings.partitions)
         return await self._patience.call(self._stores.fleet.plan, first)
 
@@ -320,10 +334,10 @@ class Bulk:
     # -- progress --------------------------------------------------------------------------
 
     async def status(self, id: str) -> Progress:
-        """The progress of a batch; a final state is durable when it is returned.
+        """Return the progress of a batch. If its state is final, the state is also durable.
 
-        This also repairs: parts that missed a pause, resume or cancel get it again, and items that
-        the queue's servers have lost are found::
+        The call also repairs the batch: it sends a pause, resume or cancel again to parts that
+        missed it, and finds items that the queue's servers have lost::
 
             progress = await hs.bulk.status(batch.id)
             print(progress.done, "of", progress.accepted)
@@ -367,7 +381,10 @@ class Bulk:
         )
 
     async def _tell_again(self, batch: Batch, states: Mapping[str, PartState]) -> Batch:
-        """Repeat what parts have missed, once the record that asks for it is durable."""
+        """Send a pause, resume or cancel again to parts that missed it.
+
+        First wait until the record with this command is durable. Returns the record.
+        """
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
         batch = changes.check_found(found, batch.id)
         for verb in changes.unheard(batch, states):
@@ -375,7 +392,7 @@ class Bulk:
         return batch
 
     async def _surely_ended(self, batch: Batch) -> Batch:
-        """Make a final state durable before it is returned: callers act on it."""
+        """Return the batch's record. If its state is final, make the record durable first."""
         if not batch.is_final or (batch.id, batch.version) in self._ended:
             return batch
         (found,) = await self._patience.call(self._stores.barrier.batches, [batch.id])
@@ -387,7 +404,7 @@ class Bulk:
     async def _outlook(
         self, batch: Batch, counts: Sequence[PartCounts], left: int
     ) -> tuple[float | None, str]:
-        """The estimated seconds left, and why the batch makes no progress."""
+        """Return `eta_s` and `reason` of `Progress`. `left` is the number of unfinished items."""
         if batch.is_final or not left or batch.state == "paused":
             eta_s = None if left and batch.state == "paused" else 0.0
             return eta_s, changes.reason(batch, [batch.action])
@@ -400,16 +417,13 @@ class Bulk:
         return changes.eta_s(batch, ahead, now_ms(self._clock)), changes.waits_for(ahead)
 
     async def _counts(self, batch: Batch) -> dict[str, PartCounts | None]:
-        """The counts of its parts, by part id."""
-        calls = (
-            self._patience.call(self._stores.queue.part, part.partition, part.id)
-            for part in batch.parts
-        )
-        ids = (part.id for part in batch.parts)
-        return dict(zip(ids, await asyncio.gather(*calls), strict=True))
+        """Return the counts of each part by part id; None for a part that does not exist."""
+        call, ask = self._patience.call, self._stores.queue.part
+        found = await asyncio.gather(*(call(ask, each.partition, each.id) for each in batch.parts))
+        return dict(zip((part.id for part in batch.parts), found, strict=True))
 
     async def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
-        """Batches, newest first; `tenant` selects one tenant's.
+        """Return up to `limit` batches, newest first. `tenant` selects batches of one tenant.
 
         Example::
 
@@ -440,27 +454,33 @@ class Bulk:
                 after = page[-1].place
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Progress:
-        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds.
+        """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.
 
         Example::
 
             progress = await hs.bulk.wait(batch.id, timeout_s=600)
             print(progress.state)
         """
-        start_s, pause_s = self._clock.monotonic_s(), LOOK_S
+        start_s, pause_s, is_told = self._clock.monotonic_s(), LOOK_S, False
         while not (progress := await self.status(id)).is_final:
-            if timeout_s is not None and self._clock.monotonic_s() - start_s > timeout_s:
-                raise Overloaded(f"batch {id!r} has not ended after {timeout_s:g} s: it continues")
+            waited_s = self._clock.monotonic_s() - start_s
+            if timeout_s is not None and waited_s > timeout_s:
+                late = f"batch {id!r} has not ended after {timeout_s:g} s: it goes on, wait again"
+                raise Overloaded(late)
+            if not is_told and waited_s > TELL_S and progress.reason.startswith(changes.NO_WORKER):
+                is_told = True
+                cure = "start `heatsink worker MODULE:ACTIONS`, or hs.worker(actions).run()"
+                self.hooks.event("bulk.waiting", f"{id!r} is {progress.reason}: {cure}", WARNING)
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 1.2, LOOK_S_MAX)
         return progress
 
     async def trace_of(self, id: str) -> str:
-        """The trace in which a batch was submitted."""
+        """Return the trace in which the batch was submitted; empty if there was none."""
         return (await self._get(id)).trace
 
     async def _look(self, id: str) -> Batch:
-        """The batch; aborted if its submitter died before it was accepted."""
+        """Return the record. If the submitter died before the seal, abort the batch first."""
         batch = await self._get(id)
         if not is_left_behind(batch, now_ms(self._clock)):
             return batch
@@ -475,7 +495,7 @@ class Bulk:
     # -- steering --------------------------------------------------------------------------
 
     async def cancel(self, id: str) -> None:
-        """Cancel a batch: waiting items will not run, running ones may finish.
+        """Cancel a batch: waiting items will not run, running items may finish.
 
         Raises `Conflict` if the batch has ended or is still being submitted::
 
@@ -486,7 +506,7 @@ class Bulk:
         await self._steer(id, "cancelling")
 
     async def pause(self, id: str) -> None:
-        """Pause a batch: no more items start, running ones finish.
+        """Pause a batch: no more items start, running items finish.
 
         Raises `Conflict` if the batch is neither running nor paused::
 
@@ -504,7 +524,7 @@ class Bulk:
         await self._steer(id, "running")
 
     async def retry_failed(self, id: str) -> None:
-        """Run the failed items again, with new attempts. Raises `Conflict` if none failed.
+        """Run the failed items again, as if they had never run. Raises `Conflict` if none failed.
 
         Example::
 
@@ -526,14 +546,18 @@ class Bulk:
         await self._tell_durably(batch, VERBS[wish])
 
     async def _tell_durably(self, batch: Batch, verb: Verb) -> None:
-        """Tell the parts and make the record durable: if one of them is lost, the other has it."""
+        """Send the command `verb` to the parts, and make the batch's record durable.
+
+        Both the parts and the record hold the command. If a server loses the command in one of
+        these places, the other place still has it.
+        """
         confirmation = self._patience.call(self._stores.barrier.batches, [batch.id])
         (found,), _ = await asyncio.gather(confirmation, self._tell_parts(batch, verb))
         if found is None or found.version < batch.version:
             raise Overloaded(f"the queue lost the record of batch {batch.id!r}: retry")
 
     async def _tell_parts(self, batch: Batch, verb: Verb) -> bool:
-        """Send a verb to all parts; False if a part does not exist."""
+        """Send the command `verb` to all parts. Returns False if a part does not exist."""
         steer, wish = self._stores.queue.steer, (verb, batch.lap, batch.version, batch)
         calls = (
             self._patience.call(steer, part.partition, part.id, *wish)
@@ -543,11 +567,11 @@ class Bulk:
         return all(await asyncio.gather(*calls))
 
     async def change(self, id: str, step: Callable[[Batch], Batch]) -> Batch:
-        """Apply `step` to a batch's record, safely among concurrent changes."""
+        """Store `step(record)` as the batch's new record, and return it. Retries on conflicts."""
         return await self.reconciler.change(id, step)
 
     async def tell_done(self, batch: Batch) -> None:
-        """Submit the completion callback; its id comes from the batch, so repeating is safe."""
+        """Submit the batch's callback, under an id made from the batch, so a repeat is safe."""
         if not batch.on_done:
             return
         callback, item = changes.callback(batch, now_ms(self._clock))
@@ -571,8 +595,6 @@ def _is_over(batch: Batch, place: PartPlace) -> bool:
 def _checked_id(id: str) -> str:
     check_text("id", id, TEXT_MAX)
     if changes.CALLBACK in id:
-        raise InvalidSetting(
-            f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks: choose another",
-            field="id",
-        )
+        why = f"id {shown(id)} contains {changes.CALLBACK!r}, reserved for callbacks"
+        raise InvalidSetting(f"{why}: choose another", field="id")
     return id

@@ -1,6 +1,6 @@
 """The state machine of a batch's record: pure functions from one version to the next.
 
-Every change is idempotent: applied twice, the second time changes nothing.
+Every change is idempotent: if it is applied a second time, it changes nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from heatsink.errors import Conflict, IdReused, NotFound
+from heatsink.primitives.words import counted
 
 from .actions import WEBHOOK
 from .batch import Batch, PartEnd, PartPlace, Span, State, merged, named, total
 from .store import BOOKED_MS_MAX, PartCounts, PartState, Verb
 
+NO_WORKER = "waiting: no worker"
 CALLBACK = ":done:"  # in the ids of completion callbacks
 VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 
@@ -23,7 +25,10 @@ VERSIONS_APART = 1 << 20  # more changes than a record sees in its life
 def sealed(
     batch: Batch, generation: str, parts: Sequence[PartPlace], now_ms: int, fingerprint: str = ""
 ) -> Batch:
-    """Accept the batch; one without items is done at once."""
+    """Return the record of a batch that is now accepted with these parts.
+
+    A batch without items is done immediately.
+    """
     items = sum(part.items for part in parts)
     state: State = "running" if items else "done"
     return replace(
@@ -43,7 +48,10 @@ def aborted(batch: Batch, reason: str, now_ms: int) -> Batch:
 
 
 def steered(batch: Batch, wish: State) -> Batch:
-    """Pause, resume or cancel the batch."""
+    """Return the record after a pause, resume or cancel, which asks for the state `wish`.
+
+    Raises `Conflict` if the batch cannot change to this state.
+    """
     if batch.state == wish or (wish == "cancelling" and batch.state in ("cancelled", "aborted")):
         return batch
     if batch.state not in ("running", "paused"):
@@ -52,7 +60,10 @@ def steered(batch: Batch, wish: State) -> Batch:
 
 
 def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
-    """The verbs that some parts did not receive, because the caller died half way."""
+    """Return the commands that some parts did not receive, for example because the caller died.
+
+    `states` are the current states of the parts, by part id.
+    """
     ended = {end.part for end in batch.ends}
     found = {state for part, state in states.items() if part not in ended}
     wanted: list[tuple[Verb, set[PartState]]] = []
@@ -68,13 +79,16 @@ def unheard(batch: Batch, states: Mapping[str, PartState]) -> list[Verb]:
 
 
 def tried_again(batch: Batch) -> Batch:
-    """Run the failed items again, as the next lap of the batch."""
+    """Return the record after `retry_failed`, with the next `lap`, in which failed items run again.
+
+    Raises `Conflict` if the batch has not failed, or has lost items.
+    """
     if batch.state == "running" and batch.lap:
         return batch
     if batch.missing and batch.state != "cancelled":
         raise Conflict(
-            f"batch {batch.id!r} has lost {batch.lost:,} items: submit the same items with that id "
-            "first, then retry what failed"
+            f"batch {batch.id!r} has lost {counted(batch.lost, 'item')}: submit all its items "
+            f"again with id={batch.id!r}, then retry the failed items"
         )
     if batch.state != "failed":
         raise Conflict(f"batch {batch.id!r} is {batch.state}: only a failed batch can be retried")
@@ -82,10 +96,10 @@ def tried_again(batch: Batch) -> Batch:
 
 
 def with_end(batch: Batch, end: PartEnd, now_ms: int, missing: Sequence[Span] = ()) -> Batch:
-    """Record the end of a part. The end of an earlier lap changes nothing.
+    """Return the record to which the end of a part is added. An end of an earlier lap is ignored.
 
     `missing` are the items of the part that its server has lost. If the part was recorded as lost
-    and ends after all, the real end replaces that.
+    and ends after all, the real end replaces the loss.
     """
     place = next((place for place in batch.parts if place.id == end.part), None)
     if place is None or end.lap != batch.lap:
@@ -106,7 +120,7 @@ def is_gone(end: PartEnd, place: PartPlace) -> bool:
 
 
 def gone(batch: Batch, part: str, now_ms: int) -> Batch:
-    """Record a part that its server lost as ended, so that the batch can end."""
+    """Return the record after a server lost the whole part. The part counts as ended."""
     place = next((place for place in batch.parts if place.id == part), None)
     if place is None or any(end.part == part for end in batch.ends):
         return batch
@@ -115,7 +129,7 @@ def gone(batch: Batch, part: str, now_ms: int) -> Batch:
 
 
 def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
-    """Record the items of a running part that its server has lost."""
+    """Return the record after a server has lost the items `missing` of a running part."""
     place = next((place for place in batch.parts if place.id == part), None)
     if place is None or any(end.part == part for end in batch.ends):
         return batch  # its end was recorded meanwhile
@@ -123,7 +137,10 @@ def short(batch: Batch, part: str, missing: Sequence[Span]) -> Batch:
 
 
 def found_again(batch: Batch, part: str) -> Batch:
-    """Undo the loss of a part that is back, because someone restored the server's files."""
+    """Return the record after a lost part is back, for example from a backup of the server.
+
+    The part no longer counts as lost, nor as ended.
+    """
     place = next((place for place in batch.parts if place.id == part), None)
     end = next((end for end in batch.ends if end.part == part), None)
     if place is None or end is None or not is_gone(end, place):
@@ -139,12 +156,15 @@ def _missing(batch: Batch, place: PartPlace, missing: Sequence[Span]) -> Batch:
 
 
 def may_restore(batch: Batch) -> bool:
-    """Whether submitting the same items again restores the lost ones."""
+    """Whether the batch's lost items are restored if the same items are submitted again."""
     return bool(batch.missing) and batch.state in ("lost", "running", "paused")
 
 
 def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
-    """Add the new parts that hold the lost items; the old parts keep their other items."""
+    """Return the record after the lost items were submitted again, in the new `parts`.
+
+    The old parts keep all other items.
+    """
     kept = []
     for place in batch.parts:
         left = place.items - total(place.missing)
@@ -164,10 +184,11 @@ def restored(batch: Batch, parts: Sequence[PartPlace]) -> Batch:
 
 
 def rebuilt(carried: Batch, known: Batch | None) -> Batch:
-    """Rebuild a record that its server lost, from the newest copy that parts carry.
+    """Return a new record for a batch whose record was lost by its server.
 
-    Its version is above any that the lost record can have had, since parts ignore commands of an
-    older version.
+    `carried` is the newest copy in the batch's parts. `known` is the record that the server has
+    now. The new record gets a higher version than the lost record can have had, since parts ignore
+    commands of an older version.
     """
     version = max(carried.version, known.version if known else 0) + VERSIONS_APART
     return replace(carried, version=version, ends=(), ended_ms=0).tagged()
@@ -182,23 +203,28 @@ def final_state(batch: Batch, ends: Sequence[PartEnd]) -> State:
 
 
 def reason(batch: Batch, offered: Collection[str]) -> str:
-    """Why the batch was aborted, what it lost, or why it waits; live workers offer `offered`."""
+    """Return why the batch was aborted, which items it lost, or why no worker runs it.
+
+    Returns an empty text if none of these applies. `offered` are the actions of live workers.
+    """
     if batch.missing and batch.state != "cancelled":
         return (
-            f"the queue's server lost {batch.lost:,} of {batch.items:,} items "
-            f"({named(batch.missing)}): submit the same items with id={batch.id!r} to run these"
+            f"the queue's server lost {batch.lost:,} of {counted(batch.items, 'item')} "
+            f"({named(batch.missing)}): submit all items again with id={batch.id!r} to run these"
         )
     if batch.state != "running" or batch.action in offered:
         return batch.reason
     if not offered:
-        return "waiting: no worker runs"
-    return f"waiting: no worker has action {batch.action!r}"
+        return f"{NO_WORKER} runs"
+    return f"{NO_WORKER} has action {batch.action!r}"
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """The work left in a batch. Of the `waiting` items, `backing_off` wait for their next attempt.
+    """The work left in a batch.
 
-    The next free start under the batch's rate limit is in `start_s` seconds.
+    Of the `waiting` items, `backing_off` items wait for their next attempt. The last of these is
+    due in `backoff_s` seconds. `per_s` is the rate limit; None without a limit. The next start time
+    under this limit that is not booked yet is in `start_s` seconds.
     """
 
     waiting: int
@@ -230,7 +256,10 @@ def ahead_of(
 
 
 def waits_for(ahead: Ahead) -> str:
-    """Why no item runs, if all remaining items wait for the rate limit or back-off; else empty."""
+    """Return a text that says whether the batch waits for its rate limit or for retries.
+
+    Returns an empty text if an item runs or could run now, and if no item is left.
+    """
     if ahead.running or not ahead.waiting:
         return ""
     reasons = []
@@ -239,12 +268,16 @@ def waits_for(ahead: Ahead) -> str:
             return ""
         reasons.append(f"its rate limit of {ahead.per_s:.3g}/s")
     if ahead.backing_off:
-        reasons.append(f"back-off, up to {ahead.backoff_s:.1f} s")
-    return f"waiting: {' and '.join(reasons)}"
+        reasons.append(f"its next retry, in up to {ahead.backoff_s:.1f} s")
+    return f"waiting for {' and '.join(reasons)}"
 
 
 def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
-    """Seconds left at the speed so far, and at least the time of the rate limit and back-off."""
+    """Return the estimated seconds until the batch ends, at its speed so far.
+
+    The estimate is at least the time that the rate limit and the back-off require. Returns None if
+    there is no rate limit and no item is done yet.
+    """
     elapsed_s, left = max(now_ms - batch.submitted_ms, 1) / 1000, ahead.left
     by_rate_s = None
     if ahead.per_s:
@@ -257,11 +290,15 @@ def eta_s(batch: Batch, ahead: Ahead, now_ms: int) -> float | None:
 
 
 def check_same(known: Batch, wanted: Batch) -> None:
-    """Raise `IdReused` if the id belongs to a batch of another action, tenant, items or options."""
+    """Raise `IdReused` if `wanted` has another action or tenant, other items or other options.
+
+    `known` is the stored batch with the same id. Items and options are compared only if `known` was
+    accepted with a fingerprint of its items.
+    """
     if (known.action, known.tenant) != (wanted.action, wanted.tenant):
         raise IdReused(
-            f"id {wanted.id!r} is taken by a batch of {known.action!r} for {known.tenant!r}: "
-            "choose another id"
+            f"id {wanted.id!r} is taken by a batch with action {known.action!r} and tenant "
+            f"{known.tenant!r}: choose another id"
         )
     if not known.fingerprint:  # not accepted yet, or by a release without fingerprints
         return
@@ -273,7 +310,7 @@ def check_same(known: Batch, wanted: Batch) -> None:
                 f"not {_said(now)}: choose another id"
             )
     if wanted.fingerprint and wanted.fingerprint != known.fingerprint:
-        raise IdReused(f"id {wanted.id!r} is taken by a batch of other items: choose another id")
+        raise IdReused(f"id {wanted.id!r} is taken by a batch with other items: choose another id")
 
 
 def _said(option: object) -> str:
@@ -281,7 +318,7 @@ def _said(option: object) -> str:
 
 
 def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
-    """The batch that delivers another one's outcome, and its one item."""
+    """Return the batch that delivers the outcome of `batch` to its `on_done`, and its one item."""
     outcome: dict[str, str | int] = {
         "batch": batch.id,
         "action": batch.action,
@@ -307,5 +344,7 @@ def callback(batch: Batch, now_ms: int) -> tuple[Batch, dict[str, str | int]]:
 
 def check_found(batch: Batch | None, id: str) -> Batch:
     if batch is None:
-        raise NotFound(f"there is no batch {id!r}: the id is wrong, or it ended over 7 days ago")
+        raise NotFound(
+            f"there is no batch {id!r}: the id is wrong, or the batch ended over 7 days ago"
+        )
     return batch

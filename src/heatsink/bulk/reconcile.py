@@ -3,13 +3,14 @@
 While a server does not answer, `Patience` retries the call. After a server has lost data, the
 `Reconciler` compares a batch's record with its parts.
 
-The record of a batch is stored in its home slot, the parts with its items in partitions. They may
-be on different servers. A server may lose its newest writes or restart with an old file. Therefore:
+The record of a batch is stored in its home slot, the parts with its items are stored in partitions.
+The slot and the partitions may be on different servers. A server may lose its newest writes or
+restart with an old file. Therefore:
 
-- The record counts the end of a part only when the part is durable. The part keeps its end until
-  the record that counts it is durable.
-- If a part is gone, the record counts it as ended and its items as missing. So the batch reaches a
-  final state. Submitting the same items again restores only the missing ones.
+- The record counts the end of a part only when the part is durable. The part remembers that it has
+  ended until a record that counts this end is durable.
+- If a part is gone, the record counts the part as ended and its items as missing. So the batch
+  reaches a final state. If the same items are submitted again, only the missing ones are restored.
 - Every part carries a copy of the record. If the record is lost, a running part restores it.
 """
 
@@ -54,7 +55,7 @@ class Opening:
 
 
 class Patience:
-    """Retries a call to the queue store until the deadline. All calls to it are idempotent."""
+    """Retries calls to the queue store until the deadline. All these calls are idempotent."""
 
     def __init__(self, deadline_s: float, clock: Clock, rng: Random, opening: Opening) -> None:
         self._deadline_s = deadline_s
@@ -87,7 +88,10 @@ class Patience:
         return await method(*arguments)
 
     def _check(self, began_s: float, refused: Refused) -> None:
-        """Raise if the next attempt would be too late; earlier if the queue never answered."""
+        """Raise `Overloaded` if the next attempt would come after the deadline.
+
+        If the queue has never answered this process, the deadline is `FIRST_S` at most.
+        """
         error, passed_s = refused.error, refused.next_s - began_s
         if self._opening.is_open:
             if passed_s > self._deadline_s:
@@ -105,7 +109,10 @@ def _never_reached(error: Retryable) -> str:
 
 
 class Reconciler:
-    """Compares and repairs records; `tell_done` submits a batch's completion callback."""
+    """Compares the records of batches with the parts of these batches, and repairs the records.
+
+    `tell_done` submits a batch's completion callback.
+    """
 
     def __init__(
         self,
@@ -120,7 +127,10 @@ class Reconciler:
         self._tell_done = tell_done
 
     async def change(self, id: str, step: Step) -> Batch:
-        """Apply `step` to a batch's record, safely among concurrent changes."""
+        """Store `step(record)` as the batch's new record, and return the new record.
+
+        If another process changes the record at the same time, `step` is applied to its result.
+        """
         while True:
             found = await self._patience.call(self._stores.batches.get, id)
             batch = changes.check_found(found, id)
@@ -134,7 +144,11 @@ class Reconciler:
     # -- ends of parts ---------------------------------------------------------------------
 
     async def record_ends(self, partition: int, ends: Sequence[PartEnd]) -> list[PartEnd]:
-        """Record ends of parts; return those that are durable, with their callbacks submitted."""
+        """Add the ends of parts of one partition to the records of their batches.
+
+        Returns the ends that the partition may forget: the end is durable in the batch's record,
+        and if the batch has ended, its callback is submitted.
+        """
         places = [PartPlace(end.part, partition, end.items) for end in ends]
         found = await self._patience.call(self._stores.barrier.parts, places)
         sure = [end for end, counts in zip(ends, found, strict=True) if _has_ended(counts, end)]
@@ -170,7 +184,11 @@ class Reconciler:
         return await self._gaps(place, lost) if place and lost > 0 else ()
 
     async def _gaps(self, place: PartPlace, lost: int) -> tuple[Span, ...]:
-        """The missing items; if unknown, all items of the part: better run twice than lost."""
+        """Return the missing items of a part that has lost `lost` items.
+
+        If the server does not know which items are missing, return all items of the part: an item
+        that runs twice does less harm than an item that never runs.
+        """
         gaps = await self._patience.call(
             self._stores.losses.gaps, place.partition, place.id, chunks_in(place.runs)
         )
@@ -178,7 +196,11 @@ class Reconciler:
         return found if total(found) >= lost else place.spans
 
     async def _conclude(self, ids: Sequence[str]) -> set[str]:
-        """The batches whose record is durable; those that ended get their callback and expire."""
+        """Make the records of these batches durable.
+
+        If a batch has ended, also submit its callback and let its record expire. Returns the ids of
+        the batches for which this succeeded, and of batches without a record.
+        """
         if not ids:
             return set()
         found = await self._patience.call(self._stores.barrier.batches, ids)
@@ -199,7 +221,7 @@ class Reconciler:
     # -- lost parts and items --------------------------------------------------------------
 
     async def inspect(self, batch: Batch) -> Batch:
-        """Correct the record where it differs from the batch's parts."""
+        """Correct a batch's record where it differs from the batch's parts. Returns the record."""
         found = await asyncio.gather(*map(self._count, batch.parts))
         if not is_odd(batch, found):
             return batch
@@ -239,7 +261,11 @@ class Reconciler:
     # -- lost records ----------------------------------------------------------------------
 
     async def adopt(self, partition: int, live: LivePart) -> None:
-        """Restore the record of a released part if it is lost, or does not list the part."""
+        """Check the record of the batch to which a running part belongs.
+
+        Restore the record if it is lost or does not list the part. Cancel the part if the batch was
+        cancelled, or if the part does not belong to the batch any more.
+        """
         known = await self._patience.call(self._stores.batches.get, live.batch)
         if known is None or not known.is_sealed:
             await self._rebuild(partition, live, known)
@@ -254,7 +280,10 @@ class Reconciler:
                 await self._cancel(partition, live, known)
 
     async def _rebuild(self, partition: int, live: LivePart, known: Batch | None) -> Batch | None:
-        """Restore the record from the parts' copies, if one is newer than the stored record."""
+        """Restore a batch's record from the newest copy in its parts, if the copy is newer.
+
+        `known` is the record that was found before. Returns the record that is stored now.
+        """
         carried = await self._carried(partition, live)
         if carried is None:
             return known
@@ -273,7 +302,7 @@ class Reconciler:
         await self._patience.call(self._stores.queue.steer, partition, live.id, *wish)
 
     async def _carried(self, partition: int, live: LivePart) -> Batch | None:
-        """The newest record that any of the batch's parts carries."""
+        """Return the newest copy of the record in the batch's parts; None if there is no copy."""
         newest = await self._patience.call(self._stores.losses.record_of, partition, live.id)
         for place in newest.parts if newest else ():
             try:
@@ -291,7 +320,7 @@ def _log_losses(before: Batch, after: Batch) -> None:
 
 
 def _has_ended(counts: PartCounts | None, end: PartEnd) -> bool:
-    """Whether the part still has this end: its server may have lost it since the report."""
+    """Whether the part's counts show this end. They do not if Redis has lost its last writes."""
     if counts is None or counts.state != "finished":
         return False
     found = (counts.lap, counts.done, counts.failed, counts.cancelled)
@@ -308,7 +337,12 @@ def _lacks(place: PartPlace, counts: PartCounts) -> bool:
 
 
 def is_odd(batch: Batch, found: Sequence[PartCounts | None]) -> bool:
-    """Whether a part differs from the record: it ended, lost items, is gone, or is back."""
+    """Whether a part of the batch differs from what the batch's record says.
+
+    A part differs if it has ended, has lost items or is missing, and the record does not say so.
+    It also differs if it exists although the record says that it is lost, and if it carries a newer
+    copy of the record. `found` are the counts of the parts, in the order of `batch.parts`.
+    """
     if not batch.is_sealed or batch.state in ("done", "failed", "cancelled"):
         return False
     return any(_is_odd(batch, *one) for one in zip(batch.parts, found, strict=True))

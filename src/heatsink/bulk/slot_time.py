@@ -1,9 +1,9 @@
-"""The clock of a slot: data of its own, because the clock of its server may step.
+"""The clock of a slot: it is stored in the slot, because the clock of its server may step.
 
 A slot is what a queue keeps in one place: a partition, the home of a rate limit, the fleet. All
 times in a slot (leases, owners, delays, booked starts) are on a clock that is stored in the slot.
-So the clock moves with the slot to another server, into the AOF and to a replica. Each call
-advances it by the *difference* of the server's clock since the last call, and checks odd ones:
+So the slot's clock moves with the slot to another server, into the AOF and to a replica. Each call
+advances the slot's clock by the *difference* of the server's clock since the last call:
 
     difference     the slot's time
     below 0        stands still for this call and goes on with the next
@@ -12,32 +12,36 @@ advances it by the *difference* of the server's clock since the last call, and c
                    as much if the caller agrees. If not, it stands still, and the gap is refused or
                    doubted
 
-A caller that got the slot's time from an earlier answer knows what it is now: that time, plus what
-has passed since on its own monotonic clock, which nobody sets. If that leaves no room for the gap,
-the caller refuses the gap for good. A caller without an earlier answer sends its wall clock. It
-agrees if its clock and that of the last caller differ by as much as the gap. If it has run for less
-time than the gap, its clock may have been set together with the server's; then callers with an
-earlier answer get `STEP_MS` to refuse first.
+A caller that got the slot's time in an earlier answer knows the slot's time now: it adds the time
+that has passed on its own monotonic clock, which nobody sets. If less time has passed than the gap
+claims, the caller refuses the gap for good. A caller without an earlier answer sends the time of
+its wall clock. It agrees with the gap if this time and the wall-clock time of the last caller
+before the gap differ by as much as the gap. If the caller has run for less time than the gap, its
+clock may have been set together with the server's clock. In that case, callers with an earlier
+answer get `STEP_MS` to refuse first.
 
 A gap is doubted until a caller agrees or refuses, the server's clock steps back, or `BELIEVE_MS`
 have passed. During a doubt no answer carries the slot's time: so every time that a caller remembers
-is from before the gap. A gap that is accepted after a doubt is *late*: what was promised meanwhile
-(leases, owners, members, booked starts) is moved along with it.
+is from before the gap. A gap that is accepted after a doubt is *late*: leases, owners, members and
+booked starts that have not expired are moved by the gap.
 
 Why this is safe:
-- Time never runs backwards, nor ahead of the server's clock: no caller can push it.
-- A step costs the time since the slot's last call, in either direction. Workers call the slots in
-  which they hold something several times a second and know their time, so they refuse a step
-  forward at once. A slot whose time no caller knows has no live holder: there a gap delays what was
-  waiting before it by `BELIEVE_MS` at most.
+- The slot's time never runs backwards, nor ahead of the server's clock: no caller can push it
+  forward.
+- If the server's clock steps, in either direction, the slot's time loses the time since the slot's
+  last call, and no more. Workers call the slots in which they hold something several times a
+  second. So they know the slot's time and immediately refuse a step forward. If no caller knows the
+  time of a slot, no live worker holds anything in it. In such a slot, a gap delays whatever was
+  waiting before the gap by `BELIEVE_MS` at most.
 - A call that arrives late brings an old time, so it may wrongly refuse the time since the last
-  call: what waits then waits that much longer. Time in which the server stood still does not count
-  either, so no lease is lost by it.
-- Windows of slot time never hold more starts than the rate (`LimitStore`). Slot time gains on true
-  time only by a step up to `STEP_MS`, or by a gap that was accepted and was none. At that moment
-  only starts that are booked already, at most `BOOKED_MS_MAX` ahead, can run beside those
-  booked next. So for each such step, a window of true time holds at most one second's starts and
-  one grant more than the rate. After a doubt it is one grant, since booked starts move along.
+  call. Then items that wait in the slot wait that much longer. If the server stands still for a
+  while, the slot's time does not count that time either, so no lease expires because of it.
+- A window of slot time never holds more starts than the rate allows (`LimitStore`). Slot time
+  advances faster than true time only by a step up to `STEP_MS`, or by an accepted gap that was in
+  fact a step. Starts that are booked at that moment, at most `BOOKED_MS_MAX` ahead, can then run
+  at the same time as starts that are booked next. So for each such step, a window of true time may
+  hold more starts than the rate allows: at most the starts of one second and one grant more. After
+  a doubt, it is at most one grant more, since the booked starts are moved by the gap.
 """
 
 from __future__ import annotations
@@ -57,9 +61,10 @@ SLOTS_MAX = 10_000  # slots whose time a process remembers
 
 
 class SlotEvidence(msgspec.Struct, frozen=True):
-    """What a caller knows: its wall clock, its uptime, and what the slot's time should be.
+    """What a caller knows about the time: its wall clock, its uptime, and the slot's time.
 
-    `due_ms` is 0 if no answer has carried the slot's time yet.
+    `due_ms` is what the slot's time should be now, computed from the last answer that carried it.
+    It is 0 if no answer has carried the slot's time yet.
     """
 
     wall_ms: float
@@ -68,11 +73,14 @@ class SlotEvidence(msgspec.Struct, frozen=True):
 
 
 class SlotTime(msgspec.Struct, frozen=True):
-    """A slot's time at its last call. A gap is in doubt while `gap_ms` is not 0.
+    """A slot's time `own_ms` at the last call to the slot.
 
-    `server_ms` and `wall_ms` are the clocks of the server and of the caller at that call,
-    `before_ms` is the wall clock of the last caller before the gap, and `waited_ms` how long the
-    gap has been in doubt. `late_ms` is a gap accepted after a doubt: promises move by it.
+    `server_ms` and `wall_ms` are the times of the server's clock and of the caller's wall clock at
+    that call. A gap is an advance of the server's clock by more than `STEP_MS` between two calls.
+    While `gap_ms` is not 0, a gap is in doubt: it has not been accepted or refused yet. `before_ms`
+    is the wall-clock time of the last caller before the gap. `waited_ms` is how long the gap has
+    been in doubt. `late_ms` is a gap that was accepted after a doubt: leases, owners and booked
+    start times are moved by it.
     """
 
     server_ms: float
@@ -85,11 +93,11 @@ class SlotTime(msgspec.Struct, frozen=True):
 
     @property
     def told_ms(self) -> float:
-        """The time that an answer carries; 0 during a doubt."""
+        """The slot's time as an answer carries it; 0 while a gap is in doubt."""
         return 0.0 if self.gap_ms else self.own_ms
 
     def passed(self, server_ms: float, evidence: SlotEvidence) -> SlotTime:
-        """The time at the next call."""
+        """Compute the slot's time at the next call from the server's clock and the evidence."""
         step_ms = server_ms - self.server_ms
         is_small = 0 <= step_ms <= STEP_MS
         own_ms = self.own_ms + (step_ms if is_small else 0.0)
@@ -116,19 +124,22 @@ class SlotTime(msgspec.Struct, frozen=True):
 
 
 def time_after(known: SlotTime | None, server_ms: float, evidence: SlotEvidence) -> SlotTime:
-    """The slot's time at this call; a new slot starts with its server's time."""
+    """Return the slot's time at this call. A new slot starts with its server's time."""
     if known is None:
         return SlotTime(server_ms, server_ms, evidence.wall_ms)
     return known.passed(server_ms, evidence)
 
 
 def moved_along(due_ms: float, time: SlotTime) -> float:
-    """A due time, moved by `late_ms` if it lay ahead when the gap was accepted."""
+    """Move a due time by `time.late_ms` if it was not yet reached when the gap was accepted.
+
+    Returns the due time.
+    """
     return due_ms + time.late_ms if due_ms > time.own_ms - time.late_ms else due_ms
 
 
 class SlotWitness:
-    """The slot times that one process remembers."""
+    """For each slot, the latest slot time that this process got in an answer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -138,7 +149,7 @@ class SlotWitness:
         self._asked: tuple[float, float] | None = None
 
     def evidence(self, slot: str) -> SlotEvidence:
-        """The evidence for a call that is about to be sent."""
+        """Return the evidence for a call to the slot that is about to be sent."""
         wall_ms, now_s = self._asked or self._now()
         up_ms, due_ms = (now_s - self._began_s) * 1000, 0.0
         if slot in self._heard:
@@ -147,7 +158,10 @@ class SlotWitness:
         return SlotEvidence(wall_ms, up_ms, due_ms)
 
     def heard(self, slot: str, own_ms: float) -> None:
-        """Remember the slot's time from an answer that just came; 0 means it carried none."""
+        """Remember the slot's time `own_ms` from an answer that just arrived.
+
+        `own_ms` is 0 if the answer carried no time. Such an answer is ignored.
+        """
         if not own_ms:
             return
         self._heard.pop(slot, None)
@@ -156,7 +170,7 @@ class SlotWitness:
             del self._heard[next(iter(self._heard))]
 
     def as_of_now(self) -> SlotWitness:
-        """A copy with the clocks read now, for a call that may be sent later."""
+        """Return a copy whose evidence has the clock readings of now, even if it is used later."""
         asked = copy(self)
         asked._asked = self._now()
         return asked
@@ -167,9 +181,10 @@ class SlotWitness:
 
 
 class Timed:
-    """A store whose slots keep their own time; each process has a view with its own `SlotWitness`.
+    """A store whose slots keep their own time.
 
-    Views share all other state. So methods change shared objects in place and never rebind a field.
+    Each process has a view of the store with its own `SlotWitness`. The views share all other
+    state. So methods change shared objects in place and never rebind a field.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -182,7 +197,10 @@ class Timed:
         return view
 
     def as_of_now(self) -> Self:
-        """A view for one call, with what the caller knows of the time when it sends the call."""
+        """Return a view of this store for one call.
+
+        Its evidence has the clock readings of now, even if the call arrives later.
+        """
         return self.seen_by(self._witness.as_of_now())
 
     def _time(self, slot: str, known: SlotTime | None) -> SlotTime:

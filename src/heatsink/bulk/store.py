@@ -18,7 +18,8 @@ from heatsink.registry.decisions import SoftStore
 from .batch import Batch, Gap, PartEnd, PartPlace, Rate
 
 LEGACY = -1
-"""The unpartitioned queue. It has key paths of its own, so both kinds can run side by side."""
+"""The number of the unpartitioned queue. Its keys in Redis have other names than the keys of
+partitions, so that partitioned and unpartitioned queues can run side by side."""
 
 Verb = Literal["release", "drop", "pause", "resume", "cancel", "retry", "limit"]
 PartState = Literal["staged", "ready", "paused", "cancelled", "finished"]
@@ -29,7 +30,7 @@ LATE_MS = 20.0  # how late a booked start may be used
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A batch's items in one partition. A `limited` part waits for its lane's grants."""
+    """A batch's items in one partition. Items of a `limited` part wait for grants of their lane."""
 
     id: str
     batch: str
@@ -51,10 +52,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A claim of up to `want` items; `attempt` is random, unguessable and used only once.
+    """A claim of up to `want` items without a rate limit, and of rate-limited items.
 
-    `grants` are the starts that each lane was granted. `unanswered` are earlier claims of this
-    owner whose answers never arrived: their items do not run, so the store takes them back.
+    `grants` says how many items of each rate-limited lane to claim. `attempt` names the claim: it
+    is random, unguessable and used only once. `unanswered` are the names of earlier claims of this
+    owner whose answers never arrived. The items of these claims do not run, so the store takes the
+    items back.
     """
 
     owner: str
@@ -66,7 +69,10 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Items `start … start + count` of a chunk, leased to one attempt."""
+    """`count` items of a chunk, from offset `start` on, under the lease `attempt`.
+
+    `body` is the whole chunk. `tries` is the number of earlier attempts that count.
+    """
 
     attempt: str
     part: str
@@ -83,7 +89,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class LaneDepth(msgspec.Struct, frozen=True):
-    """A rate-limited lane with items that wait for grants."""
+    """A rate-limited lane, and how many of its items wait for grants."""
 
     lane: str
     waiting: int
@@ -104,7 +110,10 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Setback(msgspec.Struct, frozen=True):
-    """Why one item of a slice was not done; if not `counted`, the attempt does not count."""
+    """Why one item of a slice is not done. An item that is retried waits for `delay_ms` first.
+
+    If `counted` is false, the attempt does not count for `max_attempts`.
+    """
 
     offset: int
     reason: str = ""
@@ -113,10 +122,11 @@ class Setback(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The state of a slice: one mark of `.drfb` for each item.
+    """The state of a slice: for each item one character (a *mark*) of `.drfb`.
 
-    `.` still runs, `d` done, `r` retry later, `f` failed for good, `b` given back unstarted.
-    A mark is counted once; `used_us` is the time spent on the newly marked items.
+    `.` means that the item still runs, `d` done, `r` retry later, `f` failed for good, `b` given
+    back without being started. The store counts each mark once; `used_us` is the time spent on the
+    newly marked items.
     """
 
     attempt: str
@@ -126,10 +136,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class PartCounts(msgspec.Struct, frozen=True):
-    """The counts of a part in its partition. `lost` items had no chunk any more when claimed.
+    """The counts of a part in its partition.
 
-    `digest` is the sum of the checksums of the `chunks` that were staged. `recorded` is the version
-    of the batch's record that the part carries.
+    `lost` counts items whose chunk was found missing when they were claimed. `digest` is the sum of
+    the checksums of the `chunks` chunks that were staged. `recorded` is the version of the copy of
+    the batch's record that the part carries.
     """
 
     state: PartState
@@ -145,7 +156,7 @@ class PartCounts(msgspec.Struct, frozen=True):
     chunks: int = 0
     recorded: int = 0
     backing_off: int = 0
-    """Delayed items that are not due yet; the last of them is due in `backoff_ms`."""
+    """Delayed items that are not due yet. The last of these items is due in `backoff_ms`."""
     backoff_ms: int = 0
 
     @property
@@ -162,7 +173,10 @@ class LivePart(msgspec.Struct, frozen=True):
 
 
 class FailedItem(msgspec.Struct, frozen=True):
-    """A failed item: item `offset` of the chunk `body`. `place` is the cursor for the next page."""
+    """A failed item: the item at `offset` in the chunk `body`. `body` is empty if it was lost.
+
+    To get the next page of failures, pass the `place` of the last item as `after`.
+    """
 
     place: str
     offset: int
@@ -172,19 +186,18 @@ class FailedItem(msgspec.Struct, frozen=True):
 
 
 class Chores(msgspec.Struct, frozen=True):
-    """Work for a partition's owner: ends to report, and stale parts to check."""
+    """Work for a partition's owner: ends of parts to report, and stale parts to check."""
 
     ends: list[PartEnd]
     stale: list[tuple[str, str, int]]
-    """(part, batch, stamp) of parts staged long ago and neither released nor dropped."""
+    """(part, batch, stamp) of parts that were staged long ago, and neither released nor dropped."""
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """The load of a partition: `claimed` to `expired` and `used_us` are running totals.
+    """The load of a partition at the moment of the call.
 
-    All other fields describe the moment of the call.
-
-    `service_us` is the expected time per waiting item; `used_us` the time spent on items so far.
+    The fields from `claimed` to `expired`, and `used_us`, are running totals. `service_us` is the
+    expected time per waiting item; `used_us` is the time spent on items so far.
     """
 
     runnable: int = 0
@@ -208,9 +221,10 @@ class QueueStore(Protocol):
     """The partitions: parts, claims and outcomes."""
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
-        """Store chunks of a part that does not run yet; existing chunks stay as they are.
+        """Store chunks of a part that does not run yet. Chunks that exist stay as they are.
 
-        Without chunks it only renews the part's stamp, so that it does not count as stale.
+        Every call also renews the part's stamp, so that the part does not count as stale. Returns
+        the partition's load.
         """
 
     async def steer(
@@ -222,11 +236,12 @@ class QueueStore(Protocol):
         since: int = 0,
         record: Batch | None = None,
     ) -> bool:
-        """Change a part's state; False if there is no such part. Repeating changes nothing.
+        """Apply the command `verb` to a part. Returns False if there is no such part.
 
-        `since` is the version of the batch at this command. A command older than the last one that
-        the part has seen changes nothing. For `drop`, `since` is the stamp that the part must have.
-        A `release` brings the batch's `record`, and the part keeps this copy: see `record_of`.
+        Repeating a command changes nothing. `since` is the version of the batch's record that
+        contains the command. If the part has received a command with a higher version, an older
+        command changes nothing. For `drop`, `since` is the stamp that the part must have, or 0. The
+        part keeps `record` as its copy of the batch's record, which `record_of` returns.
         """
 
     async def claim(self, partition: int, request: ClaimRequest) -> Claimed: ...
@@ -234,10 +249,13 @@ class QueueStore(Protocol):
     async def settle(
         self, partition: int, outcomes: Sequence[Outcome], beats: Sequence[str], lease_ms: int
     ) -> list[str]:
-        """Record outcomes and renew the leases of `beats`; return attempts with lost leases."""
+        """Record outcomes, and renew the leases of the attempts in `beats` for `lease_ms`.
+
+        Returns the attempts whose lease was lost.
+        """
 
     async def chores(self, partition: int, reported: Sequence[PartEnd]) -> Chores:
-        """Forget the `reported` ends, and return what is left to do."""
+        """Forget the ends that the owner has `reported`, and return the work that is left."""
 
     async def load(self, partition: int) -> PartitionLoad: ...
 
@@ -252,50 +270,55 @@ class LossStore(Protocol):
     """Queries that find what a partition's server has lost."""
 
     async def gaps(self, partition: int, part: str, chunks: int) -> list[Gap]:
-        """Where items are missing in a part that was staged with `chunks` chunks."""
+        """Return where items are missing in a part that was staged with `chunks` chunks."""
 
     async def live_parts(self, partition: int, after: str, limit: int) -> list[LivePart]:
-        """A page of parts that have not ended, ordered by id, after the id `after`."""
+        """Return up to `limit` live parts with ids greater than `after`, ordered by id."""
 
     async def record_of(self, partition: int, part: str) -> Batch | None:
-        """The copy of its batch's record that the part carries."""
+        """Return the copy of the batch's record that this part carries; None if there is none."""
 
 
 class BatchStore(Protocol):
-    """The records of batches. Each is in the home slot that is derived from the batch's id."""
+    """The records of batches. Each record is in a home slot that depends on the batch's id."""
 
     async def open(self, batch: Batch) -> Batch:
-        """Create a record, or return the existing one with that id.
+        """Create a record, unless there is a record with this id. Returns the stored record.
 
-        Until it is sealed, it expires `KEEP_MS` after its last change.
+        Until the record is sealed, it expires `KEEP_MS` after its last change.
         """
 
     async def update(self, batch: Batch) -> Batch | None:
-        """Write the record if its stored version and tag are still those of `batch`; else None.
+        """Store `batch` with the next version, and return the stored record.
 
-        The update removes the expiry of the record.
+        If the stored record has another version or tag than `batch`, change nothing and return
+        None. A sealed record no longer expires after an update.
         """
 
     async def restore(self, batch: Batch) -> Batch:
-        """Restore a lost record unless one as new or newer exists; return the stored one."""
+        """Store `batch` unless the stored record is as new or newer.
+
+        Returns the record that is then stored.
+        """
 
     async def get(self, id: str) -> Batch | None: ...
 
     async def list(self, limit: int, tenant: str = "") -> list[Batch]:
-        """The newest batches, newest first."""
+        """Return up to `limit` batches, newest first. `tenant` selects batches of one tenant."""
 
     async def browse(self, start: int, limit: int) -> Sequence[Batch]:
-        """Up to `limit` batches from position `start` of the newest-first list."""
+        """Return up to `limit` batches of all tenants, newest first, without the first `start`."""
 
     async def forget(self, id: str, after_ms: int) -> None:
-        """Let the record expire after a time."""
+        """Let the record expire in `after_ms`."""
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """Booked starts: `size` items may start at each of `wait_ms` from now.
+    """Booked start times of a lane, in groups (*grants*) of `size` items.
 
-    A start that is not used in time is lost. `now_ms` is the clock of the limit's home slot. The
-    next free start after these is in `then_ms`.
+    Each number in `wait_ms` says in how many milliseconds the items of one grant may start. A start
+    time that is not used soon expires. `now_ms` is the time in the limit's home slot. The next
+    start time that is not booked yet is in `then_ms` milliseconds.
     """
 
     size: int
@@ -305,26 +328,34 @@ class Grants(msgspec.Struct, frozen=True):
 
 
 class LimitStore(Protocol):
-    """Rate limits, each in one home slot, so that they hold over all partitions and workers."""
+    """Rate limits. Each is kept in one home slot, so that all partitions and workers share it."""
 
     async def declare(self, lane: str, rate: Rate | None) -> None:
-        """Set the declared rate of a lane; None removes it and keeps a limit found by probing."""
+        """Set the declared rate of a lane; None removes it. A rate found by `refused` stays."""
 
     async def reserve(self, lane: str, starts: int, ahead_ms: int) -> Grants:
-        """Book the next starts, at most `ahead_ms` ahead, since the rate may change.
+        """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
 
-        With `starts=0` the call only returns the time of the limit's home slot.
+        With `starts=0` the call books nothing. It returns only the time in the limit's home slot
+        and the next start time that is not booked yet.
         """
 
     async def refused(self, lane: str, started_per_s: float, retry_after_ms: int) -> None:
-        """A downstream service said "too many requests": probe for the rate that it accepts."""
+        """Record that a downstream service refused items, and probe for a rate that it accepts.
+
+        `started_per_s` is the rate at which items were started.
+        """
 
     async def rate_of(self, lane: str) -> float | None:
-        """The lane's current limit in items per second; None if it has none."""
+        """Return the lane's current limit in items per second; None without a limit."""
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
-    """How many partitions new parts go to, and the highest number ever, which workers drain."""
+    """How many partitions the queue has. New parts go to the first `partitions` partitions.
+
+    `high_water` is the highest number of partitions that the queue ever had. Workers run the items
+    of all these partitions.
+    """
 
     partitions: int
     high_water: int
@@ -335,36 +366,46 @@ class FleetStore(Protocol):
     """Membership of consumers, ownership of partitions, and the number of partitions."""
 
     async def join(self, consumer: str, actions: Sequence[str], ttl_ms: int) -> list[str]:
-        """Join or stay a member that offers `actions` for `ttl_ms`; return all members, sorted."""
+        """Make the consumer a member for `ttl_ms`, or renew its membership for this time.
+
+        `actions` are the actions that the consumer offers. Returns all members, sorted.
+        """
 
     async def leave(self, consumer: str) -> None: ...
 
     async def actions(self) -> list[str]:
-        """The actions that workers had within `ANNOUNCED_MS`, without the built-in ones."""
+        """Return the actions that workers announced within `ANNOUNCED_MS`, except built-ins."""
 
     async def offered(self) -> list[str]:
-        """The actions that live workers have."""
+        """Return the actions that live workers offer."""
 
     async def own(self, partition: int, consumer: str, ttl_ms: int, workers: int = 0) -> bool:
-        """Become or stay the owner of a partition, with a number of workers.
+        """Make the consumer the owner of a partition for `ttl_ms`, or renew its ownership.
 
-        False if another consumer owns it.
+        `workers` is the consumer's number of workers in this partition. Returns False if another
+        consumer owns the partition.
         """
 
     async def disown(self, partition: int, consumer: str) -> None: ...
 
     async def plan(self, default: QueuePlan, keep: bool = True) -> QueuePlan:
-        """The current plan. If there is none, the default; `keep` stores it."""
+        """Return the stored plan, or `default` if there is none. With `keep`, store `default`."""
 
     async def change(self, plan: QueuePlan) -> QueuePlan:
-        """Store a plan if its version is newer; return the current plan."""
+        """Store `plan` if its version is higher than the stored one. Returns the stored plan."""
 
 
 class Bell(Protocol):
-    """Wakes consumers when a part is released or resumed. It may miss some: consumers also poll."""
+    """Wakes consumers when a part is released or resumed.
+
+    A notification may get lost, so consumers also poll the store.
+    """
 
     async def wait(self, timeout_s: float) -> set[int]:
-        """The partitions with released parts since the last call; waits if there are none."""
+        """Wait until a part is released or resumed, for `timeout_s` at most.
+
+        Returns the partitions in which parts were released or resumed since the last call.
+        """
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
@@ -387,10 +428,10 @@ class Barrier(Protocol):
     """
 
     async def parts(self, places: Sequence[PartPlace]) -> list[PartCounts | None]:
-        """The parts at these places; None for each that does not exist."""
+        """Return the counts of the parts at these places; None for a part that does not exist."""
 
     async def batches(self, ids: Sequence[str]) -> list[Batch | None]:
-        """The records of these batches; None for each that does not exist."""
+        """Return the records of these batches; None for a record that does not exist."""
 
 
 async def _nothing() -> None:

@@ -1,8 +1,9 @@
 """Submitting a batch: stage its items, make them durable, seal the record, then release it.
 
-No item of a batch runs before the batch is sealed. Whichever process crashes, the batch exists
-as a whole or not at all, and the same id can be submitted again. Each submission stages parts of
-its own (its *generation*), the first to seal wins, and the parts of the others are dropped.
+No item of a batch runs before the batch is sealed. Whichever process crashes, the batch exists as a
+whole or not at all, and the same id can be submitted again. Each submission stages parts of its own
+(its *generation*). The first submission to seal the record wins, and the parts of other submissions
+are dropped.
 
 A server may lose its newest writes at any moment: the power fails before its log is on disk, or a
 replica that lags behind takes over. Therefore a submission goes through these steps:
@@ -14,13 +15,14 @@ replica that lags behind takes over. Therefore a submission goes through these s
     confirm   read the record back and make it durable, in one pipeline
 
 If the record that comes back has no seal, the submission starts over at the first confirmation.
-Only with a durable seal are the parts released and the call returns.
+When the seal is durable, the parts are released and the call returns.
 
-Before a process drops parts of an unsealed batch, it raises the version of the record. So a seal
-that succeeds on the version that the submission began with finds all of its parts.
+Before a process drops parts of an unsealed batch, it raises the version of the record. A submission
+can seal the record only if the record still has the version that the submission began with. So when
+the seal succeeds, no part of the submission was dropped.
 
-A batch with lost items is restored in the same way: the submission stages just those items, and
-the compare-and-set adds its parts to the record.
+A batch with lost items is restored in the same way: the submission stages only the lost items, and
+the compare-and-set adds the submission's parts to the record.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from msgspec.structs import replace
 from heatsink.errors import HeatsinkError, IdReused, Overloaded
 from heatsink.primitives.checks import each
 from heatsink.primitives.clock import Clock, now_ms
+from heatsink.primitives.words import counted
 
 from . import changes
 from .batch import (
@@ -68,11 +71,11 @@ WINDOW_BYTES = 32 << 20  # unconfirmed chunks to keep, in case they must be stag
 CONFIRMS_MAX = 20  # failed confirmations in a row before the submission gives up
 FRESH_S = 15.0  # how often a submission renews its record and parts
 LEFT_MS = 120_000  # a record not renewed for so long is abandoned
-LEFT_BEHIND = "its submission stopped half way"
+LEFT_BEHIND = "the submission stopped halfway"
 
 
 class Submission:
-    """One attempt to submit a batch, or to restore the items that it has lost."""
+    """One submission of a batch, or of the items that an accepted batch has lost."""
 
     def __init__(
         self,
@@ -141,11 +144,14 @@ class Submission:
             self._check_same(chunker.count)
 
     def _check_same(self, items: int) -> None:
-        """Raise `IdReused` unless these are the items that the batch was accepted with."""
+        """Raise `IdReused` unless the submitted items are those that the batch was accepted with.
+
+        `items` is the number of submitted items.
+        """
         if items != self._batch.items:
             raise IdReused(
-                f"items has {items:,} items, but batch {self._batch.id!r} was accepted with "
-                f"{self._batch.items:,}: submit the same items to restore what was lost"
+                f"items has {counted(items, 'item')}, but batch {self._batch.id!r} was accepted "
+                f"with {self._batch.items:,}: submit the same items to restore what was lost"
             )
         if self._fingerprint is not None:
             changes.check_same(
@@ -165,9 +171,10 @@ class Submission:
         await self._finish_calls(CALLS_MAX - 1)
 
     async def _next_partition(self) -> int:
-        """The less loaded of two partitions, kept for longer and longer runs of calls.
+        """Return the partition for the next call, chosen as the less loaded of two random ones.
 
-        Few long runs keep the batch's record small.
+        Several calls in a row use the same partition. Their number grows with the batch, so that
+        the batch's record, which stores runs of consecutive chunks, stays small.
         """
         if not self._loads and len(self._shard) > 1:
             await self._look_at_loads()
@@ -190,7 +197,7 @@ class Submission:
         )
 
     async def _stay_fresh(self) -> None:
-        """Renew the record and the parts, however slowly the items come."""
+        """Renew the record and the parts regularly, even while the caller's items come slowly."""
         while True:
             await self._clock.sleep(FRESH_S)
             try:
@@ -232,7 +239,7 @@ class Submission:
     # -- confirming ------------------------------------------------------------------------
 
     async def _confirm(self) -> None:
-        """Make sure that every part holds what was sent, durably; stage again what is lost."""
+        """Ensure that every part durably holds the chunks sent to it. Stage lost chunks again."""
         await self._finish_calls(0)
         places = self._places()
         if not places:
@@ -284,7 +291,10 @@ class Submission:
     # -- sealing ---------------------------------------------------------------------------
 
     async def _seal(self) -> Batch:
-        """Accept the batch in one write, unless another submission of the id was faster."""
+        """Accept the batch in one write, unless another submission of its id was accepted first.
+
+        Returns the accepted batch.
+        """
         known, batches = self._batch, self._stores.batches
         while True:
             await self._confirm()
@@ -310,7 +320,7 @@ class Submission:
         return changes.sealed(known, self._generation, self._places(), now, fingerprint)
 
     async def _reopened(self) -> Batch:
-        """Open the record again: its server lost it before any caller learned of the seal."""
+        """Create the record again. Its server lost it before any caller knew that it was sealed."""
         if self._restores:
             raise Overloaded(f"the queue lost the record of batch {self._batch.id!r}")
         return await self._patience.call(self._stores.batches.open, self._batch)
@@ -324,11 +334,14 @@ class Submission:
         if not self._restores:
             return not found.is_sealed
         if found.missing and found.missing != self._batch.missing:
-            raise Overloaded(f"batch {found.id!r} has lost other items meanwhile")
+            raise Overloaded(f"batch {found.id!r} lost more items while it was restored")
         return changes.may_restore(found)
 
     async def _abort(self, error: BaseException) -> None:
-        """Abort and drop the parts, best effort: the partitions' owners drop the rest later."""
+        """Abort the batch and drop its parts, as far as servers answer.
+
+        The owners of the partitions drop the remaining parts later.
+        """
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -383,7 +396,10 @@ class Staged:
 
 
 class Fingerprint:
-    """A digest of the items submitted under an id, in order; fields of objects in any order."""
+    """A digest of the items submitted under an id.
+
+    The order of the items counts; the order of the fields in an object does not.
+    """
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16, person=b"items")
@@ -409,10 +425,11 @@ class Fingerprint:
 
 
 def hand(batch: str, partitions: int, spread: bool = True) -> list[int]:
-    """The partitions that a batch may use, always the same, first choice first.
+    """Return the queue partitions that a batch may use, the first choice first.
 
-    Every batch gets its own subset (shuffle sharding). Two batches rarely share all partitions of
-    their subsets, so a batch that goes wrong slows down few others.
+    `batch` is the batch's id. Every id selects its own subset of the partitions (shuffle sharding).
+    Two batches rarely share all partitions of their subsets, so a batch that goes wrong slows down
+    few other batches. With `spread=False` the subset is one partition.
     """
     size = max(partitions // HAND_SHARE, 1) if spread else 1
     ranked = sorted(range(partitions), key=lambda partition: _rank(batch, partition))
@@ -424,14 +441,18 @@ def _rank(batch: str, partition: int) -> bytes:
 
 
 def less_loaded(hand: Sequence[int], loads: Mapping[int, float], rng: Random) -> int:
-    """The less loaded of two random partitions: nearly the best, and no thundering herd."""
+    """Return the less loaded of two random partitions: nearly as good as the least loaded one."""
     if len(hand) == 1:
         return hand[0]
     return min(rng.sample(hand, 2), key=lambda partition: loads.get(partition, 0.0))
 
 
 async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Batch | None:
-    """Abort a batch unless it is sealed; return its record, which no earlier seal can change."""
+    """Abort a batch unless it is sealed.
+
+    Returns the record; None if there is none. A submission that began before this call can no
+    longer seal the batch.
+    """
     while True:
         known = await batches.get(id)
         if known is None or known.is_sealed:
@@ -442,12 +463,12 @@ async def give_up(batches: BatchStore, id: str, reason: str, clock: Clock) -> Ba
 
 
 def is_left_behind(batch: Batch, at_ms: int) -> bool:
-    """Whether the submitter of the batch has died: the record was not renewed for `LEFT_MS`."""
+    """Whether the submitter is presumed dead: the record was not renewed for `LEFT_MS`."""
     return batch.state == "open" and at_ms - max(batch.submitted_ms, batch.renewed_ms) > LEFT_MS
 
 
 def lane_of(batch: Batch) -> str:
-    """The lane of an action and tenant; unique, since an action's name has no slash."""
+    """Return the name of the batch's lane. Names are unique, since an action has no slash."""
     return f"{batch.action}/{batch.tenant}"
 
 

@@ -1,15 +1,15 @@
 """The parts of an open client, put together.
 
-`assemble` opens the stores, joins the registry and makes every part. It runs when the client is
-opened and not when it is made, because a process may fork in between.
+`assemble` opens the stores, joins the registry and makes every part. The client calls it when it is
+opened, not when it is constructed, because the process may fork in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from os import getpid
 from random import Random
@@ -19,7 +19,7 @@ from typing import Any
 from heatsink.coordinator.coordination import Coordination, CoordinationSettings
 from heatsink.coordinator.explainer import Explainer
 from heatsink.coordinator.keys import StorePartitions
-from heatsink.coordinator.reads import NearPlace
+from heatsink.coordinator.reads import NearDecisions
 from heatsink.errors import Overloaded
 from heatsink.heat.count import Tracker
 from heatsink.heat.report import Reporter, ReportSettings
@@ -28,6 +28,7 @@ from heatsink.primitives.hooks import Hooks
 from heatsink.primitives.keys import SEED_BYTES
 from heatsink.primitives.owner import Owner
 from heatsink.registry.decisions import Meta
+from heatsink.registry.news import WatchedNews
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.counters import Counters
@@ -36,6 +37,7 @@ from heatsink.spread.observed import ObservedCounters, ObservedLog
 from heatsink.spread.routing import Parts, Router
 from heatsink.stores.stores import Stores
 
+from .deployment import DeploymentSettings
 from .queue import Queue
 from .queue_side import QueueSide
 from .read_side import ReadSide
@@ -43,11 +45,12 @@ from .settings import Settings
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_S = 1.0
+FOLLOW_SETTINGS_S = 0.25
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a client is made from."""
+    """The settings, stores and hooks from which a client is made."""
 
     stores: Stores
     settings: Settings
@@ -56,12 +59,15 @@ class Blueprint:
     make_queue: Callable[[], Queue] | None
     hooks: Hooks
     make_secret: Callable[[], bytes]
+    founding: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the whole deployment. This process stores them if the data store is new."""
 
 
 async def assemble(plan: Blueprint, owner: Owner) -> Assembly:
-    """Open the stores and make the parts; the stores are closed again if that fails."""
+    """Open the stores and make the parts of a client. If opening fails, close the stores."""
     stores, settings, clock = plan.stores, plan.settings, plan.clock
-    registry = Registry(stores.registry, clock, stores.news, plan.rng)
+    news = WatchedNews(stores.news, clock, plan.hooks) if stores.news else None
+    registry = Registry(stores.registry, clock, news, plan.rng)
     tracker = Tracker(alarm_units=settings.alarm_units, gather=StorePartitions(stores.meter).count)
     backoff = Backoff(settings.retries, clock, plan.rng, tracker, registry.view, plan.hooks)
     try:
@@ -70,11 +76,14 @@ async def assemble(plan: Blueprint, owner: Owner) -> Assembly:
     except BaseException:
         await stores.close()
         raise
-    return Assembly(plan, owner, registry, tracker, backoff)
+    assembly = Assembly(plan, owner, registry, news, tracker, backoff)
+    if plan.founding:
+        await backoff.begin(partial(assembly.deployment.found, plan.founding))
+    return assembly
 
 
 def _founding_meta(plan: Blueprint) -> Meta:
-    """META of a store that has none yet."""
+    """Return the META record that this process writes if the store is new."""
     return Meta(
         closed_ms=0,
         version=0,
@@ -96,12 +105,16 @@ class Assembly:
         plan: Blueprint,
         owner: Owner,
         registry: Registry,
+        news: WatchedNews | None,
         tracker: Tracker,
         backoff: Backoff,
     ) -> None:
-        stores, settings, clock, rng = plan.stores, plan.settings, plan.clock, plan.rng
-        self.name = f"{settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
+        stores, clock, rng = plan.stores, plan.clock, plan.rng
+        self.name = f"{plan.settings.name or gethostname()}:{getpid()}:{rng.getrandbits(32):08x}"
+        self.deployment = DeploymentSettings(plan.settings, registry, self.name, plan.hooks)
+        settings = self.deployment.now
         self.registry = registry
+        self.news = news
         self.tracker = tracker
         self.backoff = backoff
         self.stores = stores
@@ -142,7 +155,7 @@ class Assembly:
             CoordinationSettings(
                 self.name, settings.rules, settings.near, settings.window_s, settings.lease_s
             ),
-            NearPlace(self.reading.near_keys, self.reading.soft),
+            NearDecisions(self.reading.near_keys, self.reading.soft),
             self.queue.loop_of,
             clock,
             backoff,
@@ -154,7 +167,6 @@ class Assembly:
             self.coordination,
             tracker,
             self.reading.near_keys,
-            settings.rules,
         )
 
     def _make_log(self, parts: Parts) -> Log:
@@ -171,7 +183,9 @@ class Assembly:
     def start(self) -> None:
         """Start the background work."""
         self._start("following the registry", self.registry.follow)
-        self._start("reporting heat", self.make_reporter().run)
+        reporter = self.make_reporter()
+        self._start("reporting heat", reporter.run)
+        self._start("following settings", partial(self._follow_settings, reporter))
         self._start("following soft decisions", self.reading.follow)
         if self.reading.invalidation is not None:
             self._start("invalidating caches", self.reading.invalidation.run)
@@ -182,6 +196,23 @@ class Assembly:
         settings = ReportSettings(self._settings.window_s, self._settings.rules.bucket_units_s)
         bus = self.stores.bus
         return Reporter(self.name, self.tracker, bus, self.registry, self._clock, settings)
+
+    async def _follow_settings(self, reporter: Reporter) -> None:
+        """Adopt changes of the deployment's settings, for ever.
+
+        Also warn of settings that this process was started with and that are not in force.
+        """
+        adopted = None
+        while True:
+            settings = self.deployment.now
+            if settings is not adopted:
+                adopted = settings
+                self.tracker.adopt(settings.alarm_units)
+                reporter.adopt(settings.rules.bucket_units_s)
+                self.coordination.adopt(settings.rules, settings.near)
+                self.queue.adopt(settings)
+            self.deployment.warn_of_differences(self._settings.coordinate)
+            await self._clock.sleep(FOLLOW_SETTINGS_S)
 
     def _start(self, name: str, work: Work) -> None:
         self.tasks.append(asyncio.ensure_future(self._keep_running(name, work)))
@@ -196,7 +227,10 @@ class Assembly:
             await self._clock.sleep(RESTART_S)
 
     async def close(self, deadline_s: float) -> None:
-        """Stop the background work and give up the leader's lease, if the store answers."""
+        """Stop the background work, give up the leader's lease, and close the stores.
+
+        If the store does not answer within `deadline_s`, the lease expires by itself.
+        """
         self.reading.close()
         await self.stop()
         await self.queue.stop()

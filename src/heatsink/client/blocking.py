@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Unpack
+from typing import TYPE_CHECKING, Never, Unpack
 
 from heatsink.bulk.actions import Actions
-from heatsink.errors import Closed
+from heatsink.errors import Closed, InvalidInput
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.reads.blocking import BlockingReads
 
 from . import blocking_calls
-from .blocking_calls import BlockingBulk, BlockingCounters, BlockingLog, BlockingTimelines
+from .blocking_calls import (
+    BlockingBulk,
+    BlockingCounters,
+    BlockingDeploymentSettings,
+    BlockingLog,
+    BlockingTimelines,
+)
 from .connect import connect
 from .heatsink import Heatsink
 from .loop_thread import LoopThread
 from .settings import ConnectOptions, WorkerOptions
 
-CLOSED = "this client is closed: use it inside `with heatsink.connect_sync(…)`"
+CLOSED = "this client is not open: use it inside `with heatsink.connect_sync(…)`"
+NOT_ASYNC_WITH = (
+    "this client needs `with`: write `with heatsink.connect_sync(…) as hs:`, or use "
+    "`async with heatsink.connect(…) as hs:` in code with asyncio"
+)
 
 
 class BlockingConsumer(blocking_calls.BlockingConsumer):
@@ -30,9 +40,9 @@ class BlockingConsumer(blocking_calls.BlockingConsumer):
     """
 
     def run(self) -> None:
-        """Run items until `stop` is called, then hand the partitions over and return.
+        """Run items until `stop` is called, then give up the partitions and return.
 
-        Handlers that are plain functions run in threads and may use this client. On Ctrl-C it
+        Handlers that are plain functions run in threads and may use this client. On Ctrl-C, `run`
         finishes or gives back the running items before it raises `KeyboardInterrupt`.
         """
         running = self._loop.start(self._part.run)
@@ -69,9 +79,18 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    if not TYPE_CHECKING:  # type checkers report `async with` by themselves
+
+        async def __aenter__(self) -> Never:
+            raise InvalidInput(NOT_ASYNC_WITH)
+
+        async def __aexit__(self, *_: object) -> None: ...
+
     def close(self) -> None:
         """Close the client; calls that other threads are waiting for end with `Closed`."""
         self._loop.end(self._part.close)
+        if self._reads is not None:
+            self._reads.close()
 
     @property
     def log(self) -> BlockingLog:
@@ -87,7 +106,10 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
 
     @property
     def reads(self) -> BlockingReads:
-        """A coalescing cache in front of your loads, which are plain functions here."""
+        """A cache for hot reads. Simultaneous readers of a key share one call of your function.
+
+        In this client your function is a plain function, not an `async def`.
+        """
         self._loop.check()
         if self._reads is None:
             raise Closed(CLOSED)
@@ -105,6 +127,12 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         self._loop.check()
         return self._timelines
 
+    @property
+    def settings(self) -> BlockingDeploymentSettings:
+        """The settings of the whole deployment, and the values in force in this process."""
+        self._loop.check()
+        return BlockingDeploymentSettings(self._loop, self._part.settings)
+
     @cached_property
     def _bulk(self) -> BlockingBulk:
         return BlockingBulk(self._loop, self._loop.run(lambda: self._part.bulk))
@@ -114,16 +142,18 @@ class BlockingHeatsink(blocking_calls.BlockingCalls):
         return BlockingTimelines(self._loop, self._loop.run(lambda: self._part.timelines))
 
     def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> BlockingConsumer:
-        """A consumer that runs bulk actions here; `settings` are those of `ConsumerSettings`.
+        """Return a consumer, which runs bulk actions in this process.
 
-        `hs.worker(actions, workers=16).run()`
+        `settings` are the fields of `ConsumerSettings`::
+
+            hs.worker(actions, workers=16).run()
         """
         consumer = self._loop.run(lambda: self._part.worker(actions, **settings))
         return BlockingConsumer(self._loop, consumer)
 
 
 def connect_sync(url: str, **options: Unpack[ConnectOptions]) -> BlockingHeatsink:
-    """A client without asyncio, for any number of threads.
+    """Return a client that any number of threads may use, without asyncio.
 
     Arguments and errors are those of `connect`::
 

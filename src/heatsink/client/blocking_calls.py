@@ -13,6 +13,7 @@ from heatsink.bulk.batch import Batch, Failure, Progress
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import QueuePlan
 from heatsink.bulk.work.consumer import Consumer
+from heatsink.client.deployment import DeploymentSettings, SettingInForce
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.loop_thread import LoopThread
 from heatsink.client.status import Status
@@ -77,9 +78,10 @@ class BlockingLog:
     ) -> Page:
         """Entries in the order of their ids, with a `cursor` for the next page.
 
-        `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, a page read
-        in the last `fresh_for` seconds may be returned again, for keys that are read far more often
-        than written; it always has what this client appended. Raises `InvalidCursor`::
+        `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, the result may
+        be a page that was read in the last `fresh_for` seconds. Use it for keys that are read far
+        more often than written. Even such a page contains everything that this client has appended.
+        Raises `InvalidCursor`::
 
             page = hs.log.page("conv_1", limit=20)
             older = hs.log.page("conv_1", limit=20, cursor=page.cursor)
@@ -120,9 +122,10 @@ class BlockingLog:
     def erase(self, key: AnyKey) -> int:
         """Remove every row of the key from every bucket it ever had, with tombstones and counters.
 
-        Stop its writers first: a later append or retry writes again. Returns how many rows were
-        removed, as a lower bound: rows removed by an attempt whose answer was lost are not counted.
-        It takes as long as there are rows; `deadline_s` limits the retries of each bucket::
+        Stop the key's writers first: a later append or retry writes a new row. Returns the number
+        of removed rows. This is a lower bound, since it lacks the rows that were removed by an
+        attempt whose answer was lost. The more rows there are, the longer the call takes.
+        `deadline_s` limits the retries for each bucket::
 
             removed = hs.log.erase("conv_1")
         """
@@ -133,9 +136,10 @@ class BlockingBufferedCounters:
     """Counters for high rates: adds are summed in this process and written together.
 
     A process keeps two totals per counter: the sum that it added and the sum that it subtracted.
-    Both only grow, so the write "set if larger" is idempotent. One such write can be retried and
-    carries thousands of adds. An add is acknowledged when a write that contains it is acknowledged.
-    Leaving the `with` flushes::
+    Both totals only grow. So a process can write them with "set if larger", and can repeat the
+    write without counting an add twice. One such write carries thousands of adds. An add is
+    acknowledged when a write that contains it is acknowledged. Leaving the `with` block
+    flushes::
 
         with hs.counters.buffered() as counts:
             counts.add("views:42")
@@ -165,16 +169,16 @@ class BlockingBufferedCounters:
     def add(self, key: str, amount: int = 1) -> None:
         """Add, and return when the store has acknowledged a write that contains the add.
 
-        After a `Retryable` error a later flush may still count the add, once. Raises `Closed`
-        outside `with`: `counts.add("views:42", 5)`
+        After a `Retryable` error, a later flush may write the add. The add then counts once. Raises
+        `Closed` outside `with`: `counts.add("views:42", 5)`
         """
         return self._loop.call(self._part.add, key, amount)
 
     def flush(self) -> None:
-        """Write all pending adds now; raise the first error, and keep failed adds for later.
+        """Write all pending adds now. Raises the first error; failed adds stay pending.
 
-        Writes that have started run to their end even if the caller is cancelled. Adds are flushed
-        every `flush_s` seconds anyway: `counts.flush()`
+        A write that has started runs to its end even if the caller is cancelled. Without this call,
+        adds are flushed every `flush_s` seconds: `counts.flush()`
         """
         return self._loop.call(self._part.flush)
 
@@ -182,8 +186,8 @@ class BlockingBufferedCounters:
 class BlockingCounters:
     """`hs.counters`: counters that many processes add to, exact even when adds are retried.
 
-    Each counter is spread over the buckets of its key, as a log is. Every call raises
-    `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until the deadline::
+    Each counter is spread over the buckets of its key, like a log. Every call raises `InvalidInput`
+    for a bad argument, and `Overloaded` if all retries fail until the deadline::
 
         hs.counters.add("likes:42")
         likes = hs.counters.value("likes:42")
@@ -196,9 +200,9 @@ class BlockingCounters:
     def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add `amount`, which may be negative, to a counter.
 
-        `token` is an id of the deployment's kind: calls with the same token count once. Raises
-        `Conflict` if the token was used with another amount, and `TokenExpired` if it is older
-        than `token_ttl_s`::
+        `token` is an id of the deployment's kind. Of all calls with the same token, one counts.
+        Raises `Conflict` if the token was used with another amount, and `TokenExpired` if the token
+        is older than `token_ttl_s`::
 
             hs.counters.add("likes:42", token=request_id)
         """
@@ -215,9 +219,9 @@ class BlockingCounters:
         return BlockingBufferedCounters(self._loop, self._loop.run(self._part.buffered, flush_s))
 
     def value(self, key: AnyKey) -> int:
-        """The sum of all acknowledged adds at one moment during the call; 0 for an unused key.
+        """The counter's value: the sum of all acknowledged adds, or 0 for an unused key.
 
-        Example::
+        The value is exact for one moment during the call. Example::
 
             hs.counters.add("likes:42", 3)
             likes = hs.counters.value("likes:42")  # 3
@@ -225,10 +229,11 @@ class BlockingCounters:
         return self._loop.call(self._part.value, key)
 
     def fold(self, key: str) -> None:
-        """Make reads cheaper: move the sums of closed buckets and ended processes to the bare key.
+        """Make reads cheaper: move the sums of all buckets and of ended processes to the bare key.
 
-        Only sums older than `token_ttl_s` are folded, and tokens of that time are refused from then
-        on. `value` calls this when it pays off, so applications need not::
+        The fold deletes tokens older than `token_ttl_s`. From then on, the store refuses adds with
+        such tokens. Applications need not call `fold`, since `value` calls it when a fold pays
+        off::
 
             hs.counters.fold("likes:42")
         """
@@ -250,29 +255,29 @@ class BlockingTimelines:
         self._part = part
 
     def follow(self, user: str, author: str) -> bool:
-        """Let a user follow an author; returns whether that is new.
+        """Let a user follow an author. Returns False if the user already follows the author.
 
-        The author's last 100 pushed posts are then in the user's home. After an error, repeat the
-        call or call `unfollow`: either completes what was left half done::
+        After the call, the author's last 100 pushed posts are in the user's home. After an error,
+        repeat the call or call `unfollow`. Either call completes the unfinished change::
 
             is_new = hs.timelines.follow("alice", "bob")
         """
         return self._loop.call(self._part.follow, user, author)
 
     def follow_many(self, pairs: Iterable[tuple[str, str]]) -> int:
-        """Import many follows; returns how many are new.
+        """Import many follows. Returns how many of them are new.
 
-        `pairs` is any (async) iterable of (user, author). After an error some pairs are stored, and
-        it is safe to start again from the first one::
+        `pairs` is any (async) iterable of (user, author). After an error, some pairs are stored. It
+        is safe to repeat the call with all pairs::
 
             new = hs.timelines.follow_many([("alice", "bob"), ("carol", "bob")])
         """
         return self._loop.draw(self._part.follow_many, pairs)
 
     def unfollow(self, user: str, author: str) -> bool:
-        """Let a user no longer follow an author; returns whether that is new.
+        """End a follow. Returns whether the user followed the author before.
 
-        The author's posts leave the user's home, and older posts of others take their places::
+        The author's posts leave the user's home. Older posts of other authors take their places::
 
             was_following = hs.timelines.unfollow("alice", "bob")
         """
@@ -287,9 +292,9 @@ class BlockingTimelines:
         return self._loop.call(self._part.following, user)
 
     def authors(self) -> list[AuthorMode]:
-        """The authors whose mode was ever changed, latest first; all others are pushed.
+        """The authors whose mode was ever decided, the latest change first.
 
-        Example::
+        All other authors are pushed. Example::
 
             pulled = [each.author for each in hs.timelines.authors() if each.mode == "pull"]
         """
@@ -298,9 +303,9 @@ class BlockingTimelines:
     def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
         """Store a post and, if its author is pushed, queue its push to all followers.
 
-        With an `id` the call may be repeated: it is the same post. `batch` of the result is the
-        batch that pushes it. Raises `Conflict` if the id has another body, `Deleted` if its post
-        was deleted::
+        A call with an `id` may be repeated: all such calls store one post. In the result, `batch`
+        is the id of the batch that pushes the post. Raises `Conflict` if the id has another body,
+        `Deleted` if its post was deleted::
 
             post = hs.timelines.post("bob", b"hello")
             hs.bulk.wait(post.batch)  # only to see it arrive
@@ -308,10 +313,10 @@ class BlockingTimelines:
         return self._loop.call(self._part.post, author, body, id=id)
 
     def delete(self, author: str, id: Any) -> bool:
-        """Delete a post from every home; returns whether it existed.
+        """Delete a post from every home. Returns whether the post existed.
 
-        Homes hold references, so nothing is rewritten. Other processes may show the post until
-        their cached copy expires. Raises `InvalidId` for a malformed id::
+        Homes hold only references to posts, so no home is rewritten. Other processes may show the
+        post until their cached copy expires. Raises `InvalidId` for a malformed id::
 
             hs.timelines.delete("bob", post.id)
         """
@@ -340,7 +345,7 @@ class BlockingTimelines:
         return self._loop.call(self._part.unpin, author)
 
     def explain(self, author: str) -> str:
-        """The reason why an author is pushed or pulled, and what pushing costs now.
+        """Why an author is pushed or pulled, and what pushing would cost now, in words.
 
         Example::
 
@@ -393,13 +398,14 @@ class BlockingBulk:
         on_done: str = "",
         spread: bool = True,
     ) -> Batch:
-        """Submit a batch; once this returns, every item will run, whichever process crashes.
+        """Submit a batch. After the call returns, every item will run, even if processes crash.
 
-        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits the
-        starts of this action for this tenant; `priority` orders a tenant's own batches. With an
-        `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
+        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits how fast
+        items of this action start for this tenant; `priority` orders a tenant's own batches. With
+        an `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
         outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
-        taken by another batch, and `Overloaded` with the id to submit again::
+        taken by another batch. Raises `Overloaded` if the queue does not answer. The message of
+        `Overloaded` names the id to submit again::
 
             batch = hs.bulk.submit("tag", items, tenant="acme", id="import-7")
             hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch
@@ -419,7 +425,7 @@ class BlockingBulk:
         )
 
     def plan(self) -> QueuePlan:
-        """The queue's partitions: `(hs.bulk.plan()).partitions`"""
+        """Return the number of queue partitions: `(hs.bulk.plan()).partitions`"""
         return self._loop.call(self._part.plan)
 
     def repartition(self, partitions: int) -> QueuePlan:
@@ -432,10 +438,10 @@ class BlockingBulk:
         return self._loop.call(self._part.repartition, partitions)
 
     def status(self, id: str) -> Progress:
-        """The progress of a batch; a final state is durable when it is returned.
+        """Return the progress of a batch. If its state is final, the state is also durable.
 
-        This also repairs: parts that missed a pause, resume or cancel get it again, and items that
-        the queue's servers have lost are found::
+        The call also repairs the batch: it sends a pause, resume or cancel again to parts that
+        missed it, and finds items that the queue's servers have lost::
 
             progress = hs.bulk.status(batch.id)
             print(progress.done, "of", progress.accepted)
@@ -443,7 +449,7 @@ class BlockingBulk:
         return self._loop.call(self._part.status, id)
 
     def list(self, limit: int = 50, tenant: str = "") -> list[Batch]:
-        """Batches, newest first; `tenant` selects one tenant's.
+        """Return up to `limit` batches, newest first. `tenant` selects batches of one tenant.
 
         Example::
 
@@ -463,7 +469,7 @@ class BlockingBulk:
         return self._loop.iterate(self._part.failures(id))
 
     def wait(self, id: str, timeout_s: float | None = None) -> Progress:
-        """Wait until the batch has ended. Raises `Overloaded` after `timeout_s` seconds.
+        """Wait until the batch ends; return its progress. Raises `Overloaded` after `timeout_s`.
 
         Example::
 
@@ -473,7 +479,7 @@ class BlockingBulk:
         return self._loop.call(self._part.wait, id, timeout_s)
 
     def cancel(self, id: str) -> None:
-        """Cancel a batch: waiting items will not run, running ones may finish.
+        """Cancel a batch: waiting items will not run, running items may finish.
 
         Raises `Conflict` if the batch has ended or is still being submitted::
 
@@ -483,7 +489,7 @@ class BlockingBulk:
         return self._loop.call(self._part.cancel, id)
 
     def pause(self, id: str) -> None:
-        """Pause a batch: no more items start, running ones finish.
+        """Pause a batch: no more items start, running items finish.
 
         Raises `Conflict` if the batch is neither running nor paused::
 
@@ -501,7 +507,7 @@ class BlockingBulk:
         return self._loop.call(self._part.resume, id)
 
     def retry_failed(self, id: str) -> None:
-        """Run the failed items again, with new attempts. Raises `Conflict` if none failed.
+        """Run the failed items again, as if they had never run. Raises `Conflict` if none failed.
 
         Example::
 
@@ -512,9 +518,9 @@ class BlockingBulk:
 
 
 class BlockingConsumer:
-    """Runs items of the queue: owns partitions, and has workers in each of them.
+    """Runs items of the queue, with several workers in each queue partition that it owns.
 
-    Any number of processes may run one::
+    Any number of processes may run a consumer::
 
         worker = hs.worker(actions, workers=16)
         worker.run()  # until worker.stop()
@@ -526,7 +532,7 @@ class BlockingConsumer:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this process owns now: `worker.partitions`"""
+        """The queue partitions that this process owns now: `worker.partitions`"""
         return self._part.partitions
 
     @property
@@ -543,7 +549,7 @@ class BlockingConsumer:
         return self._part.workers
 
     def stop(self) -> None:
-        """Let `run` finish the running items, give back the others, and return.
+        """Make `run` return, after it has finished running items and given back all other items.
 
         Example::
 
@@ -551,6 +557,51 @@ class BlockingConsumer:
             running
         """
         return self._loop.run(self._part.stop)
+
+
+class BlockingDeploymentSettings:
+    """`hs.settings`: read, set and unset the settings of the whole deployment.
+
+    Names are paths into `heatsink.Settings`, such as `rules.buckets_max`, and
+    `bulk.weights.TENANT`. A change is in force in every process within a second::
+
+        hs.settings.set("rules.shrink", False, reason="N is a high-water mark here")
+        print(hs.settings.get("rules.shrink"))
+    """
+
+    def __init__(self, loop: LoopThread, part: DeploymentSettings) -> None:
+        self._loop = loop
+        self._part = part
+
+    def all(self) -> list[SettingInForce]:
+        """Return all settings: `for setting in hs.settings.all(): print(setting)`"""
+        return self._loop.run(self._part.all)
+
+    def get(self, name: str) -> SettingInForce:
+        """Return one setting in force.
+
+        Raises `NotFound` for an unknown name::
+
+            print(hs.settings.get("rules.buckets_max").value)
+        """
+        return self._loop.run(self._part.get, name)
+
+    def set(self, name: str, value: Any, *, reason: str, by: str = "") -> SettingInForce:
+        """Set a setting for all processes. `by` says who sets it; by default, this process.
+
+        Text such as `"false"` or `"12"` is converted to the setting's type. Raises `NotFound` for
+        an unknown name, and `InvalidSetting` for a value that is not valid::
+
+            hs.settings.set("workers.base", 16, reason="larger machines")
+        """
+        return self._loop.call(self._part.set, name, value, reason=reason, by=by)
+
+    def unset(self, name: str, *, reason: str = "unset") -> SettingInForce:
+        """Remove the deployment's value: `hs.settings.unset("rules.shrink")`
+
+        Every process then uses the value that it was started with, or the default.
+        """
+        return self._loop.call(self._part.unset, name, reason=reason)
 
 
 class BlockingCalls:
@@ -567,31 +618,37 @@ class BlockingCalls:
         self._part = part
 
     def page_stats(self) -> ReadStats:
-        """Statistics of pages read with `fresh_for`; those of other reads are `reads.stats()`."""
+        """Return statistics of log pages read with `fresh_for`.
+
+        For all other reads see `hs.reads.stats()`.
+        """
         return self._loop.run(self._part.page_stats)
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
-        """Count writes to a key that do not go through Heatsink, as part of its heat."""
+        """Add to a key's heat the writes that the application made without Heatsink."""
         return self._loop.run(self._part.record, key, writes, written_bytes)
 
     def status(self) -> Status:
-        """The state of this process, for health checks and metrics."""
+        """Return the state of this process, for health checks and metrics."""
         return self._loop.run(self._part.status)
 
     def leadership(self) -> Leadership:
-        """The current leader, or how long there has been none."""
+        """Return the current leader, or how long there has been no leader."""
         return self._loop.call(self._part.leadership)
 
     def hottest(self, limit: int = 20) -> Hottest:
-        """The hottest keys of all processes, with bounds on what went unreported."""
+        """Return the hottest keys of all processes, and an upper bound on any other key's load."""
         return self._loop.call(self._part.hottest, limit)
 
     def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
-        """Decisions with their reasons, newest first; `before` is a version, for the next page."""
+        """Return decisions with their reasons, newest first.
+
+        For the next page, pass the last version of this page as `before`.
+        """
         return self._loop.call(self._part.decisions, limit, before)
 
     def queue_partitions(self) -> list[PartitionStatus]:
-        """The queue's partitions: load, target number of workers, and pins."""
+        """Return the load, the target number of workers and the pin of each queue partition."""
         return self._loop.call(self._part.queue_partitions)
 
     def pin_workers(self, partition: int, workers: int | None, *, reason: str) -> None:
@@ -602,12 +659,12 @@ class BlockingCalls:
         return self._loop.call(self._part.pin_workers, partition, workers, reason=reason)
 
     def explain(self, key: AnyKey) -> Explanation:
-        """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs."""
         return self._loop.call(self._part.explain, key)
 
     @property
     def rules(self) -> BucketRules:
-        """The bucket rules of this process's settings."""
+        """The bucket rules in force: `hs.rules.buckets_max`"""
         return self._part.rules
 
     def pin(self, key: AnyKey, *, buckets: int, reason: str) -> None:
@@ -618,5 +675,5 @@ class BlockingCalls:
         return self._loop.call(self._part.pin, key, buckets=buckets, reason=reason)
 
     def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> None:
-        """Remove a pin, so that the policy decides again."""
+        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat."""
         return self._loop.call(self._part.unpin, key, reason=reason)

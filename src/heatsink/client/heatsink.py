@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import Bulk
@@ -20,7 +20,7 @@ from heatsink.coordinator.workers import (
     worker_pin,
     workers_of,
 )
-from heatsink.errors import Closed, NotFound
+from heatsink.errors import Closed, InvalidInput, NotFound
 from heatsink.primitives.chance import fresh_secret
 from heatsink.primitives.checks import check_text, check_whole, shown
 from heatsink.primitives.clock import Clock
@@ -38,11 +38,19 @@ from heatsink.stores.stores import Stores
 from heatsink.timelines.timelines import Timelines
 
 from .assembly import Assembly, Blueprint, assemble
+from .deployment import DeploymentSettings
 from .queue import Queue, once_in
 from .settings import Settings, WorkerOptions
 from .status import Status, status_of
 
-CLOSED = "this client is closed: use it inside `async with heatsink.connect(…)`"
+CLOSED = (
+    "this client is not open: use it inside `async with heatsink.connect(…)`, "
+    "or without asyncio inside `with heatsink.connect_sync(…)`"
+)
+NOT_WITH = (
+    "this client needs `async with`: write `async with heatsink.connect(…) as hs:`, or use "
+    "`with heatsink.connect_sync(…) as hs:` in code without asyncio"
+)
 REASON_MAX = 500
 HEAT_MAX = 10**12
 HOTTEST_MAX = 1_000
@@ -66,9 +74,11 @@ class Heatsink:
         rng: Random,
         queue: Callable[[], Queue] | None = None,
         hooks: Hooks = NO_HOOKS,
-        make_secret: Callable[[], bytes] = fresh_secret,
+        make_secret: Callable[[], bytes] | None = None,
+        founding: Mapping[str, Any] | None = None,
     ) -> None:
-        self._plan = Blueprint(stores, settings, clock, rng, queue, hooks, make_secret)
+        secret = make_secret or fresh_secret
+        self._plan = Blueprint(stores, settings, clock, rng, queue, hooks, secret, founding or {})
         self._owner = Owner()
         self._is_entered = False
         self._assembly: Assembly | None = None
@@ -86,10 +96,17 @@ class Heatsink:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    if not TYPE_CHECKING:  # type checkers report `with` by themselves
+
+        def __enter__(self) -> Never:
+            raise InvalidInput(NOT_WITH)
+
+        def __exit__(self, *_: object) -> None: ...
+
     async def close(self) -> None:
         """Stop the background work and give up the leader's lease, if the store answers.
 
-        In a forked child this does nothing: the client belongs to the parent.
+        In a forked child the call does nothing, since the client belongs to the parent.
         """
         if self._owner.is_forked:
             return
@@ -104,7 +121,7 @@ class Heatsink:
 
     @property
     def parts(self) -> Assembly:
-        """The parts of this client, for code that builds on it; they may change in any release.
+        """The internal parts of this client. They may change in any release.
 
         Raises `Closed` while the client is not open.
         """
@@ -115,7 +132,10 @@ class Heatsink:
 
     @property
     def _here(self) -> Assembly:
-        """The same, and raises `Closed` in another event loop than the one that opened it."""
+        """The parts of this client.
+
+        Raises `Closed` while the client is not open, and in an event loop that did not open it.
+        """
         assembly = self.parts
         self._owner.check()
         return assembly
@@ -132,7 +152,7 @@ class Heatsink:
 
     @property
     def reads(self) -> Reads:
-        """A coalescing cache in front of your loads."""
+        """A cache for hot reads. Simultaneous readers of a key share one call of your function."""
         return self.parts.reading.reads
 
     @property
@@ -146,20 +166,25 @@ class Heatsink:
         return self.parts.queue.timelines
 
     def worker(self, actions: Actions, **settings: Unpack[WorkerOptions]) -> Consumer:
-        """A consumer that runs bulk actions here; `settings` are those of `ConsumerSettings`.
+        """Return a consumer, which runs bulk actions in this process.
 
-        `await hs.worker(actions, workers=16).run()`
+        `settings` are the fields of `ConsumerSettings`::
+
+            await hs.worker(actions, workers=16).run()
         """
         assembly, chosen = self.parts, self._plan.settings
         once = once_in(assembly.log, chosen.ids)
         return assembly.queue.queue.worker(actions, once=once, name=chosen.name, **settings)
 
     def page_stats(self) -> ReadStats:
-        """Statistics of pages read with `fresh_for`; those of other reads are `reads.stats()`."""
+        """Return statistics of log pages read with `fresh_for`.
+
+        For all other reads see `hs.reads.stats()`.
+        """
         return self.parts.reading.page_stats()
 
     def record(self, key: str, writes: int = 1, written_bytes: int = 0) -> None:
-        """Count writes to a key that do not go through Heatsink, as part of its heat."""
+        """Add to a key's heat the writes that the application made without Heatsink."""
         self.parts.tracker.record(
             check_key(key),
             check_whole("writes", writes, 0, HEAT_MAX),
@@ -167,23 +192,28 @@ class Heatsink:
         )
 
     def status(self) -> Status:
-        """The state of this process, for health checks and metrics."""
+        """Return the state of this process, for health checks and metrics."""
         parts = self.parts
         found = parts.coordination.leadership()
-        return status_of(parts.name, parts.registry, parts.coordination.leader.leads, found)
+        leads = parts.coordination.leader.leads
+        news_lost = parts.news.lost if parts.news else None
+        return status_of(parts.name, parts.registry, leads, found, news_lost)
 
     async def leadership(self) -> Leadership:
-        """The current leader, or how long there has been none."""
+        """Return the current leader, or how long there has been no leader."""
         parts = self.parts
         return await parts.coordination.look_who_leads(parts.backoff.deadline_s())
 
     async def hottest(self, limit: int = 20) -> Hottest:
-        """The hottest keys of all processes, with bounds on what went unreported."""
+        """Return the hottest keys of all processes, and an upper bound on any other key's load."""
         coordination = self._here.coordination
         return await coordination.hottest(check_whole("limit", limit, 1, HOTTEST_MAX))
 
     async def decisions(self, limit: int = 50, before: int | None = None) -> list[LogEntry]:
-        """Decisions with their reasons, newest first; `before` is a version, for the next page."""
+        """Return decisions with their reasons, newest first.
+
+        For the next page, pass the last version of this page as `before`.
+        """
         parts = self._here
         check_whole("limit", limit, 1, DECISIONS_MAX)
         if before is not None:
@@ -192,7 +222,7 @@ class Heatsink:
         return await parts.backoff.call(ask, "", parts.backoff.deadline_s())
 
     async def queue_partitions(self) -> list[PartitionStatus]:
-        """The queue's partitions: load, target number of workers, and pins."""
+        """Return the load, the target number of workers and the pin of each queue partition."""
         parts = self.parts
         queue, pins = parts.queue.queue, parts.registry.view.pins
         loads = await read_loads(queue.stores, queue.bulk)
@@ -212,21 +242,26 @@ class Heatsink:
         if not isinstance(partition, int) or not 0 <= partition < partitions:
             raise NotFound(f"there is no partition {shown(partition)}: use 0 to {partitions - 1}")
         if workers is not None:
-            check_whole("workers", workers, 1, self._plan.settings.workers.workers_max)
+            check_whole("workers", workers, 1, parts.deployment.now.workers.workers_max)
         check_text("reason", reason, REASON_MAX)
         await parts.registry.publish([worker_pin(partition, workers, reason)], term=None)
 
     async def explain(self, key: AnyKey) -> Explanation:
-        """A key's buckets, epochs and heat, the reason for them, and what a read costs."""
+        """Return a key's buckets, epochs and heat, the reason for them, and what a read costs."""
         key = check_key(key)
         parts = self._here
         parts.registry.check()
         return await parts.explainer.explain(key)
 
     @property
+    def settings(self) -> DeploymentSettings:
+        """The settings of the whole deployment, and the values in force in this process."""
+        return self.parts.deployment
+
+    @property
     def rules(self) -> BucketRules:
-        """The bucket rules of this process's settings."""
-        return self._plan.settings.rules
+        """The bucket rules in force: `hs.rules.buckets_max`"""
+        return self.parts.deployment.now.rules
 
     async def pin(self, key: AnyKey, *, buckets: int, reason: str) -> None:
         """Give a key a fixed number of buckets until `unpin`, whatever its heat.
@@ -240,7 +275,7 @@ class Heatsink:
         await _publish(parts, for_key(key, PIN, buckets, reason))
 
     async def unpin(self, key: AnyKey, *, reason: str = "unpinned") -> None:
-        """Remove a pin, so that the policy decides again."""
+        """Remove a key's pin, so that Heatsink again decides the number of buckets by heat."""
         key = check_key(key)
         parts = self._here
         check_text("reason", reason, REASON_MAX)
@@ -248,11 +283,14 @@ class Heatsink:
 
     @property
     def queue_watch(self) -> QueueWatch | None:
-        """What the leader knows of the queue; None before a call has needed the queue."""
+        """The queue's load as the leader sees it; None until a first call uses the queue."""
         return self.parts.queue.watch
 
 
 async def _publish(parts: Assembly, decision: Decision) -> None:
-    """Publish a decision with retries: it is a target, so committing it twice is safe."""
+    """Publish a decision, with retries.
+
+    A decision states the new value, not a difference, so committing it twice is safe.
+    """
     publish = partial(parts.registry.publish, [decision], None)
     await parts.backoff.call(publish, decision.key, parts.backoff.deadline_s())

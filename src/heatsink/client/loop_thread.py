@@ -1,6 +1,6 @@
 """An event loop in a thread of its own, for callers that do not use asyncio.
 
-Callers in any thread hand it asynchronous calls and wait for their results.
+Callers in any thread pass asynchronous calls to this loop and wait for their results.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 DRAW_ITEMS = 500
 DRAW_S = 0.05
+WAKE_UP_S = 0.5
 WITHIN = (
     "this call would wait for itself: it was made in the client's own event loop. Make handlers "
     "and loads plain functions, which run in threads"
@@ -40,8 +41,8 @@ _END: Any = object()
 class LoopThread:
     """Runs asynchronous calls for callers in other threads, who wait for the result.
 
-    Before `begin` and after `end` every call raises `Closed` with the text `closed`. In a forked
-    child every call raises `Closed` too: the thread stayed in the parent.
+    Before `begin` and after `end` every call raises `Closed` with the text `closed`. Every call
+    also raises `Closed` in a forked child, because the thread runs only in the parent.
     """
 
     def __init__(self, closed: str, clock: Clock) -> None:
@@ -51,7 +52,7 @@ class LoopThread:
         self._running: tuple[asyncio.AbstractEventLoop, Thread] | None = None
 
     def begin(self, opening: Callable[[], Awaitable[object]]) -> None:
-        """Start the thread and await `opening()` on it; end the thread if that fails."""
+        """Start the thread, and await `opening()` in it. If `opening()` fails, end the thread."""
         loop = asyncio.new_event_loop()
         thread = Thread(target=loop.run_forever, name="heatsink-loop", daemon=True)
         thread.start()
@@ -64,9 +65,9 @@ class LoopThread:
             raise
 
     def end(self, closing: Callable[[], Awaitable[object]]) -> None:
-        """Await `closing()`; then end the calls that are still running, and the thread.
+        """Await `closing()`. Then cancel all calls that have not ended, and end the thread.
 
-        Does nothing if the thread does not run, or runs in the parent process.
+        If the thread does not run, or runs in the parent process, do nothing.
         """
         if self._running is None or self._owner.is_forked:
             return
@@ -88,7 +89,10 @@ class LoopThread:
         return self._owner.is_forked
 
     def check(self) -> asyncio.AbstractEventLoop:
-        """The event loop; raises `Closed` if it does not run, or runs in the parent process."""
+        """Return the event loop.
+
+        Raises `Closed` if the loop does not run, or runs in the parent process.
+        """
         running = self._running
         if running is None or self._owner.is_forked:
             raise self._owner.closed(self._closed)
@@ -103,7 +107,7 @@ class LoopThread:
         return self._wait_for(self._submit(awaited()))
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a plain function in the thread of the event loop."""
+        """Call a plain function in the thread of the event loop, and return its result."""
 
         async def called() -> T:
             return function(*args, **kwargs)
@@ -113,7 +117,7 @@ class LoopThread:
     def start(
         self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """Start `function(…)` on the event loop, without waiting for it."""
+        """Start `function(…)` on the event loop, and return a future for its result."""
 
         async def awaited() -> T:
             return await function(*args, **kwargs)
@@ -125,7 +129,7 @@ class LoopThread:
         self.check().call_soon_threadsafe(function, argument)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items of an asynchronous iterator, each awaited when the caller asks for it."""
+        """Iterate over an asynchronous iterator. Await each item when the caller asks for it."""
 
         async def following() -> T:
             return await anext(items, _END)
@@ -142,7 +146,7 @@ class LoopThread:
         call: Callable[[Iterable[Any] | AsyncIterable[Any]], Awaitable[T]],
         items: Iterable[Any] | AsyncIterable[Any],
     ) -> T:
-        """Await `call(items)`, and draw the items in the caller's thread.
+        """Await `call(items)` on the event loop, but iterate over the items in the caller's thread.
 
         So an iterator may block, query a database of the caller's thread, or use this client.
         """
@@ -159,11 +163,19 @@ class LoopThread:
         return self.result(future)
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a call; `Closed` if the client was closed meanwhile."""
-        try:
-            return future.result()
-        except CancelledError:
-            raise Closed.meanwhile("the client") from None
+        """Wait for a call's result. Raises `Closed` if the client was closed meanwhile.
+
+        A Ctrl-C just before the thread begins to wait does not end the wait. So the thread wakes up
+        every `WAKE_UP_S`, which lets Python raise `KeyboardInterrupt`.
+        """
+        while True:
+            try:
+                return future.result(timeout=WAKE_UP_S)
+            except CancelledError:
+                raise Closed.meanwhile("the client") from None
+            except TimeoutError:
+                if future.done():  # the call itself raised it, or ended just now
+                    return future.result()
 
     def _wait_for(self, future: Future[T]) -> T:
         try:
@@ -194,7 +206,10 @@ async def _cancel_others() -> None:
 
 
 class _Drawn(Generic[T]):
-    """Items for a call on the event loop, which the caller's thread draws on request."""
+    """An asynchronous iterator over `items` for a call on the event loop.
+
+    Whenever the call needs items, the caller's thread, in `serve`, takes them from `items`.
+    """
 
     def __init__(
         self,
@@ -218,7 +233,7 @@ class _Drawn(Generic[T]):
                 yield item
 
     def serve(self) -> None:
-        """Draw items in this thread whenever the call asks for more, until `end`."""
+        """Take items in this thread whenever the call asks for more, until `end` is called."""
         while (request := self._requests.get()) is not None:
             try:
                 items = self._some()
@@ -231,7 +246,7 @@ class _Drawn(Generic[T]):
         self._requests.put(None)
 
     def _some(self) -> list[T]:
-        """At least one item if there is one, more if they come quickly."""
+        """Take at least one item if any is left, and more items while they come quickly."""
         until_s, items = self._monotonic_s() + DRAW_S, list[T]()
         for item in self._items:
             items.append(item)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from heatsink import __version__
 from heatsink.errors import Misconfigured
 from heatsink.primitives.hooks import Call, Event, Hook
+from heatsink.primitives.words import pip_install
 
 try:
     from opentelemetry.context import Context as Surroundings
@@ -26,7 +27,7 @@ try:
     )
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
-    raise Misconfigured("Tracing needs OpenTelemetry: pip install 'heatsink[otel]'") from None
+    raise Misconfigured(f"Tracing needs OpenTelemetry: {pip_install('otel')}") from None
 
 HEADER = "traceparent"
 KINDS = {"bulk.submit": SpanKind.PRODUCER, "bulk.run": SpanKind.CONSUMER}
@@ -37,7 +38,7 @@ class Tracing(Hook):
     """Spans for appends, pages, counters, loads, submissions and runs of items.
 
     A throttled or repeated attempt is an event of its call's span. `provider` defaults to the
-    global one::
+    global tracer provider::
 
         async with heatsink.connect(url, hooks=[Tracing()]) as hs: ...
     """
@@ -47,10 +48,10 @@ class Tracing(Hook):
 
     @contextmanager
     def around(self, call: Call) -> Iterator[None]:
-        """One span per call.
+        """Make one span per call.
 
-        A run has a trace of its own, linked to the submitter's: one trace of a million items
-        would be of no use.
+        A run of an item has its own trace, linked to the submitter's trace: one trace with the runs
+        of a million items would be of no use.
         """
         is_run = call.name == "bulk.run"
         with self._span(

@@ -2,10 +2,10 @@
 
     async with heatsink.connect("sqlite:///chat.db", hooks=[Prometheus()]) as hs: ...
 
-The metrics are the calls and reads of the application, the status of the client, and the queue as
-far as its coordinator knows it. For a worker, register `WorkCollector(worker)` as well. A key is
-never a label. Labels are bounded: calls and events are few, partitions too, actions come from the
-application's own table, the first fifty tenants have labels of their own, and all others share one.
+The metrics are the calls and reads of the application, the status of the client, and the state of
+the queue that this process knows as coordinator. For a worker, register `WorkCollector(worker)` as
+well. A key is never a label. The number of labels is bounded: there are few calls, events,
+partitions and actions. The first fifty tenants have a label each, and all other tenants share one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from heatsink.bulk.work.consumer import Consumer
 from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import Call, Event, Hook
+from heatsink.primitives.words import pip_install
 
 from .heatsink import Heatsink
 from .status import Status
@@ -36,9 +37,7 @@ try:
     )
     from prometheus_client.registry import Collector
 except ImportError:
-    raise Misconfigured(
-        "Prometheus needs prometheus-client: pip install 'heatsink[metrics]'"
-    ) from None
+    raise Misconfigured(f"Prometheus needs prometheus-client: {pip_install('metrics')}") from None
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 GAUGES = {
@@ -65,7 +64,7 @@ METRICS = {
     "horizon_s": "Seconds by which the view's horizon is ahead of now",
     "servers": "Servers that report heat",
     "spread_keys": "Keys with more than one bucket now",
-    "extra_buckets": "Buckets beyond the first of every key",
+    "extra_buckets": "Buckets of all keys, without the first bucket of each key",
     "pinned_keys": "Keys pinned by an operator",
     "leaderless_s": "Seconds without a leader, as far as this process knows; 0 with a leader",
 }
@@ -80,8 +79,8 @@ READS = {
 class Prometheus(Hook, Collector):
     """Counts and times the calls of a client, counts its events, and shows its status.
 
-    It registers with `registry` when the client opens, and leaves when it closes. Give every
-    client a `Prometheus` and a registry of its own::
+    The hook registers with `registry` when the client opens, and unregisters when the client
+    closes. Give every client a `Prometheus` and a registry of its own::
 
         async with heatsink.connect(url, hooks=[Prometheus()]) as hs: ...
     """
@@ -162,7 +161,11 @@ class Prometheus(Hook, Collector):
 def histogram(
     name: str, text: str, label: str, times: Mapping[str, list[int]], sums_s: Mapping[str, float]
 ) -> Metric:
-    """A histogram of durations. `times` has the count of each bin of `BOUNDS_S`, by label."""
+    """Return a histogram of durations for each value of `label`.
+
+    `times` has one count for each bin of `BOUNDS_S`, by label value. `sums_s` are the sums of the
+    durations.
+    """
     made = HistogramMetricFamily(name, text, labels=[label])
     for value, counts in times.items():
         bounds = [*map(str, BOUNDS_S), "+Inf"]
@@ -172,13 +175,13 @@ def histogram(
 
 
 def collectors_of(hs: Heatsink) -> list[Collector]:
-    """Collectors of a client's status, and of the queue as far as its coordinator knows it."""
+    """Return the collectors of a client's status, and of the queue that the client coordinates."""
     queue = QueueCollector(lambda: hs.queue_watch.latest if hs.queue_watch else None)
     return [StatusCollector(hs.status), queue]
 
 
 class QueueCollector(Collector):
-    """The queue as the coordinator sees it: one sample per partition that has an owner."""
+    """Metrics of the queue as the coordinator sees it: one sample per partition with an owner."""
 
     def __init__(self, read: Callable[[], WorkerObservation | None]) -> None:
         self._read = read
@@ -209,7 +212,7 @@ class QueueCollector(Collector):
 
 
 class WorkCollector(Collector):
-    """The work as a worker sees it."""
+    """Metrics of a worker: items by outcome, times, workers by partition, claims, lost leases."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -246,7 +249,7 @@ class WorkCollector(Collector):
 
 
 class StatusCollector(Collector):
-    """What a process knows of the fleet."""
+    """Metrics from the `Status` of a process: what it knows about itself and the fleet."""
 
     def __init__(self, read: Callable[[], Status]) -> None:
         self._read = read

@@ -19,10 +19,11 @@ from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.bulk.work.observed import observed
 from heatsink.errors import Conflict, InvalidSetting, Misconfigured
 from heatsink.primitives.chance import fresh_random
-from heatsink.primitives.checks import check_kind, shown
+from heatsink.primitives.checks import check_kind, check_names, shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Hook, Hooks
 from heatsink.primitives.ids import COUNTER_BITS, TAIL_BITS, IdScheme
+from heatsink.primitives.words import pip_install
 from heatsink.spread.backoff import Backoff
 from heatsink.spread.log import Log
 from heatsink.stores.embedded import join
@@ -72,7 +73,11 @@ class Queue:
         once: Once = no_store,
         **settings: Unpack[WorkerOptions],
     ) -> Consumer:
-        """A consumer that runs these actions; `settings` are those of `ConsumerSettings`."""
+        """Return a consumer that runs these actions.
+
+        `settings` are the fields of `ConsumerSettings`. `once` is the function behind
+        `context.once`.
+        """
         check_kind("actions", actions, Actions)
         who = f"{name or gethostname()}:{getpid()}:{self._rng.getrandbits(32):08x}"
         chosen = _consumer_settings({"partitioned": self._settings.partitioned, **settings})
@@ -105,10 +110,10 @@ def connect_queue(
     rng: Random | None = None,
     hooks: Sequence[Hook] = (),
 ) -> Queue:
-    """A queue of bulk actions at `url`, without a data store, to be used with `async with`.
+    """Return a queue of bulk actions at `url`, without a data store, to be used with `async with`.
 
-    Raises `InvalidSetting` for a bad URL, `Misconfigured` without a Redis client installed; opening
-    it raises `Unavailable` if the server does not answer::
+    Raises `InvalidSetting` for a bad URL, and `Misconfigured` if no Redis client is installed.
+    Opening the queue raises `Unavailable` if the server does not answer::
 
         async with connect_queue("redis://localhost:6379") as queue:
             batch = await queue.bulk.submit("tag", items)
@@ -120,7 +125,11 @@ def connect_queue(
 
 
 def default_queue(store_url: str) -> str:
-    """The default of `queue`: as durable and as private as the data store."""
+    """Return the URL of the queue that a client uses if the caller sets none.
+
+    This queue is as durable and as private as the data store. Raises `InvalidSetting` if the store
+    has no such queue.
+    """
     parts = urlsplit(store_url)
     if parts.scheme == "memory":
         return "memory://"
@@ -142,7 +151,7 @@ def _open_stores(
     if scheme == "memory":
         check_memory("queue", url)
         if url != "memory://":
-            raise InvalidSetting("queue must be memory:// with nothing after it", field="queue")
+            raise InvalidSetting("queue must be just memory://, without a path", field="queue")
         return MemoryQueueServer(clock).stores(), MemoryHomes(clock)
     try:
         from heatsink.stores.redis.homes import RedisHomes
@@ -150,7 +159,7 @@ def _open_stores(
     except ImportError:
         extra = "local" if scheme == "embedded" else "redis"  # that one brings its server too
         raise Misconfigured(
-            f"queue needs a Redis client: pip install 'heatsink[{extra}]'", field="queue"
+            f"queue needs a Redis client: {pip_install(extra)}", field="queue"
         ) from None
     membership = None
     if scheme == "embedded":
@@ -169,28 +178,26 @@ def _open_stores(
 
 
 def embedded_folder(url: str) -> Path:
-    """The folder of an embedded queue; `InvalidSetting` for a URL that is ambiguous."""
+    """Return the folder of a URL `embedded:///folder`. Raises `InvalidSetting` for other forms."""
     check_slashes("queue", url)
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise InvalidSetting(
-            "queue has parts that embedded:/// does not use: remove ? and #", field="queue"
-        )
+        raise InvalidSetting("queue must be embedded:///folder, without ? and #", field="queue")
     if parts.path.strip("/") == "":
         raise InvalidSetting("queue must name a folder, as in embedded:///queue", field="queue")
     return Path(parts.path[1:])
 
 
 def _consumer_settings(values: dict[str, Any]) -> ConsumerSettings:
-    known = ConsumerSettings.__struct_fields__
-    for name in values:
-        if name not in known:
-            raise InvalidSetting(f"worker() has no setting {name!r}: it takes {', '.join(known)}")
+    check_names("worker()", values, ConsumerSettings.__struct_fields__)
     return ConsumerSettings(**values)
 
 
 def once_in(log: Log, ids: IdScheme) -> Once:
-    """The store of `context.once`: the row's id follows from the item, so it exists once."""
+    """Return the function behind `context.once`, which appends rows to `log`.
+
+    A row's id is derived from the item, so every attempt at the item writes the same row.
+    """
 
     async def once(context: Context, key: str, body: bytes, before: int) -> None:
         text = f"{context.idempotency_key}\0{key}\0{before}".encode()
@@ -206,7 +213,10 @@ def once_in(log: Log, ids: IdScheme) -> Once:
 
 
 class PatientHomes:
-    """Homes with retries while their Redis does not answer; all changes may be repeated."""
+    """A store of home timelines that retries calls while its Redis does not answer.
+
+    Every change may be repeated safely.
+    """
 
     def __init__(self, homes: HomeStore, backoff: Backoff) -> None:
         self._homes = homes
@@ -225,7 +235,11 @@ class PatientHomes:
         await self._call(lambda: self._homes.drop(user, author))
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """Without retries: it is only an estimate, and a post must not wait for it."""
+        """Return the seconds since each home was last read; None if there is no home.
+
+        This call is not retried. Timelines use the result only for an estimate, and a post must not
+        wait for the estimate.
+        """
         return await self._homes.looked_at_s(users)
 
     async def _call(self, attempt: Callable[[], Awaitable[Result]]) -> Result:

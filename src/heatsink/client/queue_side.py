@@ -1,4 +1,4 @@
-"""The queue of a client, opened by the first call that needs it, and what builds on it.
+"""The queue of a client, and the parts that use it. The first call that needs the queue opens it.
 
 Timelines push posts through the queue. The leader scales the queue's workers.
 """
@@ -12,7 +12,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
 from heatsink.coordinator.loops import BackgroundLoop, Leader
 from heatsink.coordinator.workers import QueueWatch
 from heatsink.errors import InvalidSetting
@@ -36,7 +36,7 @@ from .settings import Settings
 
 @dataclass
 class QueueSide:
-    """The queue and the timelines of one client; neither is made before it is used."""
+    """The queue and the timelines of one client; each is made when it is first used."""
 
     make_queue: Callable[[], Queue] | None
     settings: Settings
@@ -60,6 +60,7 @@ class QueueSide:
                 raise InvalidSetting("this client has no queue: make it with heatsink.connect()")
             self.opened = self.make_queue()
             self.opened.bulk.owner.follow(self.owner)
+            self.opened.bulk.adopt(self.settings.bulk.weights)
         return self.opened
 
     @cached_property
@@ -74,27 +75,40 @@ class QueueSide:
             deadline_s = backoff.deadline_s()
             await backoff.call(partial(registry.reach, time_ms, deadline_s), "", deadline_s)
 
+        async def reach_buckets(key: str, buckets: int) -> None:
+            await registry.reach_buckets(key, buckets, backoff.deadline_s())
+
         settings = self.settings.timelines
         graph = Graph(self.log, self.counters, self.cache, mint, self.rng)
-        modes = Modes(registry, reach)
+        modes = Modes(registry, reach, reach_buckets)
         homes = PatientHomes(self.queue.homes, backoff)
         meter = CostMeter(self.log, graph, homes, self.cache, registry.now_ms)
         choice = Choice(graph, modes, meter, settings, registry.now_ms)
         fan_out = _through(self.queue)
         return Timelines(self.log, graph, homes, modes, choice, self.cache, fan_out, settings)
 
+    def adopt(self, settings: Settings) -> None:
+        """Use these settings of the deployment from now on."""
+        self.settings = settings
+        if self._loop is not None:
+            self._loop.adopt(settings)
+        if self.opened is not None:
+            self.opened.bulk.adopt(settings.bulk.weights)
+        if "timelines" in self.__dict__:  # made by the first call that needs them
+            self.timelines.adopt(settings.timelines)
+
     def loop_of(self, leader: Leader) -> WorkersLoop:
-        """The leader's control loop for the queue's workers."""
+        """Make the leader's control loop for the queue's workers, and return it."""
         self._loop = WorkersLoop(self, leader)
         return self._loop
 
     @property
     def watch(self) -> QueueWatch | None:
-        """What the leader knows of the queue; None before a call has needed the queue."""
+        """The queue's load as the leader sees it; None until a first call uses the queue."""
         return self._loop.watch if self._loop and self.opened else None
 
     async def stop(self) -> None:
-        """End the leader's turn for the queue, if one is running."""
+        """Cancel the running turn, if any, of the control loop for the queue's workers."""
         if self._loop is not None and self.opened:
             await self._loop.close()
 
@@ -104,7 +118,7 @@ class QueueSide:
 
 
 class WorkersLoop:
-    """Scales the queue's workers while this process leads, from when the queue is opened."""
+    """Scales the queue's workers while this process leads and has opened the queue."""
 
     def __init__(self, side: QueueSide, leader: Leader) -> None:
         self._side = side
@@ -113,16 +127,20 @@ class WorkersLoop:
     @cached_property
     def watch(self) -> QueueWatch:
         side = self._side
-        policy = POLICIES[side.settings.scaling](side.settings.workers)
         return QueueWatch(
             side.queue.stores,
             side.queue.bulk,
-            policy,
+            self._policy,
             self._leader,
             side.clock,
             lambda: side.registry.view.pins,
             side.hooks,
         )
+
+    @cached_property
+    def _policy(self) -> WorkerPolicy:
+        settings = self._side.settings
+        return POLICIES[settings.scaling](settings.workers)
 
     @cached_property
     def _turns(self) -> BackgroundLoop:
@@ -131,13 +149,19 @@ class WorkersLoop:
     async def run_once(self) -> list[Decision]:
         return await self._turns.run_once() if self._side.opened else []
 
+    def adopt(self, settings: Settings) -> None:
+        self._policy.adopt(settings.scaling, settings.workers)
+
     async def close(self) -> None:
         await self._turns.close()
 
 
 def _through(queue: Queue) -> FanOut:
     async def fan_out(author: str, post: str, items: AsyncIterable[Any]) -> str:
-        """Submit the push under the post's id, so that posting again does not push again."""
+        """Submit the push of a post.
+
+        The batch's id is made from the post's id and author, so a repeated post is pushed once.
+        """
         name = blake2b(author.encode(), digest_size=8).hexdigest()
         batch = await queue.bulk.submit(
             FAN_OUT, items, tenant=author, priority=PRIORITY, id=f"push:{post}:{name}"

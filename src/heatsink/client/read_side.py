@@ -28,7 +28,7 @@ FOLLOW_S = 1.0
 class ReadSide:
     """All parts for hot reads in one process.
 
-    Without a Redis for news, invalidations and decisions stay in this process.
+    Without a Redis for news, invalidations and decisions about near keys stay in this process.
     """
 
     def __init__(
@@ -61,16 +61,19 @@ class ReadSide:
         self._owner = owner
 
     def stats(self) -> ReadStats:
-        """Statistics of `hs.reads`, also of those for threads."""
+        """Return statistics of `hs.reads`, including reads from threads."""
         each = [astuple(cache.stats()) for cache in self._caches]
         return ReadStats(*map(sum, zip(*each, strict=True)))
 
     def page_stats(self) -> ReadStats:
-        """Statistics of pages read with `fresh_for`."""
+        """Return statistics of log pages read with `fresh_for`."""
         return self._page_reads.stats()
 
     def blocking(self, soon: Callable[[Callable[[str], None], str], object]) -> BlockingReads:
-        """Reads for threads. `soon` calls a function in the thread of the event loop."""
+        """Make the cache of `hs.reads` for threads, and return it.
+
+        `soon` calls a function in the thread of the event loop.
+        """
         reads = BlockingReads(
             self._settings.reads,
             clock=self._clock,
@@ -86,7 +89,7 @@ class ReadSide:
         return reads
 
     async def follow(self) -> None:
-        """Follow the leader's decisions, for ever."""
+        """Apply the leader's decisions about near keys every `FOLLOW_S`, for ever."""
         while True:
             with suppress(HeatsinkError):  # without them, `fresh_for` of each read applies
                 self.near_keys.apply(await self.soft.read())

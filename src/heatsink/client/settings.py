@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -12,7 +12,7 @@ from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.errors import InvalidSetting
-from heatsink.primitives.checks import check_kind, check_number, check_text
+from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_text, shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Hook
 from heatsink.primitives.ids import IdScheme, Uuid7
@@ -55,6 +55,7 @@ class ConnectOptions(Options, total=False):
     clock: Clock | None
     rng: Random | None
     hooks: Sequence[Hook]
+    settings: Mapping[str, Any] | None
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -68,7 +69,7 @@ class WorkerOptions(TypedDict, total=False):
     partitioned: bool
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(CheckedStruct, frozen=True):
     """The settings of one process, passed to `connect` by name: `connect(url, lease_s=5.0)`."""
 
     ids: IdScheme = msgspec.field(default_factory=Uuid7)
@@ -82,9 +83,9 @@ class Settings(msgspec.Struct, frozen=True):
     token_ttl_s: float = TOKEN_TTL_S
     """How long counters remember tokens, at least 60 seconds."""
     coordinate: bool = True
-    """Whether this process may become leader; `False` leaves that to others."""
+    """Whether this process may become leader."""
     lease_s: float = 3.0
-    """Lease of the leader: another process may lead if it is not renewed for so long."""
+    """Lease of the leader in seconds. If the leader does not renew it, another process may lead."""
     name: str = ""
     """Name of this process in the registry; by default its host name."""
     bulk: BulkSettings = msgspec.field(default_factory=BulkSettings)
@@ -98,15 +99,22 @@ class Settings(msgspec.Struct, frozen=True):
     reads: ReadSettings = ReadSettings()
     """The cache of hot reads in this process."""
     near: NearRules = NearRules()
-    """Which keys all processes keep near."""
+    """When a key becomes near, so that all processes that read it cache it in memory."""
 
     @property
     def alarm_units(self) -> int:
-        """Half of what a bucket carries in a window: above it, a key is reported early."""
+        """Half of the write units that a bucket should get at most in a window.
+
+        A key with more write units than this is reported before the window ends.
+        """
         return max(int(self.rules.bucket_units_s * self.window_s / 2), 1)
 
     def __post_init__(self) -> None:
-        check_kind("ids", self.ids, IdScheme)
+        if isinstance(self.ids, type) or not isinstance(self.ids, IdScheme):
+            raise InvalidSetting(
+                f"ids must be Uuid7(), Ulid() or Snowflake(epoch_ms=…), not {shown(self.ids)}",
+                field="ids",
+            )
         check_kind("rules", self.rules, BucketRules)
         check_kind("retries", self.retries, Retries)
         check_kind("bulk", self.bulk, BulkSettings)

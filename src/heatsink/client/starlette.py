@@ -15,11 +15,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Unpack
 
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
-
 from heatsink import errors
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import JSONResponse
+except ModuleNotFoundError:
+    raise errors.Misconfigured(
+        "heatsink.client.starlette needs Starlette: pip install starlette, or fastapi"
+    ) from None
 
 from . import Heatsink, connect
 from .settings import ConnectOptions
@@ -30,7 +35,10 @@ State = dict[str, Heatsink]
 def lifespan(
     url: str, **settings: Unpack[ConnectOptions]
 ) -> Callable[[Starlette], AbstractAsyncContextManager[State]]:
-    """A lifespan that opens a client when the app starts; arguments as of `connect`."""
+    """Return a lifespan that opens a client when the app starts, and closes it when the app ends.
+
+    The arguments are those of `connect`.
+    """
 
     @asynccontextmanager
     async def opened(_: Starlette) -> AsyncIterator[State]:
@@ -41,7 +49,10 @@ def lifespan(
 
 
 def client(connection: HTTPConnection) -> Heatsink:
-    """The app's client: a dependency for FastAPI, a function of the request for Starlette."""
+    """Return the app's client. In FastAPI, use `Depends(client)`. In Starlette, pass the request.
+
+    Raises `Closed` if the app has no client.
+    """
     hs = connection.scope.get("state", {}).get("heatsink")
     if not isinstance(hs, Heatsink):
         raise errors.Closed("this app has no client: make it with lifespan=lifespan(url)")

@@ -15,33 +15,39 @@ class Status(msgspec.Struct, frozen=True):
     name: str
     """Name of this process in the registry."""
     leads: bool
-    """Whether it is the leader."""
+    """Whether this process is the leader."""
     term: int
     """The leader's term."""
     version: int
     """The registry's version that this process has read."""
     horizon_s: float
-    """How far the view's horizon is ahead of now; below 0 writes have to wait."""
+    """Seconds by which the view's horizon is ahead of now. Below 0, writes have to wait."""
     servers: int
     """Number of servers that report heat."""
     spread_keys: int
     """Number of keys with more than one bucket."""
     extra_buckets: int
-    """Number of their buckets beyond the first."""
+    """Number of buckets of all keys, without the first bucket of each key."""
     pinned_keys: int
     """Number of keys that an operator has pinned."""
     leader: str = ""
-    """The leader, as far as this process knows; if empty there is none, and nothing is decided."""
+    """The leader, as far as this process knows. Empty if there is none: nothing is decided."""
     leaderless_s: float = 0.0
-    """How long there has been no leader: 0 while there is one, infinite if there never was."""
+    """Seconds without a leader: 0 while there is a leader, infinite if there never was one."""
+
+    news_lost: str | None = None
+    """Why the Redis for news does not answer. None while it answers, and for clients without
+    `news`."""
 
     @property
     def ready(self) -> bool:
-        """Whether its view is fresh, so that it can take traffic."""
+        """Whether the process's view is fresh, so that the process can take traffic."""
         return self.horizon_s > 0
 
 
-def status_of(name: str, registry: Registry, leads: bool, found: Leadership) -> Status:
+def status_of(
+    name: str, registry: Registry, leads: bool, found: Leadership, news_lost: str | None
+) -> Status:
     view = registry.view
     spread = [
         layout.buckets
@@ -60,4 +66,5 @@ def status_of(name: str, registry: Registry, leads: bool, found: Leadership) -> 
         pinned_keys=sum(pin.subject.has_rows for pin in view.pins.values()),
         leader=found.leader,
         leaderless_s=found.leaderless_s,
+        news_lost=news_lost,
     )

@@ -22,7 +22,10 @@ Opener = Callable[[SplitResult, Clock, bool], Stores]
 
 
 def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
-    """Open the store at `url`; with `must_exist`, a missing file is an error and not created."""
+    """Open the store at `url`.
+
+    If its file is missing, create the file, or raise `InvalidSetting` if `must_exist` is true.
+    """
     if not isinstance(url, str):
         raise InvalidSetting(
             f"url must be a str like {EXAMPLES}, not {type(url).__name__}", field="url"
@@ -46,7 +49,7 @@ def open_stores(url: str, clock: Clock, must_exist: bool = False) -> Stores:
 
 
 def check_slashes(name: str, url: str) -> None:
-    """Refuse a URL of a path with too few slashes, whose path would be read as a host."""
+    """Refuse a URL with too few slashes, since the start of its path would be taken for a host."""
     parts = urlsplit(url)
     scheme, path = parts.scheme, parts.path
     if parts.netloc:
@@ -70,7 +73,7 @@ def has_slashes(url: str) -> bool:
 
 
 def open_alone(url: str, clock: Clock) -> SqliteAlone:
-    """Open a store exclusively; raises while another process has it open."""
+    """Open a SQLite store exclusively. Raises while another process has the store open."""
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         raise InvalidSetting(
@@ -83,14 +86,14 @@ def open_alone(url: str, clock: Clock) -> SqliteAlone:
 def _refuse_extras(parts: SplitResult) -> None:
     if parts.query or parts.fragment or parts.netloc:
         raise InvalidSetting(
-            f"url has a host, ? or # that this store does not take: use {EXAMPLES}", field="url"
+            f"url has a host, ? or #, which this store does not take: use {EXAMPLES}", field="url"
         )
 
 
 def _memory(parts: SplitResult, clock: Clock, must_exist: bool) -> Stores:
     _refuse_extras(parts)
     if must_exist:
-        raise InvalidSetting("memory:// ends with its process: name a durable store")
+        raise InvalidSetting("memory:// exists only inside its process: name a durable store")
     if parts.path not in ("", "/"):
         raise InvalidSetting("memory:// takes no path: its data is lost when it is closed")
     return memory_stores(clock)

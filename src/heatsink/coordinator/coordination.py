@@ -1,7 +1,7 @@
 """The coordinator of a process, put together, and what the process knows of the fleet.
 
-Every process has a `Coordination`, whether it leads or not: it answers who leads and which keys
-are hot.
+Every process has a `Coordination`, even if the process never leads. The `Coordination` tells which
+process leads and which keys are hot.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from heatsink.stores.stores import Stores
 from .keys import HeatShow, KeyWatch
 from .lease import Leadership, Lease, TurnLog, leadership_of
 from .loops import ControlLoop, Coordinator, Leader, Turn
-from .reads import NearPlace, NearWatch
+from .reads import NearDecisions, NearWatch
 
 
 class HotKey(msgspec.Struct, frozen=True):
-    """A hot key; `buckets` is the number of buckets that rows written now go to."""
+    """A hot key. New rows of the key go to `buckets` buckets now."""
 
     key: str
     buckets: int
@@ -40,11 +40,12 @@ class HotKey(msgspec.Struct, frozen=True):
 
 
 class Hottest(msgspec.Struct, frozen=True):
-    """The fleet's hottest keys in its last complete window.
+    """The fleet's hottest keys in the last complete window.
 
-    The leader receives all reports. It shows the hottest keys to the other processes if there is a
-    Redis for news. Where they are not known, `start_s` is None. A key that is not listed had at
-    most `unreported_s` write units a second; None if there is no such bound.
+    The leader receives all reports. If there is a Redis for news, the leader shows the hottest keys
+    to the other processes. In a process that does not know the hottest keys, `start_s` is None. A
+    key that is not listed had at most `unreported_s` write units a second. `unreported_s` is None
+    if no such bound is known.
     """
 
     leads: bool
@@ -61,7 +62,7 @@ class Hottest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CoordinationSettings:
-    """The name of this process, and the rules by which it decides while it leads."""
+    """The name of this process, and the rules that it applies while it leads."""
 
     name: str
     buckets: BucketRules
@@ -71,14 +72,14 @@ class CoordinationSettings:
 
 
 class Coordination:
-    """The coordinator of a process, and what the process knows of the fleet and of its leader."""
+    """The coordinator of a process, and what the process knows of the fleet and of the leader."""
 
     def __init__(
         self,
         stores: Stores,
         registry: Registry,
         settings: CoordinationSettings,
-        near: NearPlace,
+        near: NearDecisions,
         make_queue_loop: Callable[[Leader], Turn],
         clock: Clock,
         backoff: Backoff,
@@ -96,10 +97,10 @@ class Coordination:
             count_servers=lambda: self.watch.servers,
         )
         self.leader = Leader(registry, lease, hooks)
-        self._keys = ControlLoop(
-            self.watch.observe, BucketPolicy(settings.buckets), self.leader.publish
-        )
-        reads = NearWatch(self.watch, NearPolicy(settings.near), self.leader, near, clock)
+        self.rules = settings.buckets
+        self._policy, self._near_policy = BucketPolicy(self.rules), NearPolicy(settings.near)
+        self._keys = ControlLoop(self.watch.observe, self._policy, self.leader.publish)
+        reads = NearWatch(self.watch, self._near_policy, self.leader, near, clock)
         show = [] if stores.board is None else [HeatShow(self.watch, stores.board)]
         loops: list[Turn] = [self._keys, *show, reads, make_queue_loop(self.leader)]
         self.coordinator = Coordinator(registry, lease, clock, loops, TurnLog(clock, hooks).note)
@@ -107,10 +108,16 @@ class Coordination:
         self._board = stores.board
         self._backoff = backoff
 
-    async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
-        """The heat of the fleet; None if it is not known.
+    def adopt(self, rules: BucketRules, near: NearRules) -> None:
+        """Decide by these rules from the next turn on."""
+        self.rules = rules
+        self._policy.adopt(rules)
+        self._near_policy.adopt(near)
 
-        The leader sums the reports itself. Other processes read what the leader shows.
+    async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
+        """The fleet's recent heat; None if this process does not know it.
+
+        The leader sums the reports itself. Other processes read the sums that the leader publishes.
         """
         known = self.watch.seen if self.leader.leads else await self._shown(deadline_s)
         return known if known and known.is_recent(self._registry.fleet_now_s()) else None
@@ -143,18 +150,24 @@ class Coordination:
         )
 
     def wanted(self, key: str) -> Decision | None:
-        """The leader's last decision on a key, if the store has refused to write it so far."""
+        """The last decision on a key's buckets, if the store has refused to write it so far.
+
+        Only the leader knows it; other processes get None.
+        """
         return self._keys.wanted(subject_of(key), BUCKETS) if self.leader.leads else None
 
     async def look_who_leads(self, deadline_s: float) -> Leadership:
-        """Who leads, according to META now; a process with news seldom reads META otherwise."""
+        """Which process leads.
+
+        The copy of META may be old in a process that follows news. Such a process reads META first.
+        """
         if self._registry.has_news and not self.leader.leads:
             with suppress(HeatsinkError), self._backoff.cut(deadline_s):
                 await self._registry.renew()
         return self.leadership()
 
     def leadership(self) -> Leadership:
-        """Who leads, as far as this process knows."""
+        """Which process leads, as far as this process knows."""
         registry = self._registry
         now_ms = int(registry.fleet_now_s() * 1000)
         if self.leader.leads:

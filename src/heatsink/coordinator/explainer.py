@@ -1,4 +1,4 @@
-"""Why a key is laid out as it is, in words."""
+"""Explains in words why a key has its layout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 from heatsink.heat.count import Tracker
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import KeyHeat, PartitionHeat
+from heatsink.primitives.subjects import subject_of
+from heatsink.primitives.words import counted
 from heatsink.reads.near_cache import NearKeys
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import Decision
@@ -24,25 +26,25 @@ from .lease import CURE
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a key has its buckets, and what it costs; `print` it.
+    """Why a key has its number of buckets, and how many queries a read takes. `print` shows it all.
 
-    Heat is known only for keys that are hot enough to be reported. The leader always knows it.
-    Other processes know it if there is a Redis for news.
+    Only keys that are hot enough are reported, so only their heat is known. The leader knows the
+    heat of all reported keys. Other processes know it only with a Redis for news.
     """
 
     key: str
     layout: Layout
-    """Its epochs."""
+    """The key's epochs."""
     now_ms: int
     """The time of this explanation."""
     decision: Decision | None
-    """What the policy decided last."""
+    """The policy's last decision about the key."""
     pin: Decision | None
-    """What an operator decided, if anything."""
+    """The operator's pin of the key, if there is one."""
     heat: KeyHeat | None
-    """What it costs now, where that is known."""
+    """The key's load now; None if it is too low to be reported, or unknown to this process."""
     unreported_s: float | None = None
-    """The most that an unreported key costs a second; None if that is not known."""
+    """Upper bound on the write units a second of a key that is not reported; None if unknown."""
     leads: bool = False
     """Whether the process that explains is the leader."""
     leader: str = ""
@@ -54,7 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
     table_refusal: str | None = None
     """The last throttling by a limit of the whole table, which more buckets do not cure."""
     store: str | None = None
-    """What the store itself can do about throttled writes, and what only more buckets can."""
+    """Whether the store itself can relieve throttled writes, or only more buckets can; in words."""
     near: Decision | None = None
     """The decision that every process caches the key, if it is read-hot."""
     bucket_units: tuple[int, ...] = ()
@@ -62,7 +64,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def buckets(self) -> int:
-        """Number of buckets that rows written now go to."""
+        """The number of buckets to which new rows go now."""
         return self.layout.epoch_at(self.now_ms).buckets
 
     @property
@@ -72,24 +74,31 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def queries_per_page(self) -> int:
-        """Queries for the newest page, at least: one for each bucket of the newest epoch."""
+        """Minimum number of queries for the newest page: one per bucket of the newest epoch."""
         return self.layout.buckets
 
     @property
     def partitions(self) -> int:
-        """Partitions that a read of everything queries: the bare key and every bucket ever used."""
+        """How many partition keys a read of all rows queries.
+
+        These are the bare key and all buckets that the key ever had.
+        """
         return len(self.layout.partitions(self.key))
 
     @property
     def hot_by(self) -> str:
-        """Why it is spread or cached everywhere: pinned, write-hot, read-hot."""
+        """Why the key is spread or cached by every process.
+
+        One or more of "pinned", "write-hot" and "read-hot", separated by commas. Empty for a cold
+        key.
+        """
         is_pinned = self.pin is not None and self.pin.value == self.buckets
         spread = "pinned" if is_pinned else "write-hot" if self.buckets > 1 else ""
         return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
 
     @property
     def reason(self) -> str:
-        """Why it has as many buckets as it has."""
+        """Why the key has its current number of buckets."""
         if self.pin is not None:
             text = f"pinned to {self.pin.value}: {self.pin.reason}"
             if self.buckets != self.pin.value:
@@ -100,21 +109,29 @@ class Explanation(msgspec.Struct, frozen=True):
         return "never write-hot: one bucket" if self.near else "never hot: one bucket"
 
     def __str__(self) -> str:
-        page = _count(self.queries_per_page, "query", "queries")
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """The explanation in words; `heatsink explain` prints the same lines."""
+        page = counted(self.queries_per_page, "query", "queries")
         hot = f" ({self.hot_by})" if self.hot_by else ""
         lines = [
-            f"{self.key}: {_count(self.buckets, 'bucket')} now{hot}",
+            f"{subject_of(self.key).words}: {counted(self.buckets, 'bucket')} now{hot}",
             f"  why     {self.reason}",
             f"  heat    {self._heat_words()}",
-            f"  reads   newest page {page}, everything {_count(self.partitions, 'partition')}",
-            "  epochs  " + "\n          ".join(map(_epoch, reversed(self.epochs))),
+            f"  reads   newest page {page}, everything {counted(self.partitions, 'partition')}",
+            *_epoch_lines(self.epochs),
         ]
         if self.near is not None:
-            lines.insert(2, f"  near    kept {self.near.value} ms, {self.near.reason}")
+            lines.insert(
+                2, f"  near    app servers keep reads for {self.near.value} ms, {self.near.reason}"
+            )
         if self.store is not None:
             lines.insert(3, f"  store   {self.store}")
         if self.wanted is not None:
-            lines.insert(2, f"  wanted  {wanted_words(self.wanted.value, self.wanted.reason)}")
+            wanted = f"{self.wanted.words} ({self.wanted.reason})"
+            lines.insert(2, f"  wanted  {wanted}; the store has refused to write this so far")
         if self.epochs[-1].start_ms > self.now_ms + FAR_AHEAD_MS:
             since = _date(self.epochs[-1].start_ms)
             lines.insert(2, f"  but     a clock was far ahead: no new layout before {since}")
@@ -122,37 +139,27 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.append(f"  but     more buckets do not help here: {self.table_refusal}")
         if self.nobody_leads:
             lines.append(f"  leader  {self.nobody_leads}: {CURE}")
-        return "\n".join(lines)
+        return lines
 
     def _heat_words(self) -> str:
-        return heat_words(self.heat, self.unreported_s, self.leads, self.leader, self.nobody_leads)
+        """The key's heat in words.
 
-
-def heat_words(
-    heat: KeyHeat | None,
-    unreported_s: float | None,
-    leads: bool,
-    leader: str,
-    nobody_leads: str | None,
-) -> str:
-    """A key's heat in words; without a figure, whether it is cold or not known here."""
-    if heat is not None:
-        more = "an unknown number" if heat.bound_s is None else f"at most {heat.bound_s:,.0f}"
-        return (
-            f"{heat.writes_s:,.0f} writes/s (+ {more}), "
-            f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
-        )
-    if unreported_s is not None:
-        return f"too cold to be reported: at most {unreported_s:,.0f} units/s"
-    return not_known(leads, leader, nobody_leads)
-
-
-def wanted_words(value: int | None, reason: str) -> str:
-    return f"{value} buckets ({reason}); the store has refused to write this so far"
+        If there are no figures, the words say that the key is cold or that its heat is not known.
+        """
+        heat = self.heat
+        if heat is not None:
+            more = "an unknown number" if heat.bound_s is None else f"at most {heat.bound_s:,.0f}"
+            return (
+                f"{heat.writes_s:,.0f} writes/s (+ {more}), "
+                f"{heat.reads_s:,.0f} reads/s, {heat.throttles_s:,.0f} throttled/s"
+            )
+        if self.unreported_s is not None:
+            return f"too cold to be reported: at most {self.unreported_s:,.0f} units/s"
+        return not_known(self.leads, self.leader, self.nobody_leads)
 
 
 def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
-    """Why a process does not know the heat of the fleet, and who does."""
+    """Why a process does not know the heat of the fleet, and which process knows it."""
     if nobody_leads:
         return "not known: there is no leader"
     if leads:
@@ -164,14 +171,13 @@ def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
 
 @dataclass(frozen=True)
 class Explainer:
-    """Explains keys, from the registry and the coordinator of this process."""
+    """Explains keys from what the registry and the coordinator of this process know."""
 
     registry: Registry
     backoff: Backoff
     coordination: Coordination
     tracker: Tracker
     near_keys: NearKeys
-    rules: BucketRules
 
     async def explain(self, key: str) -> Explanation:
         deadline_s = self.backoff.deadline_s()
@@ -199,19 +205,21 @@ class Explainer:
         )
 
     def _store_can(self, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:
-        culprit = suffers_from(heat, self.rules, layout.buckets)
+        culprit = suffers_from(heat, self.coordination.rules, layout.buckets)
         crowded = self._crowded(fleet) if culprit == "partition" else 0
         place = fleet.partition(heat.partition) if layout.buckets == 1 else None
         in_all_s = heat.partition_units_s
-        takes_less = None if in_all_s is None else in_all_s < self.rules.bucket_units_s / 2
+        takes_less = (
+            None if in_all_s is None else in_all_s < self.coordination.rules.bucket_units_s / 2
+        )
         return what_the_store_can_do(
-            culprit, crowded, layout.buckets, place, self.rules, takes_less
+            culprit, crowded, layout.buckets, place, self.coordination.rules, takes_less
         )
 
     def _crowded(self, fleet: FleetHeat) -> int:
         layout_of = self.registry.view.layout
         return sum(
-            suffers_from(heat, self.rules, layout_of(key).buckets) == "partition"
+            suffers_from(heat, self.coordination.rules, layout_of(key).buckets) == "partition"
             for key, heat in fleet.window.keys.items()
         )
 
@@ -229,25 +237,26 @@ def what_the_store_can_do(
     rules: BucketRules,
     takes_less: bool | None,
 ) -> str | None:
-    """What the store can do about throttled writes, in words.
+    """Whether the store itself can relieve throttled writes, or only more buckets can, in words.
 
     `crowded` is the number of keys that are throttled because of other keys in their partition.
-    `takes_less` is whether a partition takes less than the rules assume; None if not known.
+    `takes_less` says whether a partition accepts less load than the rules assume. It is None if
+    that is not known.
     """
     if culprit is None:
         return None
     where = f" ({_partition(place)})" if place else ""
-    less = f"a partition takes less than bucket_units_s={rules.bucket_units_s}"
-    lower = "lower that to 80 % of what it takes"
+    less = f"a partition accepts less than bucket_units_s={rules.bucket_units_s}"
+    lower = "lower bucket_units_s to 80 % of what a partition accepts"
     if culprit == "key":
         hint = f"; {less}: {lower}" if takes_less else ""
         return f"one hot key{where}: the store cannot split it, more buckets can{hint}"
-    others = f", as are {_count(crowded - 1, 'other')}" if crowded > 1 else ""
+    others = f" (also throttled: {counted(crowded - 1, 'other key')})" if crowded > 1 else ""
     hint = f". Or {less}: then {lower}" if takes_less is None else ""
     return (
-        f"hot partition{where}, no single hot {'key' if buckets == 1 else 'bucket'}: throttled by "
-        f"the heat of others{others}; a store with adaptive capacity splits the partition, more "
-        f"buckets do not help{hint}"
+        f"hot partition{where}, no single hot {'key' if buckets == 1 else 'bucket'}: throttled "
+        f"because of other keys in the partition{others}; a store with adaptive capacity splits "
+        f"the partition, more buckets do not help{hint}"
     )
 
 
@@ -255,14 +264,15 @@ def _partition(place: PartitionHeat) -> str:
     return f"{place.partition}, {place.write_units_s:,.0f} write units/s in all"
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def _epoch_lines(epochs: tuple[Epoch, ...]) -> list[str]:
+    newest, *older = map(_epoch, reversed(epochs))
+    return [f"  epochs  {newest}", *(f"          {each}" for each in older)]
 
 
 def _epoch(epoch: Epoch) -> str:
     if epoch.start_ms == 0:
-        return f"{_count(epoch.buckets, 'bucket')} from the beginning"
-    return f"{_count(epoch.buckets, 'bucket')} from {_date(epoch.start_ms)}"
+        return f"{counted(epoch.buckets, 'bucket')} from the beginning"
+    return f"{counted(epoch.buckets, 'bucket')} from {_date(epoch.start_ms)}"
 
 
 def _date(time_ms: int) -> str:

@@ -1,8 +1,8 @@
-"""The control loop for hot keys: what the leader observes, and what it shows to others.
+"""The control loop for hot keys: what the leader observes, and what it shows to other processes.
 
-Where the store tells which of its partitions took a row (our emulator does, DynamoDB does not),
-servers report the heat of partitions along with that of keys. `taken_apart` separates the two
-before the policy sees them.
+Some stores name the partition that holds a row: our emulator does, DynamoDB does not. With such a
+store, servers report the heat of partitions along with the heat of keys. `taken_apart` separates
+the two before the policy sees them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SHOWN_MAX = 256
 
 
 class StorePartitions:
-    """What the store says of this process's writes: their partition, and their cost."""
+    """What the store reports about this process's writes: the partition and the cost of each."""
 
     def __init__(self, meter: ConsumptionNotes) -> None:
         self._notes = meter.notes
 
     def count(self, tracker: Tracker) -> None:
-        """Record in `tracker` what the store has noted since."""
+        """Record in `tracker` everything that the store has reported since the last call."""
         notes, places, units_in = self._notes, dict[str, int](), Counter[int]()
         while notes:
             name, body_bytes, units, partition = notes.popleft()
@@ -53,7 +53,10 @@ class StorePartitions:
 
 
 def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ...]]:
-    """The heat of keys, and that of partitions, the hottest first."""
+    """Separate the heat of keys from the heat of partitions.
+
+    Returns the window with the heat of keys only, and the heat of the partitions, hottest first.
+    """
     own = ((key, subject_of(key)) for key in window.keys if key.startswith(OWN))
     numbers = {key: int(subject.name) for key, subject in own if subject.kind is Kind.PARTITION}
     partitions = [
@@ -70,7 +73,10 @@ def taken_apart(window: WindowHeat) -> tuple[WindowHeat, tuple[PartitionHeat, ..
 
 
 def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> KeyHeat:
-    """The key's heat with that of its partition, or the bound if its partition is unreported."""
+    """The key's heat, with the load of its partition.
+
+    If the load of the partition was not reported, an upper bound stands in for it.
+    """
     if heat.partition is None or not window.complete:
         return heat
     in_all_s = units_in.get(heat.partition, window.unreported_s)
@@ -80,12 +86,13 @@ def _placed(heat: KeyHeat, window: WindowHeat, units_in: dict[int, float]) -> Ke
 class KeyWatch:
     """Observes the fleet's heat together with the layouts and pins in force.
 
-    Every server reports every window, this one too. If not even its own reports arrive, the bus is
-    broken. That does not mean that the fleet is calm, so nothing is decided.
+    Every server reports in every window, including this one. If even this server's own reports do
+    not arrive, the heat bus is broken. The leader then decides nothing, since missing reports do
+    not mean that the load is low.
     """
 
     def __init__(self, bus: HeatBus, registry: Registry, name: str, window_s: float) -> None:
-        """`name` is that of this process, as other processes see it."""
+        """`name` is the name under which other processes know this process."""
         self.name = name
         self.window_s = window_s
         self.seen: FleetHeat | None = None
@@ -115,17 +122,17 @@ class KeyWatch:
 
     @property
     def latest(self) -> WindowHeat | None:
-        """The last complete window."""
+        """The heat of keys in the last complete window; None before the first one."""
         return self.seen.window if self.seen else None
 
     @property
     def servers(self) -> int:
-        """How many servers reported in that window."""
+        """The number of servers that reported heat in the last complete window."""
         return self._aggregator.servers
 
 
 class HeatShow:
-    """Shows others each complete window that the watch has observed."""
+    """Publishes every complete window of the `KeyWatch`, so that other processes can show it."""
 
     def __init__(self, watch: KeyWatch, board: HeatBoard) -> None:
         self._watch = watch

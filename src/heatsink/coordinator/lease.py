@@ -1,10 +1,10 @@
 """Which coordinator leads: a lease on META with a fencing term, and what operators see of it.
 
-The leader raises META's `beat`. A standby that sees the same term and beat for a whole lease, by
-its own monotonic clock, takes the next term. No two machines compare clocks. A leader that was
-stopped for a while may believe for a moment that it still leads; every append is conditional on the
-term, which makes that harmless. META names the last leader even after that process has died, so
-`Leadership` also compares the end of the lease with the store's clock.
+The leader increments `beat` in META. If a standby sees the same term and beat for a whole lease, by
+its own monotonic clock, it starts the next term. No two machines compare clocks. A leader that was
+stopped for a while may believe for a moment that it still leads. This is harmless, since every
+append is conditional on the term. META names the last leader even after that process has died. So
+`Leadership` compares the end of the lease with the store's time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heatsink.registry.decisions import LeaseStore, Meta
 LEASE_S = 3.0
 BEATS_PER_LEASE = 4
 CURE = (
-    "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts stand still and "
+    "start `heatsink coordinator` or `heatsink serve`; until one leads, layouts do not change and "
     "new pins wait"
 )
 EVERY_S = 10.0
@@ -40,9 +40,9 @@ class Lease:
         fleet_now_s: Callable[[], float] | None = None,
         count_servers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`fleet_now_s` is the time by the store's clock, for the end of the lease in META.
+        """`fleet_now_s` returns the store's time, from which the end of the lease is computed.
 
-        `count_servers` returns how many servers report heat, which the leader writes to META.
+        `count_servers` returns how many servers report heat. The leader writes this number to META.
         """
         check_number("lease_s", lease_s, 0.1, 3600)
         self.holder = holder
@@ -63,14 +63,14 @@ class Lease:
         return self._term
 
     def lose(self) -> None:
-        """Stop leading: the store has refused a write under this term."""
+        """Stop leading, because the store has refused a write under this term."""
         self._term = None
 
     def _until_ms(self, lasts_s: float) -> int:
         return int((self._fleet_now_s() + lasts_s) * 1000)
 
     async def hold(self) -> bool:
-        """Renew the lease or try to get it. True while this coordinator leads."""
+        """Renew the lease, or try to get it. Returns whether this coordinator leads."""
         term = self._term
         if term is None:
             await self._watch()
@@ -113,10 +113,11 @@ class Lease:
         self._is_asking = False
 
     async def resign(self) -> None:
-        """Give up the lease, so that a standby leads at once.
+        """Give up the lease, so that a standby coordinator can lead immediately.
 
-        If this fails, the standby waits until the lease expires. A process that was cancelled
-        while it tried to get the lease may have it, so it resigns too.
+        If the store does not answer, a standby has to wait until the lease expires. After a
+        cancelled call of `hold`, call `resign` even if this coordinator does not lead: it may have
+        got the lease without knowing it.
         """
         if self._term is None and not self._is_asking:
             return
@@ -130,12 +131,12 @@ class Lease:
 
 
 class Leadership(msgspec.Struct, frozen=True):
-    """Who leads at `now_ms`, by the store's clock."""
+    """Which coordinator leads at `now_ms`, which is in the store's time."""
 
     last: str
-    """The last leader; empty if it gave up its lease, or there never was one."""
+    """The last leader; empty if that process gave up its lease, or if there never was a leader."""
     until_ms: int
-    """The end of the last lease; 0 if there never was one."""
+    """The end of the last lease; 0 if there never was a lease."""
     now_ms: int
 
     @property
@@ -145,7 +146,10 @@ class Leadership(msgspec.Struct, frozen=True):
 
     @property
     def leaderless_s(self) -> float:
-        """How long there has been no leader: 0 with a leader, infinite if there never was one."""
+        """For how many seconds there has been no leader.
+
+        0 while there is a leader, infinite if there never was one.
+        """
         if self.leader:
             return 0.0
         return max(self.now_ms - self.until_ms, 0) / 1000 if self.until_ms else float("inf")
@@ -163,15 +167,20 @@ class Leadership(msgspec.Struct, frozen=True):
 
 
 def leadership_of(meta: Meta, now_ms: int, led_until_ms: int = 0) -> Leadership:
-    """Who leads; `led_until_ms` is a later end of the lease than META's, if one is known."""
+    """Which coordinator leads at `now_ms`, according to META.
+
+    If this process knows that the lease lasts longer than META says, it passes the later end as
+    `led_until_ms`.
+    """
     return Leadership(meta.leader, max(meta.lease_ms, led_until_ms), now_ms)
 
 
 class TurnLog:
-    """Tells the hooks when this coordinator gains or loses leadership, and when its turns fail.
+    """Sends events to the hooks when this coordinator gains or loses leadership, or its turns fail.
 
-    Of failures it tells the first at once, then every ten seconds how many more there were, then
-    that they are over. Intermittent failures are told no more often than persistent ones.
+    The first failure is sent immediately. While turns go on failing, the number of further failures
+    is sent every ten seconds. When a turn succeeds, an event says that the failures are over.
+    Intermittent failures are reported no more often than persistent ones.
     """
 
     def __init__(self, clock: Clock, hooks: Hooks = NO_HOOKS) -> None:
@@ -183,13 +192,17 @@ class TurnLog:
         self._term: int | None = None
 
     def note(self, error: HeatsinkError | None, term: int | None) -> None:
-        """Note the error of a turn, or None, and the term in which this coordinator leads."""
+        """Send an event if leadership changed, if a turn failed, or if turns succeed again.
+
+        `error` is the error of the last turn, or None. `term` is the current term, or None if this
+        coordinator does not lead.
+        """
         if term != self._term:
             self._note_reign(term)
         if error is not None:
             self._note_failure(error)
         elif self._is_told:
-            message = f"turns of the coordinator succeed again; {self._untold} more failed"
+            message = f"the coordinator's turns succeed again, after {self._untold} more failures"
             self._event("coordinator.recovered", message, logging.WARNING)
             self._untold, self._is_told = 0, False
 

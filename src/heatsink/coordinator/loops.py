@@ -1,7 +1,7 @@
-"""The coordinator: any number may run, one leads, and only the leader turns its control loops.
+"""The coordinator: any number may run, one leads, and only the leader runs its control loops.
 
-Every loop is observe, decide, publish. A loop decides from the state that it observes, not from
-events, so a missed turn costs time and nothing else.
+In every turn, a loop observes, decides and publishes. A loop decides from the state that it
+observes, not from events, so a missed turn costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ class Leader:
 
     @property
     def term(self) -> int | None:
-        """The term in which this process leads; None while another one does."""
+        """The term in which this process leads; None while it does not lead."""
         return self._lease.term
 
     async def publish(self, decisions: list[Decision]) -> list[Decision]:
-        """Publish decisions; if another process leads by now, publish none and stop leading."""
+        """Publish decisions, and return those that changed something.
+
+        If another process has become leader, publish nothing and stop leading.
+        """
         try:
             published = await self._registry.publish(decisions, self._lease.term)
         except Deposed:
@@ -62,7 +65,7 @@ class Leader:
         return published
 
     def _tell(self, decision: Decision) -> None:
-        message = f"{decision.subject}: {decision.setting} {decision.value}, {decision.reason}"
+        message = f"{decision.subject.words}: {decision.words} ({decision.reason})"
         fields: dict[str, Attribute] = {
             "kind": decision.subject.kind.value,
             "name": decision.subject.name,
@@ -71,11 +74,14 @@ class Leader:
         }
         if decision.value is not None:
             fields["value"] = decision.value
-        self._hooks.event("decision", message, logging.DEBUG, fields=fields)
+        self._hooks.event("decision", message, logging.INFO, fields=fields)
 
 
 class Coordinator:
-    """Keeps the closed time ahead of now and turns its control loops while it leads."""
+    """Holds or watches the lease, and keeps the closed time ahead of now.
+
+    While it leads, it runs its control loops.
+    """
 
     def __init__(
         self,
@@ -130,11 +136,11 @@ class Policy(Protocol[Observation_contra]):
 
 
 class ControlLoop(Generic[Observation]):
-    """Observe, decide, publish: once each turn.
+    """Observes, decides and publishes, once in each turn.
 
-    A decision that could not be published is tried again for ten turns, without waiting for the
-    policy to decide it again: a key's epochs lie in the partition that the key heats, where few
-    writes succeed.
+    If a decision could not be published, the loop repeats it for ten turns, even if the policy does
+    not repeat it. Several attempts may be needed: a key's epochs are stored in the partition that
+    the hot key overloads, where few writes succeed.
     """
 
     def __init__(
@@ -147,12 +153,15 @@ class ControlLoop(Generic[Observation]):
         self._wanted: dict[tuple[Subject, str], tuple[Decision, int]] = {}
 
     def wanted(self, subject: Subject, setting: str) -> Decision | None:
-        """A decision that could not be published yet."""
+        """The decision on this setting of the subject that is not published yet;
+
+        None if there is none.
+        """
         decision, _ = self._wanted.get((subject, setting), (None, 0))
         return decision
 
     async def run_once(self) -> list[Decision]:
-        """Take one turn, and return the decisions that changed something."""
+        """Take one turn: observe, decide, publish. Returns the decisions that changed something."""
         self._turn += 1
         for decision in self._policy.decide(await self._observe()):
             self._wanted[decision.subject, decision.setting] = decision, self._turn + TURNS_MAX
@@ -169,9 +178,9 @@ class ControlLoop(Generic[Observation]):
 
 
 class BackgroundLoop:
-    """Turns a loop in a task of its own, so that the other loops and the lease never wait for it.
+    """Runs the turns of a loop in a task, so that other loops and the lease never wait for them.
 
-    The queue's loop waits while its Redis does not answer.
+    The queue's loop needs this, since it waits while the queue's Redis does not answer.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -179,7 +188,11 @@ class BackgroundLoop:
         self._running: asyncio.Task[list[Decision]] | None = None
 
     async def run_once(self) -> list[Decision]:
-        """Start a turn if none is running; return what the last one decided, or raise its error."""
+        """Start a turn, unless the last turn is still running.
+
+        Returns the decisions of the last turn, or raises its error. While that turn is running,
+        returns none.
+        """
         last = self._running
         if last is not None and not last.done():
             return []
@@ -194,6 +207,6 @@ class BackgroundLoop:
 
 
 def _take_error(turn: asyncio.Task[list[Decision]]) -> None:
-    """Take the error of a turn that nobody asks for, or asyncio would complain."""
+    """Retrieve the error of a turn that no caller awaits, so that asyncio does not log it."""
     if not turn.cancelled():
         turn.exception()

@@ -19,22 +19,22 @@ REPEATS_MAX = 50
 
 
 @dataclass(frozen=True)
-class NearPlace:
-    """The keys that this process keeps near, and what carries the leader's decisions on them."""
+class NearDecisions:
+    """The decisions on near keys that this process has received, and the store for new ones."""
 
     keys: NearKeys
     soft: SoftStore
 
 
 class NearWatch:
-    """Decides on near keys from each complete window that the loop for hot keys observed."""
+    """Decides which keys are near, once for each complete window that `KeyWatch` has observed."""
 
     def __init__(
         self,
         watch: KeyWatch,
         policy: NearPolicy,
         leader: Leader,
-        near: NearPlace,
+        near: NearDecisions,
         clock: Clock,
     ) -> None:
         self._watch = watch
@@ -59,7 +59,10 @@ class NearWatch:
         return decisions
 
     def _repeats(self, in_force: dict[str, Decision], changed: set[str]) -> list[Decision]:
-        """Decisions to publish again for processes that missed them, a few in each window."""
+        """Decisions in force to publish again, for processes that missed them.
+
+        A few of them are returned for each window.
+        """
         due_s = self._clock.monotonic_s() - REPEAT_S
         self._said_s = {key: self._said_s.get(key, float("-inf")) for key in in_force}
         due = (

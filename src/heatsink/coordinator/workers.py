@@ -1,7 +1,8 @@
 """The control loop for queue workers: targets per partition, pins, and advice about Redis.
 
-A Redis runs its commands on one core. Near the limit of that core every command gets slower, so the
-leader advises to move partitions elsewhere well before, and only if the load stays high.
+A Redis runs its commands on one core. Near the limit of that core every command gets slower. So,
+well before the limit and only if the load stays high, the leader advises to move partitions to
+another server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -16,6 +18,7 @@ from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.scaling.load import PartitionReading, WorkerObservation
 from heatsink.bulk.scaling.policy import WORKERS, WorkerPolicy
 from heatsink.bulk.store import PartitionLoad, QueueStores, ServerHealth
+from heatsink.errors import Retryable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import Kind, Subject
@@ -34,9 +37,9 @@ REPEAT_S = 30.0
 
 
 class Advisor:
-    """Advises to move partitions away from a Redis that has been busy for several readings.
+    """Advises to move queue partitions away from a Redis that was busy in several readings.
 
-    The advice is a decision: `redis:host:6379 · own_redis · 8 · "it uses 72 % of a core …"`.
+    The advice is a decision: `redis:host:6379 · own_redis · 8 · "this server uses 72% …"`.
     """
 
     def __init__(self) -> None:
@@ -58,11 +61,11 @@ class Advisor:
         if before is not None and time_s > before[0]:
             share = (server.cpu_used_s - before[1]) / (time_s - before[0])
             if share > CPU_MAX:
-                return f"it uses {share:.0%} of a core"
+                return f"this server uses {share:.0%} of a core"
         if server.memory_max and server.memory > MEMORY_MAX * server.memory_max:
-            return f"it uses {server.memory / server.memory_max:.0%} of its maxmemory"
+            return f"this server uses {server.memory / server.memory_max:.0%} of its maxmemory"
         if server.latency_ms > LATENCY_MS_MAX:
-            return f"it takes {server.latency_ms:.0f} ms to answer"
+            return f"this server takes {server.latency_ms:.0f} ms to answer"
         return ""
 
     def _change(self, server: ServerHealth, reason: str) -> list[Decision]:
@@ -71,17 +74,21 @@ class Advisor:
             self._advised.add(server.place)
             half = max(len(server.partitions) // 2, 1)
             text = (
-                f"{reason} for {READINGS} readings: put half of its partitions elsewhere (places)"
+                f"{reason} ({READINGS} readings in a row): move half of its queue partitions to "
+                "another server, with BulkSettings(places=…)"
             )
             return [Decision(subject, OWN_REDIS, half, text)]
         if not reason and is_advised:
             self._advised.discard(server.place)
-            return [Decision(subject, OWN_REDIS, None, "it has room again")]
+            return [Decision(subject, OWN_REDIS, None, "this server has room again")]
         return []
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """A queue partition now; `target` is the leader's decision, if this process knows it."""
+    """The load of a queue partition now, the leader's decision on its workers, and its pin.
+
+    `target` is None if this process does not know the decision.
+    """
 
     number: int
     load: PartitionLoad
@@ -94,7 +101,10 @@ def workers_of(partition: int) -> Subject:
 
 
 def worker_pin(partition: int, workers: int | None, reason: str) -> Decision:
-    """As a decision of the registry: it outlives leaders and the queue's own memory."""
+    """The decision that pins the workers of a queue partition; None as `workers` unpins them.
+
+    The registry stores the decision, so that every new leader knows it.
+    """
     return Decision(workers_of(partition), PIN, workers, reason)
 
 
@@ -106,9 +116,10 @@ async def read_loads(stores: QueueStores, bulk: Bulk) -> dict[int, PartitionLoad
 
 
 class QueueWatch:
-    """Reads every partition's load, decides worker targets, watches the servers below.
+    """Reads every queue partition's load, decides how many workers it gets, and watches Redis.
 
-    Targets are soft: whoever missed one, or came later, hears all of them again within `REPEAT_S`.
+    The decided numbers of workers (targets) are soft decisions. Every `REPEAT_S` seconds the leader
+    publishes all targets again, for processes that missed one or started later.
     """
 
     def __init__(
@@ -143,7 +154,10 @@ class QueueWatch:
         return self._targets.get((workers_of(partition), WORKERS))
 
     async def run_once(self) -> list[Decision]:
-        """One turn a second, however often the coordinator comes round."""
+        """Take a turn if the last one was at least a second ago.
+
+        Returns the published decisions.
+        """
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s < TURN_S:
             return []
@@ -176,7 +190,7 @@ class QueueWatch:
         return advice
 
     async def _wish(self, decisions: list[Decision]) -> list[Decision]:
-        """What the policy wants holds where nobody has pinned anything."""
+        """Publish the policy's decisions, except those on pinned partitions."""
         self._wishes |= {decision.subject: decision for decision in decisions}
         return await self._publish([d for d in decisions if d.subject not in self._pins()])
 
@@ -185,7 +199,10 @@ class QueueWatch:
         return {pin.subject: pin for pin in pins if pin.subject.kind is Kind.WORKERS}
 
     async def _follow_pins(self) -> list[Decision]:
-        """Pins that are not in force yet; and where one is gone, the policy's last wish again."""
+        """Publish pins that are not in force yet.
+
+        If the pin of a partition was removed, publish the policy's last target for the partition.
+        """
         pins, news = self._pins(), []
         for subject, pin in pins.items():
             wanted = Decision(subject, WORKERS, pin.value, f"pinned: {pin.reason}")
@@ -198,9 +215,15 @@ class QueueWatch:
         return await self._publish(news) if news else []
 
     async def _publish(self, decisions: list[Decision]) -> list[Decision]:
+        """Send decisions to the workers, then write them to the registry's history.
+
+        Workers do not wait for the history. So scaling continues while the store does not answer.
+        """
         for decision in decisions:
             self._targets[decision.subject, decision.setting] = decision
         await self._say(decisions)
+        with suppress(Retryable):
+            await self._leader.publish(decisions)
         return decisions
 
     async def _say(self, decisions: list[Decision]) -> None:

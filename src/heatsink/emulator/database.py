@@ -18,7 +18,10 @@ TOKEN_TTL_S = 600.0
 
 
 class RequestTokens:
-    """The tokens of the last ten minutes' transactions, with fingerprints of their requests."""
+    """The client request tokens of transactions, kept for ten minutes.
+
+    Each token is stored with a fingerprint of its request.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +45,7 @@ class RequestTokens:
 
 
 class Database:
-    """The tables by name."""
+    """All tables of the emulator, by name."""
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self.settings = settings
@@ -52,14 +55,14 @@ class Database:
         self.tokens = RequestTokens(clock)
 
     def table(self, name: str) -> EngineTable:
-        """A table by its name or ARN; raises ResourceNotFoundException."""
+        """Return the table with this name or ARN. Raises ResourceNotFoundException."""
         table = self.tables.get(name) or self.tables.get(name.rpartition("/")[2])
         if table is None:
             raise not_found()
         return table
 
     def tend(self) -> None:
-        """Let partitions adapt; called periodically, between requests."""
+        """Let every table adapt its partitions. The engine calls this periodically."""
         failures: list[Exception] = []
         for table in self.tables.values():
             try:
@@ -74,7 +77,8 @@ class Database:
 class Consumed:
     """Adds up the cost of a request, for `ReturnConsumedCapacity`.
 
-    Unlike the service, the emulator also names the partition of a row; SDKs drop that field.
+    The emulator also returns the number of the partition that holds the rows. DynamoDB does not,
+    and SDKs ignore that field.
     """
 
     def __init__(self, level: str) -> None:
@@ -88,17 +92,20 @@ class Consumed:
             used[operation] = used.get(operation, 0.0) + units
 
     def at(self, table: EngineTable, key: Key) -> None:
-        """Name the partition of a request whose rows are all in one."""
+        """Remember the partition of `key`, which holds all rows of the request."""
         if self._level != "NONE":
             self._partition = table.partition_of(key)
 
     def one(self) -> Json:
-        """The answer of a request to one table."""
+        """Return the field `ConsumedCapacity` for the answer to a request to one table."""
         found = self._listed(False)
         return {"ConsumedCapacity": found[0]} if found else {}
 
     def many(self, split: bool = False) -> Json:
-        """The answer of a batch or, split into reads and writes, of a transaction."""
+        """Return the field `ConsumedCapacity` for the answer to a batch or a transaction.
+
+        With `split`, the field also shows the read units and the write units separately.
+        """
         return {"ConsumedCapacity": self._listed(split)} if self._level != "NONE" else {}
 
     def _listed(self, split: bool) -> list[Json]:

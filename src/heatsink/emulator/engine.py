@@ -1,4 +1,4 @@
-"""The DynamoDB API as a function: operation name and body in, status and body out."""
+"""The DynamoDB API as a function from operation name and body to status and body."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.validation import what_is_wrong
 from heatsink.stores.dynamodb.wire.errors import (
     SERVICE,
     EngineError,
@@ -76,7 +77,10 @@ class Engine:
         self._clock = clock
 
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
-        """Answer one request; never raises for a client's fault. `target` is X-Amz-Target."""
+        """Answer one request: returns the HTTP status and the body.
+
+        `target` is the header X-Amz-Target. A request at fault gets status 400 and raises nothing.
+        """
         try:
             return OK, _encode(self._carry_out(target, body))
         except EngineError as error:
@@ -85,21 +89,21 @@ class Engine:
             return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
 
     def tend(self) -> None:
-        """Let partitions adapt to their heat; requests may come between any two calls."""
+        """Let the partitions of all tables adapt to their heat."""
         self._database.tend()
 
     async def keep_tending(self) -> None:
-        """Call `tend` until cancelled; run this beside every engine."""
+        """Call `tend` every 20 ms until cancelled. Each engine needs one such task."""
         while True:
             self.tend()
             await self._clock.sleep(TEND_S)
 
     def table(self, name: str) -> EngineTable:
-        """A table itself, for tests and tools in the same process."""
+        """Return the table with this name or ARN, for tests and tools in the same process."""
         return self._database.table(name)
 
     def partitions(self) -> list[TableReport]:
-        """A report on the partitions of every table."""
+        """Return a report on the partitions of every table."""
         return [table.adaptation.report(name) for name, table in self._database.tables.items()]
 
     def _carry_out(self, target: str, body: bytes) -> Json:
@@ -110,7 +114,7 @@ class Engine:
         try:
             request = decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise _not_understood(str(error)) from None
+            raise _not_understood(error) from None
         except msgspec.DecodeError as error:
             raise EngineError(
                 "com.amazon.coral.service#SerializationException", str(error)
@@ -131,9 +135,9 @@ def _unknown(target: str) -> EngineError:
     )
 
 
-def _not_understood(message: str) -> ValidationFailed:
-    missing = _MISSING.search(message)
+def _not_understood(error: msgspec.ValidationError) -> ValidationFailed:
+    missing = _MISSING.search(str(error))
     if missing is None:
-        return ValidationFailed(f"1 validation error detected: {message}")
+        return ValidationFailed(f"1 validation error detected: {what_is_wrong(error)[1]}")
     field = missing[1][0].lower() + missing[1][1:]
     return constraint_failed(f"Value null at '{field}'", "not be null")

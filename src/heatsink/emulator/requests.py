@@ -1,6 +1,6 @@
 """The requests that the emulator accepts, field by field.
 
-An unknown field is an error and not ignored, since an application may rely on it.
+An unknown field is an error. If it were ignored, an application might rely on it in vain.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class OnDemandThroughput(Request, kw_only=True):
 
 
 class CreateTable(msgspec.Struct, rename="pascal", kw_only=True):
-    """Tags, encryption and similar fields are accepted and have no effect."""
+    """A request to create a table. Fields such as tags and encryption have no effect."""
 
     table_name: str
     attribute_definitions: list[AttributeDefinition]

@@ -1,9 +1,10 @@
-"""The rows of a table, each in one partition at any time, even while they move to another.
+"""The rows of a table. Each row is in one partition at any time, even during a move.
 
-A collection holds all items of one partition key. Its token is the hash of that key. A move takes a
-few collections at a time, in the order of their tokens. Collections before the move's frontier are
-in the target partition, the others still in the source. So every key is in exactly one partition,
-and a scan, which follows the tokens, returns each row once.
+A collection holds all items of one partition key. The hash of that key is the collection's token. A
+move takes a few collections at a time, in the order of their tokens. Collections between the start
+of the move and its frontier are in the target partition. All other collections are in the source
+partition. So every key is in exactly one partition. A scan follows the tokens, so it returns each
+row once.
 
     source   start ──────── move.start ≈≈≈≈≈≈ frontier ──────── end
              stays          gone to the target                  not yet
@@ -41,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """A range of sort keys: either bounds or a prefix."""
+    """A range of sort keys: a lower and an upper bound (None: no bound), or a prefix."""
 
     low: Native | None = None
     low_included: bool = True
@@ -81,7 +82,11 @@ class Collection:
             del self.sorts[bisect_left(self.sorts, sort) if sort is not None else 0]
 
     def between(self, bounds: Bounds, forward: bool, after: Key | None) -> Iterator[Row]:
-        """Rows in order, lazily, so that a page costs only the rows that it returns."""
+        """Yield the rows within `bounds`, by sort key, ascending if `forward`.
+
+        `after` is the last key of the previous page. Rows are read lazily, so a page costs only the
+        rows that it returns.
+        """
         first, last = self._range(bounds)
         if after is not None:
             first, last = self._continued(first, last, forward, after.sort)
@@ -113,9 +118,9 @@ class Collection:
 
 
 class Items:
-    """The collections of a range of tokens, by partition key and in the order of tokens.
+    """Collections by partition key and in the order of their tokens.
 
-    Most tokens lie in the range [start, end); others work too, a little more slowly.
+    Access is fastest for tokens in [start, end). Tokens outside that range are allowed, too.
     """
 
     def __init__(self, start: int, end: int) -> None:
@@ -152,7 +157,7 @@ class Items:
             self.detach(token, key.hash)
 
     def attach(self, token: int, hash_: Native, collection: Collection) -> None:
-        """Take over all rows of a partition key at once."""
+        """Add the collection of the partition key `hash_`."""
         self.collections[hash_] = collection
         insort(self._bins[self._bin(token)], (token, hash_))
         self.count += len(collection.rows)
@@ -173,7 +178,11 @@ class Items:
         return iter(()) if collection is None else collection.between(bounds, forward, after)
 
     def places(self, after: tuple[Any, ...], until: int) -> Iterator[tuple[int, Any]]:
-        """(token, key) below `until` in order, from (token,) on or after (token, key)."""
+        """Yield pairs of token and partition key in order, below the token `until`.
+
+        With `after=(token,)`, start with that token. With `after=(token, key)`, start after that
+        key.
+        """
         for bin_ in islice(self._bins, self._bin(after[0]), None):
             for position in range(bisect_right(bin_, after), len(bin_)):
                 if bin_[position][0] >= until:
@@ -186,14 +195,14 @@ class Items:
 
 @lru_cache(KNOWN_MAX)
 def token_of(key: Native) -> int:
-    """The token of a partition key: the same in every run, and spread evenly."""
+    """Return the token of a partition key: a hash that is the same in every run."""
     if isinstance(key, str):
         return _hash(key.encode())
     return _hash(str(key).encode() if isinstance(key, Decimal) else key)
 
 
 class RowShelf:
-    """The rows of the tokens in [start, end)."""
+    """The rows of one partition, which holds the tokens in [start, end)."""
 
     __slots__ = ("end", "items", "move", "start")
 
@@ -204,13 +213,17 @@ class RowShelf:
         self.move: Move | None = None
 
     def held(self) -> list[Items]:
-        """The items of the shelf. A partition that is being split still counts rows that moved."""
+        """Return the items that hold this partition's rows.
+
+        During a split, these are the partition's own items and those of the new partition. Until
+        the split is complete, rows that have moved still belong to this partition.
+        """
         is_split = self.move is not None and self.move.start > self.start
         return [self.items, self.move.target] if is_split and self.move else [self.items]
 
 
 class Move:
-    """Moves the rows from `start` on out of a shelf, into the items of another partition."""
+    """Moves the rows of a partition whose tokens are `start` or higher to another partition."""
 
     __slots__ = ("_end", "_source", "frontier", "moved", "start", "target")
 
@@ -222,7 +235,10 @@ class Move:
         self.moved = 0
 
     def step(self, rows: int) -> bool:
-        """Move about `rows` rows; True when all have moved. A key's rows move together."""
+        """Move about `rows` rows. Return True when all rows have moved.
+
+        All rows of a partition key move in the same step.
+        """
         places: list[tuple[int, Any]] = []
         moving, frontier = 0, self._end
         for place in self._source.places((self.frontier,), self._end):
@@ -261,7 +277,10 @@ class Rows:
         return self._items_at(token_of(hash_)).query(hash_, bounds, forward, after)
 
     def scan(self, first: int = 0, until: int = SPACE, after: Key | None = None) -> Iterator[Row]:
-        """Rows whose tokens are in [first, until), in the order of tokens, then of sort keys."""
+        """Yield the rows whose tokens are in [first, until), by token and then by sort key.
+
+        `after` is the last key of the previous page.
+        """
         start: tuple[Any, ...] = (first,)
         if after is not None:
             start = (token_of(after.hash), after.hash)
@@ -271,7 +290,7 @@ class Rows:
                 yield from items.query(hash_, EVERYTHING)
 
     def key_at(self, token: int) -> Native | None:
-        """The partition key with this token, if it has rows."""
+        """Return the partition key with this token. None if the table has no rows of it."""
         found = self._items_at(token).places((token,), token + 1)
         return next((hash_ for _, hash_ in found), None)
 
@@ -287,7 +306,7 @@ class Rows:
         self.map.replace([old], new)
 
     def begin_merge(self, at: int) -> Move:
-        """Begin to move the partition that starts at `at` into the one before it."""
+        """Start to move the rows of the partition that starts at `at` to the one before it."""
         right = self.map.find(at)
         right.move = Move(right, at, self.map.find(at - 1).items)
         return right.move
@@ -297,7 +316,7 @@ class Rows:
         self.map.replace([left, right], [RowShelf(left.start, right.end, left.items)])
 
     def size(self, start: int = 0, end: int = SPACE) -> tuple[int, int]:
-        """How many rows the partitions of a range hold, and how many bytes."""
+        """Return the number of rows and of bytes in the partitions that overlap [start, end)."""
         held = [items for shelf in self.map.between(start, end) for items in shelf.held()]
         return sum(items.count for items in held), sum(items.bytes for items in held)
 
@@ -309,7 +328,10 @@ class Rows:
         return shelf.items
 
     def _pieces(self, first: int, until: int) -> Iterator[tuple[Items, int, int]]:
-        """The places of the rows of [first, until), in order, each with its range of tokens."""
+        """Yield (items, low, high) in order: the items that hold the tokens in [low, high).
+
+        The ranges together cover all tokens from `first` up to `until`.
+        """
         for shelf in self.map.between(first, until):
             move = shelf.move
             if move is None:

@@ -1,9 +1,9 @@
-"""The HTTP/1.1 server of the emulator, with keep-alive, as fast as one process allows.
+"""The HTTP/1.1 server of the emulator, with keep-alive.
 
-The server is for tests and laptops: it checks no credentials and listens on 127.0.0.1 only. Other
-sites in a browser cannot call it: the header X-Amz-Target needs a preflight request, which the
-server refuses. It also refuses hosts and origins other than this machine's. A GET without
-X-Amz-Target returns the page about partitions.
+The server is for tests and laptops. It checks no credentials and listens on 127.0.0.1 only. Pages
+of other sites in a browser cannot call it: the header X-Amz-Target needs a preflight request, which
+the server refuses. The server also refuses host names and origins other than those of this machine.
+A GET without X-Amz-Target returns the page about partitions.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from heatsink.primitives.connections import (
     refusal_of,
     within_files,
 )
+from heatsink.primitives.words import pip_install
 
 from . import page
 from .engine import Engine
@@ -40,9 +41,7 @@ from .settings import HOST, EngineSettings
 try:
     import httptools
 except ImportError as missing:
-    raise Misconfigured(
-        f"the emulator needs {missing.name}: pip install 'heatsink[local]'"
-    ) from None
+    raise Misconfigured(f"the emulator needs {missing.name}: {pip_install('local')}") from None
 
 logger = logging.getLogger("heatsink")
 encode = msgspec.json.Encoder().encode
@@ -81,10 +80,10 @@ def http_date(second: int) -> bytes:
 
 
 class EngineConnection(asyncio.Protocol, Bounded):
-    """One client. Requests are answered in the order in which they came.
+    """The connection of one client. Requests are answered in the order in which they came.
 
-    Incoming data is parsed in pieces of at most the maximum size of a head. This limits the size of
-    a head without adding up its headers.
+    The parser gets incoming data in pieces of at most the maximum size of a head. So the size of a
+    head is limited without a sum over its headers.
     """
 
     def __init__(self, server: EngineServer) -> None:
@@ -207,7 +206,10 @@ class EngineConnection(asyncio.Protocol, Bounded):
         return True
 
     def owe(self, answers: int) -> None:
-        """Add `answers` (which may be negative) to the number of pending answers."""
+        """Add `answers` to the number of pending answers. `answers` may be negative.
+
+        A connection with pending answers does not count as idle.
+        """
         self._owed += answers
         if self._owed:
             self.keep()
@@ -229,7 +231,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
 
 
 class EngineServer:
-    """The engine behind a listening socket."""
+    """Serves the engine over HTTP."""
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self._engine = Engine(settings, clock, rng)
@@ -246,7 +248,10 @@ class EngineServer:
         self.loop: asyncio.AbstractEventLoop
 
     def refusal_of(self, host: bytes, origin: bytes) -> tuple[int, str] | None:
-        """Why a request with these headers is refused, if it is: see `primitives.connections`."""
+        """Return the status and the reason if a request with these headers must be refused.
+
+        Returns None if the request is allowed. `primitives.connections` has the rules.
+        """
         page = origin.decode("latin-1") if origin else None
         return refusal_of(host.decode("latin-1"), page, self._names)
 
@@ -256,7 +261,7 @@ class EngineServer:
         return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
 
     def browse(self, method: bytes, url: bytes) -> bytes:
-        """Answer a request without an operation: a browser's page, or 404."""
+        """Answer a request without X-Amz-Target: a file of the page about partitions, or 404."""
         path = url.partition(b"?")[0].decode("latin-1")
         found = page.answer(path, self._engine) if method == b"GET" else None
         if found is None:
@@ -265,7 +270,7 @@ class EngineServer:
         return _PAGE_HEAD % (kind.encode(), len(body)) + body
 
     async def start(self) -> str:
-        """Listen; returns the URL."""
+        """Start to listen. Returns the server's URL."""
         self.loop = loop = asyncio.get_running_loop()
         self.crowd = Crowd(within_files(self._limits))
         (listener,) = listen(HOST, self._port)
@@ -274,7 +279,7 @@ class EngineServer:
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
     async def _keep_tending(self) -> None:
-        """Log an internal error with its traceback and go on, so that requests are still served."""
+        """Let partitions adapt until cancelled. Log an internal error, then continue."""
         while True:
             try:
                 await self._engine.keep_tending()
@@ -313,7 +318,7 @@ class EngineServer:
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:
-    """Finish pending accepts before closing: CPython 3.11 would leak their sockets."""
+    """Finish pending accepts before the server closes. CPython 3.11 would leak their sockets."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
         with suppress(NotImplementedError):  # some event loops lack it
@@ -322,7 +327,10 @@ async def _stop_accepting(server: asyncio.Server) -> None:
 
 
 async def _turn_of_the_loop() -> None:
-    """Wait for one turn of the event loop, without a clock, which may stand still in tests."""
+    """Wait for one iteration of the event loop.
+
+    This uses no clock, since a clock may stand still in tests.
+    """
     loop = asyncio.get_running_loop()
     turned = loop.create_future()
     loop.call_soon(turned.set_result, None)
@@ -333,7 +341,10 @@ async def _turn_of_the_loop() -> None:
 async def running_engine(
     settings: EngineSettings, clock: Clock, rng: Random | None = None
 ) -> AsyncIterator[str]:
-    """Run the emulator in this event loop, at the settings' port (0: any free). Yields its URL."""
+    """Run the emulator in this event loop and yield its URL.
+
+    Port 0 in the settings means any free port.
+    """
     server = EngineServer(settings, clock, rng or Random(0))
     url = await server.start()
     try:
@@ -348,7 +359,7 @@ async def serve(
     rng: Random,
     announce: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Run until cancelled; calls `announce` with the URL once requests are accepted."""
+    """Run the emulator until cancelled. Calls `announce` with the URL once it accepts requests."""
     async with running_engine(settings, clock, rng) as url:
         announce(url)
         await asyncio.get_running_loop().create_future()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec.structs import replace
 
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
 from heatsink.primitives.connections import ConnectionLimits
 
 from .capacity.limits import SplitSettings
@@ -18,21 +17,25 @@ UNITS_MIN, UNITS_MAX = 0.001, 1e9
 SECONDS_MAX = 1e6
 
 
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     """The settings of the emulator, `heatsink dynamo`.
 
     `write_limit` and `read_limit` are the units per second of one partition. A partition can save
-    up the unused throughput of at most `burst_s` seconds; a new one starts with one second's worth.
-    Reads that are not strongly consistent are `replica_lag_s` out of date.
+    up the unused throughput of at most `burst_s` seconds. In a new table, each partition has saved
+    up the throughput of one second. Reads that are not strongly consistent return data that is
+    `replica_lag_s` old. Each answer is delayed by `latency_s`.
 
-    With `adaptive`, partitions behave as DynamoDB's do. The limit is a ceiling, and a partition
-    saves up or borrows a share of the table's capacity. A partition that stays hot for
-    `split_after_s` is split. The new partitions do not change for `cool_down_s`. Without
-    `adaptive`, partitions never change, and each may save up its limit. Partitions that stay calm
-    for `merge_after_s` are merged; `None` is never.
+    With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit, but within
+    it, a partition of a provisioned table may use saved units and unused capacity of other
+    partitions. A partition that stays hot for `split_after_s` is split. The new partitions do not
+    change for `cool_down_s`. Neighbours that stay calm for `merge_after_s` are merged; None means
+    never.
 
-    The server accepts this machine's host names and `allow_hosts`. `connections` limits its
-    connections.
+    Without `adaptive`, partitions are never split or merged. A partition may exceed its limit with
+    units that it has saved up.
+
+    The server accepts requests to this machine's host names and to `allow_hosts`. `connections`
+    limits the number of connections, the size of headers and idle times.
     """
 
     port: int = PORT
@@ -59,7 +62,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.of_partitions()
 
     def of_partitions(self) -> SplitSettings:
-        """The settings of partitions. Without `adaptive` the savings are the only limit."""
+        """Return the settings of each table's partitions.
+
+        Without `adaptive`, a partition may spend all its saved throughput at once.
+        """
         limits = SplitSettings(
             write_units=self.write_limit,
             read_units=self.read_limit,

@@ -48,14 +48,17 @@ class Schema(msgspec.Struct, frozen=True):
         return (self.hash.name,) if self.sort is None else (self.hash.name, self.sort.name)
 
     def key_of_item(self, item: Item) -> Key:
-        """The key of an item to put, whose values have been admitted."""
+        """Return the primary key of an item to put. The item's values must already be checked."""
         hash_ = _put_part(item, self.hash, HASH_BYTES_MAX)
         if self.sort is None:
             return Key(hash_, None)
         return Key(hash_, _put_part(item, self.sort, SORT_BYTES_MAX))
 
     def key_of(self, key: Item) -> Key:
-        """The key in a request's `Key`: exactly the key's attributes, of the right types."""
+        """Return the primary key in the field `Key` of a request.
+
+        Raises unless `key` has exactly the key's attributes, with the right types.
+        """
         if len(key) != len(self.names):
             raise ValidationFailed(MISMATCH)
         hash_ = self.part(key.get(self.hash.name), self.hash)
@@ -112,7 +115,12 @@ def _checked(value: Value, part: KeyPart, most: int) -> Native:
 
 
 class PartitionEvent(msgspec.Struct, frozen=True):
-    """A decision about partitions, or its completion (`done`)."""
+    """An entry in a table's list of changes to its partitions.
+
+    `what` is the kind of change, such as "Split". `partition` is the number of the changed
+    partition. With `done=False` the entry says that the table decided on the change. With
+    `done=True` it says that all rows have moved and the change is in force.
+    """
 
     at_s: float
     what: str
@@ -122,7 +130,11 @@ class PartitionEvent(msgspec.Struct, frozen=True):
 
 
 class PartitionReport(msgspec.Struct, frozen=True):
-    """One partition, for people and tests. `moved` is the number of rows that have left it."""
+    """A report on one partition, for people and tests.
+
+    `hottest` is the partition key with the most heat. While rows move out of the partition, `moved`
+    is the number of rows that have moved so far. At other times `moved` is None.
+    """
 
     state: PartitionState
     rows: int
@@ -132,7 +144,10 @@ class PartitionReport(msgspec.Struct, frozen=True):
 
 
 class TableReport(msgspec.Struct, frozen=True):
-    """All partitions of a table, in the order of their hashes."""
+    """A report on all partitions of a table, in the order of their hash ranges.
+
+    `version` is the version of the partition map. `throttles` counts throttled requests by limit.
+    """
 
     table: str
     version: int
@@ -142,7 +157,10 @@ class TableReport(msgspec.Struct, frozen=True):
 
 
 class RowMove:
-    """Moves the rows of one change, cut by cut."""
+    """Moves the rows of one split, isolation or merge to their new partitions.
+
+    `cuts` are the hashes at which partitions are divided or joined. They are handled one by one.
+    """
 
     def __init__(self, change: Split | Isolate | Merge, cuts: list[int], rows: Rows) -> None:
         self.change = change
@@ -156,7 +174,7 @@ class RowMove:
         return self._rows.begin_merge(at) if is_merge else self._rows.begin_split(at)
 
     def step(self) -> bool:
-        """Move some rows; return True when all are in their new partitions."""
+        """Move some rows. Return True when all rows are in their new partitions."""
         if not self._move.step(MOVED_AT_ONCE):
             return False
         at = self._cuts.pop(0)
@@ -170,10 +188,11 @@ class RowMove:
 
 
 class Adaptation:
-    """Moves a table's rows when its capacity model changes partitions, a few rows at a time.
+    """Carries out the partition changes that a table's capacity model decides on.
 
-    The model decides on a split, an isolation or a merge. Then the rows move while requests are
-    served. When all have moved, the new partitions get their own limits. `tend` runs every 20 ms.
+    The model decides on a split, an isolation or a merge. Then the rows move, a few at a time,
+    while the table serves requests. When all rows have moved, the new partitions get their own
+    limits. The emulator calls `tend` every 20 ms.
     """
 
     def __init__(self, adaptive: AdaptiveTable, rows: Rows, clock: Clock) -> None:
@@ -184,7 +203,7 @@ class Adaptation:
         self._events: deque[PartitionEvent] = deque(maxlen=EVENTS_KEPT)
 
     def tend(self) -> None:
-        """Move some rows, and check once a second whether something should change."""
+        """Move some rows of each pending change. Once a second, decide on new changes."""
         now_s = self._clock.monotonic_s()
         for job in [job for job in self._jobs if job.step()]:
             self._jobs.remove(job)
@@ -194,7 +213,7 @@ class Adaptation:
             self.begin(change)
 
     def begin(self, change: Change) -> None:
-        """Start to move rows, if the change needs it."""
+        """Add the change to the events. If the change moves rows, start to move them."""
         self._tell(change)
         if isinstance(change, Split | Isolate | Merge):
             self._jobs.append(RowMove(change, self._cuts(change), self._rows))
@@ -244,7 +263,7 @@ class TableSpec(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """The rows as they were `lag_s` ago: what an eventually consistent read sees."""
+    """Holds the rows as they were `lag_s` seconds ago, for eventually consistent reads."""
 
     def __init__(self, lag_s: float, clock: Clock) -> None:
         self._rows = Rows()
@@ -264,7 +283,7 @@ class Replica:
 
 
 class EngineTable:
-    """One table."""
+    """One table: its rows, its limits and its partitions."""
 
     def __init__(self, spec: TableSpec, clock: Clock, replica_lag_s: float) -> None:
         self.spec = spec

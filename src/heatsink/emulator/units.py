@@ -1,8 +1,8 @@
 """Capacity units as DynamoDB counts them, and the throughput of one table.
 
 A write costs one unit per KB, counted on the larger of the old and the new item. A strongly
-consistent read costs one unit per 4 KB, other reads half a unit. Transactions cost double. A write
-whose condition fails costs as much as a write.
+consistent read costs one unit per 4 KB, an eventually consistent read half a unit. Transactions
+cost double. A write whose condition fails costs as much as a write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ def read_units(size: int, consistent: bool, factor: int = 1) -> float:
 
 
 class TableLimits(msgspec.Struct, frozen=True):
-    """The limits of a table. `kind` names the table's own limit in the reasons."""
+    """The limits of a table.
+
+    `table` is the maximum for the whole table; `kind` is its name in throttling errors. The table
+    starts with `partitions` partitions.
+    """
 
     on_demand: bool
     kind: str
@@ -44,7 +48,7 @@ class TableLimits(msgspec.Struct, frozen=True):
 
 
 class Throughput:
-    """Admits requests to one table, or throttles them and names the limit."""
+    """Accepts or throttles the requests to one table."""
 
     def __init__(self, limits: TableLimits, resource: str, clock: Clock) -> None:
         self._limits = limits
@@ -55,7 +59,10 @@ class Throughput:
         )
 
     def take(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
-        """Take units of the table and of the partition that holds `token`: all or nothing."""
+        """Take `units` from the limits of the table and of the partition that holds `token`.
+
+        If a limit throttles the request, take nothing and raise `Throttled`.
+        """
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
         if not verdict.accepted:
@@ -63,14 +70,17 @@ class Throughput:
         return verdict
 
     def judge(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
-        """Whether `take` would succeed; for transactions."""
+        """Return whether the limits would accept the request. Takes no units.
+
+        A transaction judges all its actions before it takes any units.
+        """
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         return self.adaptive.judge(token, writes, reads, self._clock.monotonic_s())
 
     def record(
         self, operation: Operation, token: int, units: float, verdict: CapacityVerdict
     ) -> None:
-        """Take the units of an accepted verdict, or count the throttled request."""
+        """Take the units if `verdict` accepts the request, or count the request as throttled."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         self.adaptive.record(token, writes, reads, verdict)
 
@@ -81,6 +91,6 @@ class Throughput:
     def give_back(
         self, operation: Operation, token: int, units: float, taken: CapacityVerdict
     ) -> None:
-        """Undo a `take`, for a transaction with another action that was throttled."""
+        """Give back the units of an accepted action, because another action was throttled."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         self.adaptive.refund(token, writes, reads, taken)

@@ -1,13 +1,14 @@
 """Count this process's writes, reads and throttles per key: no I/O, bounded memory.
 
-A write only appends a note, and notes are counted many at a time. Counting in a loop is several
-times cheaper than counting each write between two requests, on cold CPU caches.
+A write only appends a note (key, writes, bytes, bucket) to a list. Later, a loop counts many notes
+at a time. This is several times cheaper than counting each write on its own: between two requests,
+the CPU caches are cold.
 
 `TopKeys` keeps the costliest keys (Space-Saving; Metwally, Agrawal, El Abbadi 2005), but evicts in
 batches: the table grows to twice its capacity, then the cheaper half is dropped. An evicted key had
-a cost of at most `floor`. So if it is counted again, up to `floor` of its cost may be missing. The
-floor is at most the total cost divided by the capacity, and every key that cost more than the floor
-is in the table.
+a cost of at most `floor`. So if a key is counted again after its eviction, up to `floor` of its
+cost may be missing. `floor` is at most the total cost divided by the capacity. Every key that cost
+more than `floor` is in the table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Note = tuple[str, int, int, str | None]
 
 
 class TopKeys:
-    """Counts of the costliest keys. `entries` is public, since `Tracker` updates it in place."""
+    """Counts of the costliest keys. `entries` is public, since `Tracker` updates it directly."""
 
     def __init__(self, capacity: int, alarm_units: int) -> None:
         self.entries: dict[str, Entry] = {}
@@ -38,21 +39,24 @@ class TopKeys:
         self._alarm_units = alarm_units
 
     def admit(self, key: str) -> Entry:
-        """Add an entry for a key that is not in the table."""
+        """Add and return an entry for a key that is not in the table."""
         if len(self.entries) >= 2 * self._capacity:
             self._let_go()
         entry = self.entries[key] = [0, 0, 0, 0, 0, self.floor, NOWHERE, self._alarm_units]
         return entry
 
     def _let_go(self) -> None:
-        """Raise the floor so that at most `capacity` keys are above it, and drop the others."""
+        """Raise `floor` so that at most `capacity` keys cost more, and drop all other keys."""
         costs = sorted(map(cost_at_most, self.entries.values()), reverse=True)
         self.floor = floor = max(self.floor, costs[self._capacity])
         for key in [key for key, entry in self.entries.items() if cost_at_most(entry) <= floor]:
             del self.entries[key]
 
     def hottest(self, count: int, floor: int) -> tuple[dict[str, Heat], int]:
-        """At most `count` keys that may cost `floor` or more, and an upper bound for all others."""
+        """Up to `count` keys that may cost `floor` or more, the costliest first.
+
+        The second value is an upper bound on the cost of each key that is not in the result.
+        """
         warm = [item for item in self.entries.items() if cost_at_most(item[1]) >= floor]
         warm.sort(key=_cost_of_item, reverse=True)
         left_out = cost_at_most(warm[count][1]) if len(warm) > count else 0
@@ -73,7 +77,7 @@ def heat_of(entry: Entry) -> Heat:
 
 
 class Tracker:
-    """The counts of the current window. Any thread calls `record`; `Reporter` ends the window."""
+    """The counts of the current window. Any thread may call `record`; `Reporter` ends a window."""
 
     def __init__(
         self,
@@ -81,7 +85,10 @@ class Tracker:
         alarm_units: int = ALARM_UNITS,
         gather: Callable[[Tracker], None] | None = None,
     ) -> None:
-        """`gather` is called before counts are read, to record costs that stores have noted."""
+        """`gather` is called before counts are read.
+
+        It records costs that the store has reported.
+        """
         self._capacity = capacity
         self._alarm_units = alarm_units
         self._gather = gather
@@ -92,18 +99,26 @@ class Tracker:
         self._bucket_units: dict[str, int] = {}
         self._notes: deque[Note] = deque(maxlen=NOTES_KEPT)  # any thread may add while one counts
         self.note = self._notes.append
-        """Like `record`, but takes one tuple and is faster: for the hot path.
+        """Like `record`, but faster. It takes the arguments of `record` as one tuple, the note.
 
-        Notes are counted when a window or its alarms are read, ten times a second. If they are not
-        read, the oldest notes are dropped.
+        Notes are counted when `alarms` or `roll` is called, ten times a second. If neither is
+        called for long, the oldest notes are dropped.
         """
+
+    def adopt(self, alarm_units: int) -> None:
+        """Set how many units a key must reach to be reported before its window ends.
+
+        The value applies from the next window on.
+        """
+        self._alarm_units = alarm_units
 
     def record(
         self, key: str, writes: int = 1, written_bytes: int = 0, bucket: str | None = None
     ) -> None:
-        """Count writes with `written_bytes` in all. Takes well under a microsecond: see benchmarks.
+        """Count `writes` writes of a key, which have `written_bytes` together.
 
-        `bucket` is the partition of a key that is spread. It is only for display.
+        A call takes well under a microsecond. For a key with several buckets, `bucket` is the
+        bucket written to; it is used only for display.
         """
         notes = self._notes
         notes.append((key, writes, written_bytes, bucket))
@@ -140,7 +155,7 @@ class Tracker:
         return self._bucket_units
 
     def record_units(self, key: str, units: int) -> None:
-        """Add the units by which the cost that the store reported exceeds our estimate."""
+        """Add write units to a key: the cost that the store reported minus the estimated cost."""
         self._count(key, UNITS, units)
 
     def record_read(self, key: str, reads: int = 1) -> None:
@@ -150,7 +165,7 @@ class Tracker:
         self._count(key, THROTTLES, throttles)
 
     def note_places(self, places: Mapping[str, int]) -> None:
-        """Note the physical partition in which the store put the latest row of each key."""
+        """Record, for each key, the physical partition in which the store put its latest row."""
         with self._lock:
             self._count_notes()
             for key, place in places.items():
@@ -166,12 +181,15 @@ class Tracker:
             entry[what] += amount
 
     def _raise_alarm(self, key: str, entry: Entry) -> None:
-        """Mark a key for an early report: at the alarm level, and then at each doubling."""
+        """Select a key for an early report.
+
+        The next early report of the key is due when its cost has doubled.
+        """
         entry[ALARM] = 2 * entry[UNITS]
         self._alarmed.add(key)
 
     def alarms(self) -> dict[str, Heat]:
-        """The keys that reached their alarm level since the last call, with their counts so far."""
+        """The keys that became due for an early report since the last call, with their counts."""
         if self._gather is not None:
             self._gather(self)
         with self._lock:

@@ -12,7 +12,7 @@ NOWHERE = -1
 
 
 class Heat(msgspec.Struct, frozen=True, array_like=True):
-    """The counts of one key in one window. A write costs one unit per 1,024 bytes.
+    """The counts of one key in one window. A write costs one unit per started 1,024 bytes.
 
     `error` is the cost that may be missing because the key was not tracked all the time. `place` is
     the physical partition of the key's latest row, if the store reports it.
@@ -28,10 +28,13 @@ class Heat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One server's hottest keys in one window, counted over `elapsed_s`.
+    """One server's hottest keys in one window, counted over `elapsed_s` seconds.
 
-    The final report ends the window; its `unreported` is an upper bound on the cost of each key
+    The final report ends the window. Its `unreported` is an upper bound on the cost of each key
     that is not listed. Earlier reports list only rising keys, with their counts so far.
+
+    A partial report comes from a program without this library (see `plain`). Its counts are per
+    second. Its `window` is a time in seconds since 1970; 0 means now.
     """
 
     server: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -40,14 +43,16 @@ class Report(msgspec.Struct, frozen=True):
     final: bool
     unreported: Count
     keys: Annotated[dict[str, Heat], msgspec.Meta(max_length=4096)]
+    partial: bool = False
 
 
 class KeyHeat(msgspec.Struct, frozen=True):
     """A key's heat per second over the whole fleet.
 
-    The true cost is between the measured one and that plus `bound_s`. If the store reports it,
-    `partition` is the physical partition of the key's latest row, and `partition_units_s` an upper
-    bound on the load of that partition from all keys.
+    The key's true cost is between its measured cost and the measured cost plus `bound_s`.
+    `partition` is the physical partition of the key's latest row, if the store reports it.
+    `partition_units_s` is an upper bound on the write units that all keys together put on that
+    partition.
     """
 
     write_units_s: float
@@ -60,7 +65,7 @@ class KeyHeat(msgspec.Struct, frozen=True):
 
     @property
     def cost_s(self) -> float:
-        """The sum by which keys are ranked."""
+        """The cost by which keys are ranked: the sum of write units, reads and throttles."""
         return self.write_units_s + self.reads_s + self.throttles_s
 
 
@@ -74,8 +79,8 @@ class PartitionHeat(msgspec.Struct, frozen=True):
 class WindowHeat(msgspec.Struct, frozen=True):
     """The fleet's heat in one window. It is `complete` once no more reports are expected.
 
-    `unreported_s` is an upper bound on the cost of each key that is not listed. If the final report
-    of a server is missing, there is no bound: then `unreported_s` and each `bound_s` are None.
+    `unreported_s` is an upper bound on the cost of each key that is not listed. If a server's final
+    report is missing, there is no bound. Then `unreported_s` and each `bound_s` are None.
     """
 
     window: int
@@ -85,7 +90,10 @@ class WindowHeat(msgspec.Struct, frozen=True):
     unreported_s: float | None
 
     def hottest(self, limit: int) -> WindowHeat:
-        """The window with its costliest keys only, in order; `unreported_s` bounds the others."""
+        """A copy of the window with only the `limit` costliest keys, the costliest first.
+
+        Its `unreported_s` is an upper bound on the cost of each key that is not in the copy.
+        """
         ranked = sorted(self.keys.items(), key=lambda item: -item[1].cost_s)
         bound_s = self.unreported_s
         if bound_s is not None:
@@ -95,7 +103,7 @@ class WindowHeat(msgspec.Struct, frozen=True):
 
 
 def write_units(writes: int, written_bytes: int) -> int:
-    """The estimated write units of `writes` writes with `written_bytes` in all.
+    """An estimate of the write units of `writes` writes that have `written_bytes` together.
 
     DynamoDB rounds each write up to whole kilobytes.
     """

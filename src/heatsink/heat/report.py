@@ -22,7 +22,7 @@ LONGEST_S = 3_600.0
 
 
 class HeatBus(Protocol):
-    """Carries heat reports from servers to the leader. It may lose, delay or repeat them."""
+    """Carries heat reports from servers to the leader. It may lose, delay or repeat reports."""
 
     async def send(self, report: Report) -> None: ...
 
@@ -31,10 +31,10 @@ class HeatBus(Protocol):
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """Which keys a server reports: those that cost at least the floor, and at most `KEYS_MAX`.
+    """Which keys a server reports: at most `KEYS_MAX` keys, each with a minimum cost.
 
-    The floor is `FLOOR_SHARE` of a bucket's limit, divided by the number of servers. So all servers
-    together leave less than `FLOOR_SHARE` of a bucket unreported per key.
+    The minimum is `FLOOR_SHARE` of a bucket's limit, divided by the number of servers. So for each
+    key, all servers together leave less than `FLOOR_SHARE` of a bucket's load unreported.
     """
 
     window_s: float = 1.0
@@ -79,11 +79,18 @@ class Reporter:
         self._window = self._window_now()
         self._since_s = clock.monotonic_s()
 
+    def adopt(self, bucket_units_s: int) -> None:
+        """Change how many write units per second a bucket should carry.
+
+        The reporter derives from this number which keys it reports.
+        """
+        self._settings = msgspec.structs.replace(self._settings, bucket_units_s=bucket_units_s)
+
     def _window_now(self) -> int:
         return int(self._fleet.fleet_now_s() / self._settings.window_s)
 
     async def run_once(self) -> None:
-        """Report the window if it has ended, otherwise the keys that are rising in it."""
+        """Report the window if it has ended. Otherwise report the keys that are rising."""
         window = self._window_now()
         if window != self._window:
             await self._report_window(window)
@@ -91,9 +98,9 @@ class Reporter:
             await self._report_alarms()
 
     async def _report_window(self, window: int) -> None:
-        """Send the final report, with the time over which its counts were made.
+        """Send the final report of the window, with the time over which its keys were counted.
 
-        Without that time, a window that was ended late would look hotter.
+        Without this time, a window that ended late would look hotter than it was.
         """
         ended, self._window = self._window, window
         elapsed_s, counted = self._elapsed_s(), self._tracker.roll()

@@ -1,6 +1,7 @@
-"""`heatsink bench`: how fast a store is through Heatsink, and called directly (the bare store).
+"""`heatsink bench`: measures how fast a store is through Heatsink, and when called directly.
 
-Heatsink and the bare store get the same calls in alternating turns, so that conditions are equal.
+Heatsink and the directly called store (the *bare store*) get the same calls under equal conditions:
+in each round both are measured, one after the other. The measurement of one of them is a *turn*.
 The difference is Heatsink's overhead.
 """
 
@@ -20,7 +21,6 @@ from tempfile import TemporaryDirectory
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from heatsink.client import Heatsink, connect
@@ -30,8 +30,10 @@ from heatsink.primitives.chance import fresh_random
 from heatsink.primitives.clock import Clock, SystemClock, now_ms
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.ids import COUNTER_BITS, IdScheme, Snowflake
-from heatsink.server.commands.configuration import Number, json_option
+from heatsink.primitives.words import counted
+from heatsink.server.commands.configuration import Number, WholeRange, json_option
 from heatsink.server.commands.coordinator import ids_of
+from heatsink.server.commands.progress import progress_bar
 from heatsink.spread.store import Ask, Row
 from heatsink.stores.stores import Stores
 
@@ -55,12 +57,13 @@ CAPTION = (
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Results of one kind of call; rates are medians over the rounds.
+    """Results of one kind of call. Rates are medians over the rounds.
 
-    `ratio` is Heatsink's rate as a share of the bare store's: the median of the rounds' own ratios,
-    since the two turns of a round meet the same conditions. It may differ from the ratio of the
-    medians. Refused calls, and calls without an answer long after their turn, are counted
-    separately. Figures that need a successful call are None if there was none.
+    `ratio` is the median of all rounds' ratios: Heatsink's rate in a round, divided by the bare
+    store's rate in the same round. The two turns of a round run under the same conditions, so
+    `ratio` is more exact than the ratio of the two medians, and may differ from it. Rates leave out
+    refused calls and calls that timed out, which are counted separately. A figure is None if it
+    needs a successful call and there was none.
     """
 
     what: str
@@ -77,7 +80,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """The plan of a benchmark: `seconds` in total, with `at_once` concurrent calls."""
+    """The plan of a benchmark: `seconds` is its whole duration, `at_once` the concurrent calls."""
 
     seconds: float = 12.0
     at_once: int = 32
@@ -96,7 +99,11 @@ class BenchPlan:
 
     @property
     def longest_turn_s(self) -> float:
-        """Seconds until a turn stops waiting: 1.5 times half the time of one kind of call."""
+        """Seconds after which a turn stops waiting for answers.
+
+        This is three quarters of `kind_s`, the time for all turns of one kind of call, but at least
+        TURN_S_MIN.
+        """
         return max(self.kind_s / 2 * 1.5, TURN_S_MIN)
 
 
@@ -109,7 +116,7 @@ class Samples:
 
 
 class Contest:
-    """The same calls through Heatsink and on the bare store, on keys of this run's own."""
+    """Makes the same calls through Heatsink and on the bare store, on keys of its own."""
 
     def __init__(self, hs: Heatsink, stores: Stores, ids: IdScheme, clock: Clock, name: str):
         self._hs = hs
@@ -153,7 +160,11 @@ class Contest:
         return self._ids.from_parts(now_ms(self._clock), number, 0)
 
     async def clean_up(self, patience_s: float = CLEAN_UP_S) -> None:
-        """Erase all rows; retry while the store refuses, then report what may be left."""
+        """Erase all rows of this run, and retry while the store refuses.
+
+        After `patience_s` seconds this raises `Unavailable`, which says how many rows may be left
+        and under which keys.
+        """
         deadline_s = self._clock.monotonic_s() + patience_s
         cut = Cut(self._clock, "the store did not erase all rows in time")
         todo: list[tuple[Erase, str]] = [(self._hs.log.erase, key) for key in self.keys]
@@ -187,8 +198,8 @@ class Contest:
         rows = sum(self._writes[name] for name in names)
         keys = f"bench:{self._name}:{{n}}", f"bench:{self._name}:bare:{{n}}"
         return Unavailable(
-            f"up to {rows:,} rows of this run may be left ({refusal}): erase them when the store "
-            f"has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
+            f"up to {counted(rows, 'row')} of this run may be left ({refusal}): erase them when "
+            f"the store has room, with hs.log.erase(key) for the keys {keys[0]} and {keys[1]}, "
             f"n from 0 to {KEYS - 1}"
         )
 
@@ -202,11 +213,14 @@ KINDS: dict[str, tuple[Callable[[Contest], Call], Callable[[Contest], Call]]] = 
 
 @asynccontextmanager
 async def contest(url: str, clock: Clock, rng: Random) -> AsyncIterator[Contest]:
-    """Open Heatsink and the bare store on one URL; erase all rows of this run at the end."""
+    """Open Heatsink and the bare store at one URL, and yield a `Contest` between them.
+
+    At the end of the block, erase all rows that the contest has written.
+    """
     ids = await ids_of(url, clock)
     if isinstance(ids, Snowflake):
         raise InvalidSetting(
-            "url names a store with Snowflake ids, which bench cannot make: use another",
+            "url names a store with Snowflake ids, which bench cannot make: name another store",
             field="url",
         )
     async with connect(url, ids=ids, clock=clock, rng=rng) as hs:
@@ -237,7 +251,10 @@ async def measure(
 async def _rounds(
     calls: tuple[Call, Call], plan: BenchPlan, clock: Clock, tick: Callable[[], object]
 ) -> tuple[Samples, Samples]:
-    """Run as many rounds as there is time for: a turn lasts as long as its slowest call."""
+    """Measure both calls in turn, for as many rounds as there is time for, but at most ROUNDS.
+
+    A turn lasts until its slowest call has ended. Returns the samples of each call.
+    """
     both = Samples(), Samples()
     end_s = clock.monotonic_s() + plan.kind_s
     for _ in range(ROUNDS):
@@ -304,14 +321,15 @@ def _line(what: str, ours: Samples, bare: Samples) -> Line:
     "--seconds", type=Number(1, 3_600), default=12.0, help="Duration of the whole benchmark."
 )
 @click.option(
-    "--at-once", type=click.IntRange(1, 1_000), default=32, help="Number of concurrent calls."
+    "--at-once", type=WholeRange(1, 1_000), default=32, help="Number of concurrent calls."
 )
 @json_option
 def bench(url: str | None, seconds: float, at_once: int, as_json: bool) -> None:
     """Measure how fast the store at URL is through Heatsink, compared with direct calls.
 
-    Without URL, bench uses a new SQLite file in this folder and removes it afterwards. It writes
-    rows to keys of its own and erases them at the end. DynamoDB bills you for these writes.
+    Without URL, bench uses a new SQLite file in the current folder and removes it afterwards. Bench
+    writes rows to keys of its own and erases these rows at the end. DynamoDB bills you for the
+    writes.
     """
     with _url(url) as where:
         asyncio.run(_run(where, BenchPlan(seconds, at_once), as_json))
@@ -325,16 +343,22 @@ def _url(url: str | None) -> Iterator[str]:
     try:
         folder = TemporaryDirectory(prefix="heatsink-bench-", dir=Path.cwd())
     except OSError as error:
-        raise InvalidSetting(f"this folder is not writable ({error}): pass a URL") from None
+        raise InvalidSetting(
+            f"bench cannot make its SQLite file in the current folder ({error}): run bench in a "
+            "folder that you can write to, or pass the URL of a store"
+        ) from None
     with folder as name:
         yield f"sqlite:///{name}/bench.db"
 
 
 async def _run(url: str, plan: BenchPlan, as_json: bool) -> None:
-    """Show the figures before rows are erased, which may take long and fail."""
-    clock, console = SystemClock(), Console(stderr=True)
+    """Measure, show the figures, and then erase the rows.
+
+    The figures come first, because erasing may take long and fail.
+    """
+    clock = SystemClock()
     async with contest(url, clock, fresh_random()) as found:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        with progress_bar() as bar:
             turns = bar.add_task("measuring", total=plan.turns)
             lines = await measure(found, plan, clock, lambda: bar.advance(turns))
             bar.update(turns, completed=plan.turns)
@@ -349,12 +373,12 @@ def _show(lines: list[Line], as_json: bool) -> None:
     for line in lines:
         if line.refused or line.bare_refused:
             click.echo(
-                f"{line.what}: the store refused {line.refused:,} calls through Heatsink despite "
-                f"its retries, and {line.bare_refused:,} direct calls, which are not retried"
+                f"{line.what}: the store refused {counted(line.refused, 'call')} through Heatsink, "
+                f"which retries, and {line.bare_refused:,} direct calls, which are not retried"
             )
         if line.unanswered or line.bare_unanswered:
             click.echo(
-                f"{line.what}: {line.unanswered:,} calls through Heatsink and "
+                f"{line.what}: {counted(line.unanswered, 'call')} through Heatsink and "
                 f"{line.bare_unanswered:,} direct calls timed out: raise --seconds"
             )
 

@@ -1,4 +1,4 @@
-"""The cost of pushing posts to followers, and of pulling them on read, for three kinds of authors.
+"""Compares two ways to deliver posts, pushing and pulling, by cost, for three kinds of authors.
 
 The experiment is a small social network on virtual time, in which each write to a home timeline
 takes time.
@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from heatsink.timelines import Timelines, TimelineSettings
 from heatsink.timelines.store import HomeEntry
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all
 
 WRITE_S = 0.001
 WORKERS = 4
@@ -60,7 +62,7 @@ them."""
 
 
 class SlowHomes(MemoryHomes):
-    """Home timelines whose writes take time and are counted by author."""
+    """Home timelines whose writes take time. `writes` counts the written homes by author."""
 
     def __init__(self, clock: SkewedClock) -> None:
         super().__init__(clock)
@@ -96,7 +98,7 @@ class Network:
             await running
 
     async def until_seen(self, user: str, author: str) -> float:
-        """Post, and return the seconds until the user's home shows it."""
+        """Let `author` post, and return the seconds until the home of `user` shows the post."""
         timelines, began_s = self._client.timelines, self.clock.monotonic_s()
         post = await timelines.post(author, b"hello")
         while not any(p.id == post.id for p in (await timelines.home(user, limit=20)).posts):
@@ -112,14 +114,16 @@ class CelebrityRun(msgspec.Struct, frozen=True):
 
 
 async def play(case: str, fans: int, seed: int) -> CelebrityRun:
-    """Two authors post once a minute, at the same time."""
+    """Let a celebrity and a user with few friends post at the same time, once a minute.
+
+    `case` determines from how many followers on posts are pulled. `fans` is the number of the
+    celebrity's followers. Returns how many homes were written, and how long a fan and a friend
+    waited.
+    """
     network = Network(TimelineSettings(threshold=CASES[case]), seed)
     celebrity_s, friend_s = [], []
     async with network.at_work() as timelines:
         await gather_followers(timelines, fans)
-        await timelines.post("celebrity", b"I am here")
-        await network.clock.sleep(120.0)
-        network.homes.writes.clear()
         for _ in range(POSTS):
             both = await asyncio.gather(
                 network.until_seen("fan-0", "celebrity"), network.until_seen("friend-0", "somebody")
@@ -143,7 +147,10 @@ def one_run(case: str, fans: int, seed: int) -> CelebrityRun:
 
 
 class AuthorCost(NamedTuple):
-    """An author during the event. `explained` says why they are pushed or pulled."""
+    """What the posts of one author cost during the event.
+
+    `explained` says why the posts are pushed or pulled.
+    """
 
     rules: str
     author: str
@@ -157,7 +164,7 @@ class AuthorCost(NamedTuple):
 
 
 class PostingEvent:
-    """All three authors post and listeners read; then the cost is counted."""
+    """Three authors post while listeners read. `play` returns what each author's posts cost."""
 
     def __init__(self, rules: str, seed: int) -> None:
         self.rules = rules
@@ -219,8 +226,9 @@ def event(rules: str, fans: int, seed: int) -> list[AuthorCost]:
 
 
 def experiment(fans: int = FANS, seed: int = 1) -> LabReport:
-    runs = [one_run(case, fans, seed) for case in CASES]
-    costs = [cost for rules in RULES for cost in event(rules, fans, seed)]
+    wanted = [partial(one_run, case, fans, seed) for case in CASES]
+    found = run_all([*wanted, *(partial(event, rules, fans, seed) for rules in RULES)])
+    runs, costs = found[: len(wanted)], [cost for each in found[len(wanted) :] for cost in each]
     return LabReport(
         name="celebrity",
         title=f"A celebrity with {fans:,} fans",

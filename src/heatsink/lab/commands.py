@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from heatsink.errors import InvalidSetting
-from heatsink.server.commands.configuration import json_option
+from heatsink.server.commands.configuration import WholeRange, json_option
 
-from . import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling
-from .report import LabReport, shown, to_html
+from . import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling, steps
+from .report import Figure, LabReport, shown, to_html
 
-WAITING, AS_JSON = "heatsink.lab.waiting", "heatsink.lab.json"
+AS_JSON = "heatsink.lab.json"
 
 
 def show(report: LabReport, page: Path, command: str) -> None:
@@ -26,16 +26,36 @@ def show(report: LabReport, page: Path, command: str) -> None:
     console = Console()
     console.print(f"\n[bold]{report.title}[/bold]")
     for figure in report.figures:
-        beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
-        console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
+        _show_figure(console, figure)
+    console.print()
     for table in report.tables:
         console.print(_table(table.title, table.columns, [map(shown, row) for row in table.rows]))
+    verb = "Replaced" if page.is_file() else "Wrote"
     write_page(report, page, command)
-    console.print(f"The page: {page}")
+    console.print(f"{verb} the page {page}", soft_wrap=True, highlight=False)
+
+
+def _show_figure(console: Any, figure: Figure) -> None:
+    """Print a figure in one line, or a question and its answer in the lines below it."""
+    if figure.label.endswith("?"):
+        console.print(f"\n{figure.label}\n[bold]{figure.value}[/bold]")
+        console.print(f"[dim]{figure.beside}[/dim]")
+        return
+    beside = f"  [dim]{figure.beside}[/dim]" if figure.beside else ""
+    console.print(f"  {figure.label}: [bold]{figure.value}[/bold]{beside}")
+
+
+def next_free(page: Path) -> Path:
+    """Return `page` if no such file exists, otherwise the first free name of NAME-2, NAME-3, …."""
+    numbered = (page.with_stem(f"{page.stem}-{number}") for number in count(2))
+    return next(each for each in chain([page], numbered) if not each.exists())
 
 
 def check_page(page: Path) -> None:
-    """Raise if the page cannot be written, before the experiment runs for minutes."""
+    """Raise `InvalidSetting` if the page cannot be written.
+
+    Call this before the experiment, which may run for minutes.
+    """
     is_new = not page.exists()
     if not is_new and not page.is_file():
         return  # for example a pipe: opening it would use it up
@@ -88,20 +108,19 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def run(as_json: bool, out: Path | None, **options: Any) -> None:
-        """Show a status line while the experiment runs, which takes seconds."""
+        """Check that the page can be written, then run the experiment."""
         page = out or Path(f"lab-{click.get_current_context().info_name}.html")
         if out is not None or not as_json:
             check_page(page)
-        with Console(stderr=True).status("running on virtual time…") as waiting:
-            click.get_current_context().meta.update({WAITING: waiting, AS_JSON: as_json})
-            command(out=out, **options)
+        click.get_current_context().meta[AS_JSON] = as_json
+        command(out=out, **options)
 
     return seed(out(json_option(run)))
 
 
 def _items(default: int, what: str) -> Callable[..., Any]:
     return click.option(
-        "--items", type=click.IntRange(1_000), default=default, show_default=True, help=what
+        "--items", type=WholeRange(1_000), default=default, show_default=True, help=what
     )
 
 
@@ -119,6 +138,14 @@ def hot_key_command(items: int, seed: int, out: Path | None) -> None:
 def scaling_command(items: int, seed: int, out: Path | None) -> None:
     """Compare the scaling policies of workers under one load spike."""
     _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
+
+
+@lab.command("steps")
+@_items(steps.ITEMS, "Number of items of the customer.")
+@_options
+def steps_command(items: int, seed: int, out: Path | None) -> None:
+    """Replay the article's load test, from 25 minutes with 8 workers to 4 with partitions."""
+    _show(steps.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("fairness")
@@ -171,7 +198,6 @@ def partitions_command(items: int, seed: int, out: Path | None) -> None:
 
 def _show(report: LabReport, out: Path | None, options: str) -> None:
     meta, command = click.get_current_context().meta, f"heatsink lab {report.name} {options}"
-    meta[WAITING].stop()
     if not meta[AS_JSON]:
         show(report, out or Path(f"lab-{report.name}.html"), command)
         return

@@ -6,9 +6,10 @@ from random import Random
 
 import msgspec
 
-from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all, simulated
 from .world import ACTION, LabWorld, Saturating, WorkerFleet, world
 
 GIANT = 1_000_000
@@ -33,7 +34,7 @@ of the workers' time, and within a tenant the batch with the least work left goe
 
 
 class BatchTimes(msgspec.Struct, frozen=True):
-    """How long each of the small batches took, shortest first."""
+    """How many seconds each small batch took in one case, shortest first."""
 
     case: str
     seconds: list[float]
@@ -43,7 +44,10 @@ class BatchTimes(msgspec.Struct, frozen=True):
 
 
 async def time_small_batches(lab: LabWorld, seed: int, batches: int) -> list[float]:
-    """Submit them one after the other, with random pauses."""
+    """Submit `batches` small batches one after another, with random pauses between them.
+
+    Returns how many seconds each batch took, shortest first.
+    """
     chance, took_s = Random(seed), []
     for _ in range(batches):
         await lab.clock.sleep(chance.uniform(*GAP_S))
@@ -65,8 +69,8 @@ async def small_batches(case: str, giant: int, seed: int, batches: int = BATCHES
 
 
 def experiment(giant: int = GIANT, seed: int = 1, batches: int = BATCHES) -> LabReport:
-    alone, *beside = (
-        run_on_virtual_time(small_batches(case, giant, seed, batches)) for case in CASES
+    alone, *beside = run_all(
+        [simulated(small_batches, case, giant, seed, batches) for case in CASES]
     )
     in_line_s = giant * SERVICE_S / WORKERS
     other = beside[0]

@@ -1,10 +1,14 @@
-"""One conversation goes viral, with one bucket and spread by Heatsink; and what buckets cost."""
+"""One conversation goes viral: kept in one bucket, and spread over several by Heatsink.
+
+The experiment also measures what buckets cost readers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from random import Random
 
@@ -21,6 +25,7 @@ from heatsink.stores.throttled import PartitionLimit, throttled
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all, simulated
 
 PEAK_S = 4_000
 LIMIT_SHARE = 0.25  # one partition's limit as a share of the peak
@@ -68,7 +73,7 @@ class HotKeyRun(msgspec.Struct, frozen=True):
 
 
 class PageCost(msgspec.Struct, frozen=True):
-    """The average cost of a page."""
+    """The average cost of a page of a log with `buckets` buckets: its queries and the rows read."""
 
     buckets: int
     queries: float
@@ -76,7 +81,7 @@ class PageCost(msgspec.Struct, frozen=True):
 
 
 class WatchedLog:
-    """A log store that counts its refusals and the rows it was asked for."""
+    """A log store that counts refused writes, queries, and the rows that queries return."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -99,7 +104,10 @@ class WatchedLog:
 
 
 def offered(peak_s: int) -> list[int]:
-    """Writes per second: a quiet chat, then 20 % more every second, the peak, and calm again."""
+    """Return the number of writes in each second.
+
+    The rate of a quiet chat grows by 20 % every second up to `peak_s`, stays there, and calms down.
+    """
     quiet = peak_s / 20
     rising = [quiet] * 4
     while rising[-1] * GROWTH < peak_s:
@@ -138,7 +146,7 @@ class WritingCrowd:
             return HotKeyRun(self.case, self.seconds, await _count(hs))
 
     async def _offer(self, hs: Heatsink, writes: asyncio.TaskGroup, count: int) -> None:
-        """Start writes for a second without waiting for earlier ones, as a crowd does."""
+        """Start `count` writes within a second, not waiting for earlier ones, as a crowd does."""
         refused, ticks = self._log.refused, round(1 / TICK_S)
         for tick in range(ticks):
             for _ in range(count * tick // ticks, count * (tick + 1) // ticks):
@@ -166,7 +174,7 @@ def one_run(case: str, peak_s: int, seed: int) -> HotKeyRun:
 
 
 async def page_cost(buckets: int, seed: int) -> PageCost:
-    """The cost of pages that begin anywhere in a log with a constant number of buckets."""
+    """Read pages that begin anywhere in a log with `buckets` buckets; return their average cost."""
     clock, chance = SkewedClock(), Random(seed)
     stores = memory_stores(clock)
     log = WatchedLog(stores.log)
@@ -181,8 +189,10 @@ async def page_cost(buckets: int, seed: int) -> PageCost:
 
 
 def experiment(peak_s: int = PEAK_S, seed: int = 1) -> LabReport:
-    plain, spread = (one_run(case, peak_s, seed) for case in CASES)
-    costs = [run_on_virtual_time(page_cost(buckets, seed)) for buckets in BUCKETS]
+    wanted = [partial(one_run, case, peak_s, seed) for case in CASES]
+    plain, spread, *costs = run_all(
+        [*wanted, *(simulated(page_cost, buckets, seed) for buckets in BUCKETS)]
+    )
     return LabReport(
         name="hot-key",
         title=f"A hot key: {peak_s:,} writes a second",

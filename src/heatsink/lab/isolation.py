@@ -1,4 +1,7 @@
-"""A large batch and small ones on more and more partitions; the large one spread, or not."""
+"""How a large batch delays small ones, on 1 to 32 partitions.
+
+The large batch stays in one partition, or is spread over a quarter of them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.testing import SkewedClock
 
 from .fairness import SERVICE_S, SMALL, BatchTimes, time_small_batches
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all, simulated
 from .world import ACTION, Saturating, WorkerFleet, world
 
 PARTITIONS = (1, 4, 8, 16, 32)
@@ -55,11 +59,13 @@ async def beside_a_large_one(
 
 
 def experiment(large: int = LARGE, seed: int = 1) -> LabReport:
-    found = [
-        run_on_virtual_time(beside_a_large_one(partitions, spread, large, seed))
-        for spread in (False, True)
-        for partitions in PARTITIONS
-    ]
+    found = run_all(
+        [
+            simulated(beside_a_large_one, partitions, spread, large, seed)
+            for spread in (False, True)
+            for partitions in PARTITIONS
+        ]
+    )
     alone, most = found[len(PARTITIONS) - 1], found[-1]
     worst_s = max(outcome.small.seconds[-1] for outcome in found)
     return LabReport(

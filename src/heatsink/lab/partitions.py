@@ -1,13 +1,16 @@
-"""One chat load on a new table: plain, with adaptive capacity, salted, and with both.
+"""A hot chat on a new table: plain, with adaptive capacity, salted, and with both.
 
-The partitions are the emulator's capacity model and the salt is the production policy; only the
-load is invented. `seconds` yields the same run step by step, for a display.
+*Adaptive capacity*: the store splits hot partitions. *Salted*: Heatsink spreads the chat over
+several buckets. The emulator's capacity model simulates the partitions, and the production policy
+decides the number of buckets. Only the load is invented. The demo shows the same run second by
+second, by `seconds`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 import msgspec
@@ -22,6 +25,7 @@ from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all
 
 WRITES_PER_S = 3_000
 OTHERS_PER_S = 600
@@ -44,7 +48,7 @@ CASES = {
 
 
 class PartitionsSecond(msgspec.Struct, frozen=True):
-    """What happened to one second's writes, and the state of the table at its end."""
+    """What happened to the writes of one second, and the table's state at the end of the second."""
 
     wanted: int
     accepted: int
@@ -60,7 +64,7 @@ class PartitionsSecond(msgspec.Struct, frozen=True):
 
 
 class HotChat:
-    """A conversation that becomes hot during a match, among others that stay as they are."""
+    """A conversation that becomes hot during a match, among conversations with a constant load."""
 
     def __init__(self, case: str, seed: int) -> None:
         settings, self._is_salted = CASES[case]
@@ -102,7 +106,10 @@ class HotChat:
         return [self._token(name.encode()) for name in epoch.partitions(HOT)]
 
     def _salt(self, second: int, writes_s: int, throttles: int) -> None:
-        """The coordinator's turn at the end of a second; the new epoch begins with the next."""
+        """Let the production policy decide on the number of buckets at the end of a second.
+
+        If the number changes, a new epoch begins with the next second.
+        """
         heat = KeyHeat(float(writes_s), float(writes_s), 0.0, float(throttles), 0.0)
         window = WindowHeat(second, float(second), True, {HOT: heat}, 0.0)
         layouts: dict[str, Layout] = {HOT: self._layout}
@@ -114,7 +121,7 @@ class HotChat:
 def seconds(
     case: str, writes_per_s: int = WRITES_PER_S, seed: int = 1
 ) -> Iterator[PartitionsSecond]:
-    """The run of one case, second by second."""
+    """Simulate one case, and yield the result of each second."""
     chat = HotChat(case, seed)
     for number in range(SECONDS):
         yield chat.second(number, CALM_PER_S if number < SPIKE_S else writes_per_s)
@@ -128,12 +135,19 @@ class PartitionsRun(msgspec.Struct, frozen=True):
         return [float(getattr(second, name)) for second in self.seconds]
 
     def rate(self, name: str) -> float:
-        """The mean of the last seconds, when everything that reacts has reacted."""
+        """Return the mean of the field `name` over the last LAST_S seconds.
+
+        By then, splits and new buckets are in effect.
+        """
         return sum(self.each(name)[-LAST_S:]) / LAST_S
 
 
+def one_run(case: str, writes_per_s: int, seed: int) -> PartitionsRun:
+    return PartitionsRun(case, list(seconds(case, writes_per_s, seed)))
+
+
 def experiment(writes_per_s: int = WRITES_PER_S, seed: int = 1) -> LabReport:
-    runs = [PartitionsRun(case, list(seconds(case, writes_per_s, seed))) for case in CASES]
+    runs = run_all([partial(one_run, case, writes_per_s, seed) for case in CASES])
     plain, adaptive, salted, both = runs
     return LabReport(
         name="partitions",

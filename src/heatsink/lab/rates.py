@@ -1,4 +1,4 @@
-"""Rate limits: three batches with a declared limit, and a limit that was never declared."""
+"""Rate limits: three batches whose limits are declared, and one whose limit nobody declared."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 
 from heatsink.bulk.actions import Context
 from heatsink.bulk.batch import Batch
-from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all, simulated
 from .world import ACTION, LabWorld, StrictDownstream, WorkerFleet, world
 
 TENANTS = ("red", "green", "blue")
@@ -51,7 +52,10 @@ class RatesSecond(msgspec.Struct, frozen=True):
 
 
 async def declared(jobs: int, seed: int) -> Declared:
-    """Three concurrent batches, each at its own rate; the service refuses calls above it."""
+    """Run three concurrent batches, each with its own declared rate.
+
+    The service that a batch calls refuses calls above this rate.
+    """
     clock = SkewedClock()
     services = {tenant: StrictDownstream(clock, PER_S) for tenant in TENANTS}
 
@@ -73,7 +77,10 @@ async def _submit(lab: LabWorld, tenant: str, items: int, rate: str | None = Non
 
 
 async def unknown(seconds: float, seed: int) -> list[RatesSecond]:
-    """A service whose undeclared limit halves and comes back."""
+    """Run a batch on a service with an undeclared limit, which halves and later comes back.
+
+    Returns one record for each second.
+    """
     clock, history = SkewedClock(), list[RatesSecond]()
     service = StrictDownstream(clock, UNKNOWN_PER_S)
     lane = f"{ACTION}/eager"
@@ -94,8 +101,7 @@ async def unknown(seconds: float, seed: int) -> list[RatesSecond]:
 
 
 def experiment(jobs: int = JOBS, seconds: float = UNKNOWN_S, seed: int = 1) -> LabReport:
-    known = run_on_virtual_time(declared(jobs, seed))
-    history = run_on_virtual_time(unknown(seconds, seed))
+    known, history = run_all([simulated(declared, jobs, seed), simulated(unknown, seconds, seed)])
     used = held(history)
     refused = history[-1].refused / history[-1].calls
     return LabReport(
@@ -135,9 +141,10 @@ def _declared_table(known: Declared) -> ReportTable:
 
 
 def _thirds_table(history: list[RatesSecond]) -> ReportTable:
-    """A table by thirds of the run, between changes of the limit.
+    """Return a table of the three thirds of the run. The limit changes between thirds.
 
-    The first minute of each third, in which workers discover the limit, is a separate row.
+    Each third has two rows: the time in which the queue discovers the limit (at most a minute), and
+    the rest.
     """
     rows: list[list[Cell]] = []
     length_s = history[-1].time_s
@@ -153,7 +160,7 @@ def _thirds_table(history: list[RatesSecond]) -> ReportTable:
 
 
 def held(span: list[RatesSecond]) -> float:
-    """Completed calls as a share of the calls that the service would have accepted."""
+    """Return the completed calls as a share of the calls that the service would have accepted."""
     first, last = span[0], span[-1]
     done = last.calls - last.refused - first.calls + first.refused
     possible = sum(second.limit for second in span[1:]) * (last.time_s - first.time_s)

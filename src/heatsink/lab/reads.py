@@ -1,4 +1,4 @@
-"""One hot product page: loaded for every read, with shared loads, and from a near cache."""
+"""Reads of one hot product page: with a load for every read, or from a cache with shared loads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from random import Random
 import msgspec
 
 from heatsink.reads import Reads
-from heatsink.testing import SkewedClock, run_on_virtual_time
+from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all, simulated
 from .world import Saturating
 
 READS_PER_S = 1_000
@@ -43,7 +44,7 @@ class ReadsRun(msgspec.Struct, frozen=True):
 
 
 class Shop:
-    """Readers, a database that saturates, and the cache between them."""
+    """Readers of products, a database that saturates, and a cache between them."""
 
     def __init__(self, case: str, seed: int) -> None:
         self.clock = SkewedClock()
@@ -95,7 +96,7 @@ async def one_run(case: str, reads_per_s: int, seed: int) -> ReadsRun:
 
 
 def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> LabReport:
-    runs = [run_on_virtual_time(one_run(case, reads_per_s, seed)) for case in CASES]
+    runs = run_all([simulated(one_run, case, reads_per_s, seed) for case in CASES])
     each, _, near = runs
     return LabReport(
         name="reads",

@@ -12,7 +12,7 @@ Cell = str | int | float
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A headline: what was measured, and what to compare it with."""
+    """A headline figure: `label` says what was measured, `beside` is a value to compare it with."""
 
     label: str
     value: str
@@ -27,7 +27,7 @@ class ReportTable(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A line; its style is `plain`, `dot`, `step` or `fill`."""
+    """A line or the bars of a chart. The style of a line is `plain`, `dot`, `step` or `fill`."""
 
     name: str
     x: list[float] | list[str]
@@ -37,6 +37,11 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
+    """A chart of lines or bars.
+
+    `top` is the end of the vertical axis. Set it on charts that readers compare with each other.
+    """
+
     title: str
     y_title: str
     series: list[Series]
@@ -44,15 +49,19 @@ class Chart(msgspec.Struct, frozen=True):
     kind: str = "lines"
     log: bool = False
     note: str = ""
+    top: float | None = None
 
 
 class LabReport(msgspec.Struct, frozen=True):
+    """A report of an experiment. `notes` say what was assumed; the page shows them last."""
+
     name: str
     title: str
     story: str
     figures: list[Figure]
     tables: list[ReportTable]
     charts: list[Chart]
+    notes: str = ""
 
 
 def shown(cell: Cell) -> str:
@@ -62,7 +71,7 @@ def shown(cell: Cell) -> str:
 
 
 def to_html(report: LabReport, command: str, plotly: str) -> str:
-    """The report as one self-contained HTML file, with its script."""
+    """Return the report as one HTML file that loads no other file: `plotly` is its script."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     charts = msgspec.json.encode(report.charts).decode().replace("<", "\\u003c")
     return page.substitute(
@@ -70,7 +79,8 @@ def to_html(report: LabReport, command: str, plotly: str) -> str:
         story="".join(f"<p>{escape(text)}</p>" for text in report.story.split("\n\n")),
         figures="".join(map(_figure, report.figures)),
         charts="".join(map(_chart, range(len(report.charts)), report.charts)),
-        tables="".join(map(_table, report.tables)),
+        tables="".join(map(_table, range(len(report.tables)), report.tables)),
+        notes=_notes(report.notes),
         command=escape(command),
         data=charts,
         plotly=plotly,
@@ -79,21 +89,36 @@ def to_html(report: LabReport, command: str, plotly: str) -> str:
 
 def _figure(figure: Figure) -> str:
     beside = f"<small>{escape(figure.beside)}</small>" if figure.beside else ""
-    return f"<div><span>{escape(figure.label)}</span><b>{escape(figure.value)}</b>{beside}</div>"
+    return (
+        f"<div><dt>{escape(figure.label)}</dt><dd><b>{escape(figure.value)}</b>{beside}</dd></div>"
+    )
 
 
 def _chart(number: int, chart: Chart) -> str:
     note = f"<p>{escape(chart.note)}</p>" if chart.note else ""
     head = f"<h2>{escape(chart.title)}</h2>{note}"
-    return f'<section>{head}<div class="chart" id="chart-{number}"></div></section>'
+    label = escape(f"{chart.title}: {chart.y_title} over {chart.x_title}")
+    drawn = f'<div class="chart" id="chart-{number}" role="img" aria-label="{label}"></div>'
+    return f"<section>{head}{drawn}</section>"
 
 
-def _table(table: ReportTable) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+def _table(number: int, table: ReportTable) -> str:
+    """Return the HTML of a table. If it is wider than the screen, the keyboard can scroll it."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(shown(cell))}</td>" for cell in row) + "</tr>"
         for row in table.rows
     )
     note = f"<p>{escape(table.note)}</p>" if table.note else ""
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<section class="wide"><h2>{escape(table.title)}</h2>{note}{body}</section>'
+    named = f'role="group" aria-labelledby="table-{number}" tabindex="0"'
+    title = f'<h2 id="table-{number}">{escape(table.title)}</h2>'
+    return f'<section class="wide">{title}{note}<div class="scroll" {named}>{body}</div></section>'
+
+
+def _notes(text: str) -> str:
+    return (
+        f'<section class="wide"><h2>What is assumed</h2><p>{escape(text)}</p></section>'
+        if text
+        else ""
+    )

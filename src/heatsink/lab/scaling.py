@@ -1,11 +1,10 @@
-"""One spike on one partition, with fixed workers and under each scaling policy."""
+"""One load spike on one queue partition, with fixed workers and with each scaling policy."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise, repeat
-from os import cpu_count
+from functools import partial
+from itertools import pairwise
 
 import msgspec
 
@@ -15,6 +14,7 @@ from heatsink.bulk.store import PartitionLoad
 from heatsink.testing import SkewedClock, run_on_virtual_time
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from .runs import run_all
 from .world import ACTION, WORKERS_MAX, LabWorld, Saturating, WorkerFleet, world
 
 ITEMS = 100_000
@@ -22,8 +22,7 @@ SERVICE_S = 0.38
 FULL = 64
 WORKERS = 8
 FIXED = "8 fixed workers"
-REPORTED_BEFORE_S, REPORTED_AFTER_S, REPORTED_WORKERS = 25 * 60, 4 * 60, 256  # time decay
-FEW_ITEMS = 40_000  # up to here starting another process would take longer than the run
+REPORTED_BEFORE_S, REPORTED_AFTER_S, REPORTED_GROWTH = 25 * 60, 4 * 60, 8  # time decay
 POINTS = 300
 NAMES = {"littles_law": "Little's law", "time_decay": "time decay"}
 COLOURS = {"littles_law": 0, "time_decay": 1, "congestion": 2, "exponential": 3, "": 4}
@@ -33,9 +32,11 @@ STORY = f"""\
 Every item takes {SERVICE_S} s, and the service behind them saturates at {FULL} concurrent calls:
 beyond that it only gets slower. There are {WORKERS} workers at first and {WORKERS_MAX} at most.
 
-The policies time decay, congestion and exponential scale by the queue depth per worker and cannot
-see where the service saturates. Little's law scales by the waiting work, checks after each step
-whether throughput rose, and stops where more workers add no throughput."""
+Time decay, congestion and exponential scale by the queue depth per worker and cannot see where the
+service saturates. Time decay stops at 8 times the {WORKERS} workers, which happens to be that point
+here. Little's law scales by the waiting work: it doubles the workers until items take longer, goes
+back to where they did not, and from there on checks after each small step whether throughput
+rose."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -52,7 +53,10 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ScalingSetup(msgspec.Struct, frozen=True):
-    """A batch of `items` every `gap_s`, for a service that saturates at `full` calls."""
+    """The load: `batches` batches of `items` items, one every `gap_s` seconds.
+
+    Each item calls a service that saturates at `full` concurrent calls.
+    """
 
     items: int
     batches: int = 1
@@ -61,7 +65,7 @@ class ScalingSetup(msgspec.Struct, frozen=True):
 
 
 class ScalingRun(msgspec.Struct, frozen=True):
-    """The result of a run; `batches_s` is how long each batch took."""
+    """The result of a run under one policy. `batches_s` says how many seconds each batch took."""
 
     policy: str
     took_s: float
@@ -86,10 +90,13 @@ class ScalingRun(msgspec.Struct, frozen=True):
 
 
 async def drive(policy: str, plan: ScalingSetup, seed: int) -> ScalingRun:
-    """Run from the acceptance of the first batch to the end of the last."""
+    """Run all batches under one scaling policy, and return the result.
+
+    The run lasts from the submission of the first batch to the end of the last.
+    """
     clock, moments = SkewedClock(), list[Moment]()
     downstream = Saturating(clock, SERVICE_S, plan.full)
-    rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX, growth_max=WORKERS_MAX / WORKERS)
+    rules = WorkerRules(base=WORKERS, workers_max=WORKERS_MAX)
     fleet = WorkerFleet(workers=WORKERS, policy=policy, rules=rules, seed=seed)
 
     async def look(at: LabWorld) -> None:
@@ -126,20 +133,12 @@ def run_one(policy: str, plan: ScalingSetup, seed: int) -> ScalingRun:
     return run_on_virtual_time(drive(policy, plan, seed))
 
 
-def run_all(wanted: list[tuple[str, ScalingSetup]], seed: int) -> list[ScalingRun]:
-    processes = min(len(wanted), cpu_count() or 1)
-    if processes == 1 or sum(plan.items * plan.batches for _, plan in wanted) <= FEW_ITEMS:
-        return [run_one(policy, plan, seed) for policy, plan in wanted]
-    with ProcessPoolExecutor(processes) as pool:
-        return list(pool.map(run_one, *zip(*wanted, strict=True), repeat(seed)))
-
-
 def experiment(items: int = ITEMS, seed: int = 1) -> LabReport:
     spike = ScalingSetup(items)
     requests = ScalingSetup(items // 25, batches=6, gap_s=120.0, full=10**9)
     names = list(POLICIES)
     wanted = [("", spike)] + [(name, plan) for plan in (spike, requests) for name in names]
-    fixed, *runs = run_all(wanted, seed)
+    fixed, *runs = run_all([partial(run_one, policy, plan, seed) for policy, plan in wanted])
     steered, follow_up = runs[: len(names)], runs[len(names) :]
     ours, theirs = steered[names.index("littles_law")], steered[names.index("time_decay")]
     return LabReport(
@@ -206,7 +205,7 @@ def _spike_table(fixed: ScalingRun, steered: list[ScalingRun]) -> ReportTable:
     columns = ["policy", "time", "less", "workers", "of saturation", "hours"]
     note = (
         "Workers are the maximum at a time, hours are worker hours. "
-        f"Reported for time decay elsewhere: 25 → 4 min with {REPORTED_WORKERS} workers."
+        f"Reported for time decay elsewhere: 25 → 4 min with {REPORTED_GROWTH} × the workers."
     )
     return ReportTable("The same spike under each policy", columns, rows, note)
 
@@ -245,7 +244,7 @@ def _full(until_s: float) -> Series:
 
 
 def _metric_charts(theirs: ScalingRun, ours: ScalingRun) -> list[Chart]:
-    """Four metrics that workers could be scaled on, as they look during both runs."""
+    """Return a chart of both runs for each of four metrics by which workers could be scaled."""
     candidates = [
         (
             "Ready queue",

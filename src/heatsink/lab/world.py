@@ -1,4 +1,4 @@
-"""A fleet on virtual time: production consumers over a queue in memory, and services they call."""
+"""A fleet on virtual time: production consumers, a queue in memory, and services to call."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any, cast
 from heatsink.bulk.actions import Actions, Context, RateLimited
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.bulk import Bulk, BulkSettings
-from heatsink.bulk.scaling.load import WorkerRules
-from heatsink.bulk.scaling.policy import POLICIES
+from heatsink.bulk.scaling.load import Law, WorkerRules
+from heatsink.bulk.scaling.policy import POLICIES, WorkerPolicy
 from heatsink.bulk.store import PartitionLoad
 from heatsink.bulk.work.consumer import Consumer, ConsumerSettings
 from heatsink.coordinator.loops import Leader
 from heatsink.coordinator.workers import QueueWatch
 from heatsink.primitives.clock import Clock
+from heatsink.registry.decisions import Decision
 from heatsink.stores.memory.queue import MemoryQueueServer
 from heatsink.testing import SkewedClock
 
@@ -31,20 +32,28 @@ RECENT = 200
 
 
 class AlwaysLeading:
-    """The part of a coordinator that a `QueueWatch` needs."""
+    """Stands in for the coordinator that a `QueueWatch` needs: it always leads."""
 
     term = 1
+
+    async def publish(self, decisions: list[Decision]) -> list[Decision]:
+        return decisions
 
 
 @dataclass(frozen=True)
 class WorkerFleet:
-    """The setup of a world. Without a policy the number of workers stays fixed."""
+    """The partitions and workers of a `LabWorld`.
+
+    If neither `policy` nor `law` is set, the number of workers is fixed.
+    """
 
     partitions: int = 1
     workers: int = 8
     policy: str = ""
     rules: WorkerRules = field(default_factory=WorkerRules)
     seed: int = 1
+    law: Callable[[WorkerRules], Law] | None = None
+    """A scaling law of an experiment, instead of a policy."""
 
 
 class LabWorld:
@@ -70,7 +79,12 @@ class LabWorld:
         return self.clock.monotonic_s()
 
     def watch(self) -> QueueWatch:
-        policy = POLICIES[self.fleet.policy](self.fleet.rules)
+        fleet = self.fleet
+        policy = (
+            WorkerPolicy(fleet.law, fleet.rules)
+            if fleet.law
+            else POLICIES[fleet.policy](fleet.rules)
+        )
         leading = cast("Leader", AlwaysLeading())
         return QueueWatch(self.server.stores(), self.bulk, policy, leading, self.clock)
 
@@ -78,7 +92,10 @@ class LabWorld:
         return await self.server.queue.load(partition)
 
     async def until_run(self, batch: Batch) -> None:
-        """Wait until its last item is done, to the millisecond: `Bulk.wait` polls less often."""
+        """Wait until all items of the batch are done, to the millisecond.
+
+        `Bulk.wait` polls less often.
+        """
         while (await self.bulk.status(batch.id)).done < batch.items:
             await self.clock.sleep(0.001)
 
@@ -93,7 +110,7 @@ class LabWorld:
 
     @asynccontextmanager
     async def looking(self, look: Callable[[LabWorld], Awaitable[object]]) -> AsyncIterator[None]:
-        """Call `look` every second during the block."""
+        """Call `look` once a second during the block."""
         looking = asyncio.ensure_future(self.every(TURN_S, lambda: look(self)))
         try:
             yield
@@ -106,10 +123,13 @@ class LabWorld:
 async def world(
     fleet: WorkerFleet, handler: Handler, clock: SkewedClock
 ) -> AsyncIterator[LabWorld]:
-    """A world with a running consumer, and a coordinator if there is a policy."""
+    """Yield a world with a running consumer.
+
+    If the fleet has a policy or a law, a coordinator sets the number of workers.
+    """
     made = LabWorld(fleet, handler, clock)
     rounds = [asyncio.ensure_future(made.consumer.run())]
-    if fleet.policy:
+    if fleet.policy or fleet.law:
         rounds.append(asyncio.ensure_future(made.every(TURN_S, made.watch().run_once)))
     try:
         await made.until_owned()
@@ -122,7 +142,7 @@ async def world(
 
 @dataclass
 class Saturating:
-    """A service that saturates at `full` concurrent calls: beyond that all get slower."""
+    """A service that saturates at `full` concurrent calls. With more calls, each takes longer."""
 
     clock: Clock
     service_s: float
@@ -131,7 +151,7 @@ class Saturating:
     _recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def p95_s(self) -> float:
-        """The 95th percentile of the latest calls."""
+        """Return the 95th percentile of the durations of the last RECENT calls."""
         ordered = sorted(self._recent_s)
         return ordered[len(ordered) * 95 // 100] if ordered else 0.0
 
@@ -147,7 +167,7 @@ class Saturating:
 
 @dataclass
 class StrictDownstream:
-    """A service that refuses more than `per_s` calls in any second."""
+    """A service that accepts at most `per_s` calls in any second, and refuses all others."""
 
     clock: Clock
     per_s: float

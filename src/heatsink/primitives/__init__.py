@@ -1,1 +1,1 @@
-"""What every room builds on: time and chance, ids, keys, checks, ownership, connections."""
+"""What all other packages build on: time and chance, ids, keys, checks, ownership, connections."""

@@ -1,7 +1,7 @@
 """Random numbers and secrets.
 
-Jitter and the random part of ids come from a `Random`, which is seeded anew in every process, also
-after a fork. Its numbers can be predicted by anyone who has seen enough of them. So secrets come
+Jitter and the random part of ids come from a `Random`. Every process seeds it anew, even after a
+fork. Anyone who has seen enough numbers of a `Random` can predict the next ones. So secrets come
 from the operating system instead.
 """
 
@@ -23,12 +23,15 @@ def fresh_random() -> Random:
 
 
 def fresh_secret() -> bytes:
-    """The secret with which the processes of a new registry sign their news."""
+    """A new secret, with which the leaders of a new registry sign their news."""
     return token_bytes(SECRET_BYTES)
 
 
 def _seed_all() -> None:
-    """Seed every source again: with its parent's numbers a child would mint its parent's ids."""
+    """Seed every random source again.
+
+    Without this, a forked child would mint the same ids as its parent.
+    """
     for source in _sources:
         source.seed()
 

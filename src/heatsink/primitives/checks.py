@@ -1,13 +1,17 @@
-"""Checks of what callers pass: each refusal names the field and what it accepts."""
+"""Checks of arguments: each error names the field and the values that it accepts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from heatsink.errors import InvalidSetting
+
+from .words import did_you_mean, with_article
 
 SHOWN_MAX = 40
 FILES = ("sqlite", "embedded")  # whose URLs have paths, and no place for a password
@@ -17,7 +21,7 @@ SECRET_OPTION = re.compile(
 
 
 def shown(value: object) -> str:
-    """A value for a message: short, and safe to show whatever it is."""
+    """A value as text for a message. The text is short, and any value can be shown."""
     try:
         text = repr(value)
     except Exception:  # a huge int has no repr, a foreign object may have a broken one
@@ -26,9 +30,9 @@ def shown(value: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL for a message or a screen, without what is before an `@` and without passwords.
+    """A URL as text for a message, without user names and passwords.
 
-    It need not be one that can be parsed: a password with a `/` in it is hidden too.
+    The URL need not be valid: a password that contains a `/` is hidden, too.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
@@ -47,7 +51,7 @@ def check_whole(name: str, value: object, low: int, high: int) -> int:
 
 
 def check_number(name: str, value: object, low: float, high: float = inf) -> float:
-    """A number from `low` to `high`, both included."""
+    """Return `value` if it is a number from `low` to `high`, both included; otherwise raise."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
         upto = f" to {high:,g}" if high < inf else " up"
@@ -58,19 +62,57 @@ def check_number(name: str, value: object, low: float, high: float = inf) -> flo
 
 
 def check_text(name: str, value: object, length_max: int) -> str:
-    """Text that can be stored and shown: 1 to `length_max` characters without lone surrogates."""
+    """Return `value` if it is text that can be stored and shown, otherwise raise.
+
+    Such text has 1 to `length_max` characters and no lone surrogates.
+    """
     if not isinstance(value, str) or not 0 < len(value) <= length_max or not _is_unicode(value):
-        raise InvalidSetting(f"{name} must be text of 1 to {length_max} characters", field=name)
+        given = f", not {shown(value)}" if value == "" or not isinstance(value, str) else ""
+        if isinstance(getattr(value, "id", None), str):  # a Batch, where its id is wanted
+            given += ": pass its .id"
+        raise InvalidSetting(
+            f"{name} must be text of 1 to {length_max} characters{given}", field=name
+        )
     return value
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise InvalidSetting(f"{name} must be a {kind.__name__}, not {shown(value)}", field=name)
+        wanted = with_article(kind.__name__)
+        raise InvalidSetting(f"{name} must be {wanted}, not {shown(value)}", field=name)
+
+
+def check_names(where: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise `InvalidSetting` for the first name that is not in `known`.
+
+    The message suggests the name that was probably meant.
+    """
+    for name in names:
+        if name not in known:
+            cure = did_you_mean(name, known)
+            raise InvalidSetting(f"{where} has no setting {name!r}: {cure}", field=name)
+
+
+class _NamesChecked(msgspec.StructMeta):
+    if not TYPE_CHECKING:  # so that type checkers see each struct's own parameters
+
+        def __call__(self, *values: Any, **named: Any) -> Any:
+            try:
+                return super().__call__(*values, **named)
+            except TypeError:
+                check_names(self.__name__, named, self.__struct_fields__)
+                raise
+
+
+class CheckedStruct(msgspec.Struct, frozen=True, metaclass=_NamesChecked):
+    """A struct of settings. A setting that the struct does not have raises `InvalidSetting`."""
 
 
 async def each(name: str, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """The items of an iterable, asynchronous or not; `InvalidSetting` for anything else."""
+    """Yield the items of an (async) iterable.
+
+    Raises `InvalidSetting` if `items` is not iterable.
+    """
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

@@ -1,4 +1,4 @@
-"""Time as a parameter. Nothing else in Heatsink asks what time it is or waits."""
+"""Time as a parameter. All other modules read the time and wait through a `Clock`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIME_ERROR, STA_UNSYNC, STA_NANO = 5, 0x0040, 0x2000
 
 
 class Clock(Protocol):
-    """The time as a process sees it. The wall clock may be wrong and may jump."""
+    """The time as a process sees it. The wall clock may be wrong, and it may jump."""
 
     def now_s(self) -> float: ...
 
@@ -28,16 +28,16 @@ class Clock(Protocol):
 
 @runtime_checkable
 class Witness(Protocol):
-    """What a machine knows about time besides its wall clock; a `Clock` may be a witness too."""
+    """What a machine knows about time besides its wall clock. A `Clock` may also be a witness."""
 
     def boot_id(self) -> str:
         """The id of the boot that `boot_s` counts from; empty if it is not known."""
 
     def boot_s(self) -> float:
-        """Seconds since the boot, including sleep. It cannot be set."""
+        """Seconds since the boot, including sleep. Nobody can set this clock."""
 
     def synchronised_s(self) -> float | None:
-        """The kernel's wall clock if NTP or the like synchronises it; None otherwise."""
+        """The kernel's wall clock, if a service such as NTP synchronises it; None otherwise."""
 
 
 class SystemClock:
@@ -63,7 +63,7 @@ class SystemClock:
 
 
 class NoWitness:
-    """For clocks that know nothing of the boot or of NTP."""
+    """The witness for a clock that knows nothing about the machine's boot or about NTP."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,14 +87,17 @@ def now_ms(clock: Clock) -> int:
 
 
 class SteadyTime:
-    """A wall clock that follows a jump only after the jump has lasted `BELIEVE_S`."""
+    """A wall clock that ignores a jump until the jump has lasted for `BELIEVE_S`."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
         self._jumped_s: float | None = None
 
     def read(self, wall_ms: int, monotonic_s: float) -> int:
-        """The time, without a jump that is still recent and may be undone."""
+        """The wall-clock time, with jumps removed that have not lasted for `BELIEVE_S`.
+
+        Such a jump is ignored because the clock may soon jump back.
+        """
         passed_ms = int(monotonic_s * 1000)
         offset_ms = wall_ms - passed_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= SKEW_MS_MAX:
@@ -131,7 +134,7 @@ def _boot_session() -> str:
 
 
 class _Timex(ctypes.Structure):
-    """The first fields of Linux's `struct timex`, and space for the others."""
+    """The first fields of Linux's `struct timex`, and space for the other fields."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -150,7 +153,10 @@ class _Timex(ctypes.Structure):
 
 
 def _synchronised_s() -> float | None:
-    """Ask `adjtimex`; without a mode it changes nothing and needs no privileges."""
+    """The kernel's wall clock if it is synchronised, otherwise None.
+
+    This calls `adjtimex` in a way that changes nothing and needs no privileges.
+    """
     timex = _Timex()
     try:
         state = _libc().adjtimex(ctypes.byref(timex))

@@ -1,20 +1,20 @@
 """What every HTTP server of Heatsink needs: sockets, bounded connections, a check of the host.
 
-Nobody may use up a server before a request is complete: the head of a request is bounded in bytes,
-in headers and in time, connections are bounded in number, and a silent one is closed. If there are
-too many connections, the one that has been idle for the longest is closed, so that a crowd of
-silent or half-sent requests cannot keep others out.
+No client may exhaust a server with requests that are not complete. So the head of a request is
+bounded in bytes, in headers and in time. A silent connection is closed. If there are too many
+connections, the server closes the one that has been idle for the longest. So many silent
+connections or half-sent requests cannot keep other clients out.
 
-A protocol inherits `Bounded` beside its own base and calls it as the parser gets on:
+A protocol inherits `Bounded` beside its own base and calls it at each step of the parser:
 
     connection_made → enter · data_received → heard · on_message_begin → begin_head
     on_url → count_url · on_header → count_header · on_headers_complete → end_head
     a request is being answered → keep · the answer is sent → release · connection_lost → leave
 
-Where such calls would cost too much, a protocol sets `_stirred` when it has answered, instead of
-calling `release`. The longest idle is then found as a clock cache finds it: roughly.
+If these calls would cost a protocol too much, it sets `_stirred` when it has answered, instead of
+calling `release`. The longest idle connection is then found approximately, as in a CLOCK cache.
 
-One timer serves all connections of a server, and a request that arrives whole starts none.
+One timer serves all connections of a server. A request that arrives in one piece starts no timer.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Limits for requests that are not complete yet."""
 
     header_bytes: int = 16 * 1_024
-    """Size of a request's head: its URL and its headers."""
+    """Maximum size of a request's head: its URL and its headers."""
     headers: int = 100
-    """Headers of a request."""
+    """Maximum number of headers of a request."""
     header_s: float = 10.0
-    """Time for a head to arrive, in seconds."""
+    """Maximum time for a head to arrive, in seconds."""
     connections: int = 10_000
-    """Connections at once; if there are more, the longest idle one is closed."""
+    """Maximum number of connections; if there are more, the longest idle one is closed."""
     idle_s: float = 30.0
     """Seconds after which a silent connection is closed."""
 
@@ -77,14 +77,14 @@ class Crowd:
         self.limits = limits
         self.all: set[Bounded] = set()
         self.idle: dict[Bounded, float] = {}
-        """Connections that nobody works for, and since when; the longest idle first."""
+        """Connections without a request, and since when they are idle; the longest idle first."""
         self.heads: dict[Bounded, float] = {}
         """Connections whose head is not complete, and since when; the oldest first."""
         self._closes_idle = closes_idle
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer for the connection that expires first, unless it is set already."""
+        """Set the timer for the connection that expires first, if no timer is set."""
         if self._timer is not None:
             return
         dues = [since_s + self.limits.header_s for since_s in _first(self.heads)]
@@ -105,7 +105,11 @@ class Crowd:
         self.watch(loop)
 
     def longest_idle(self) -> Bounded:
-        """The connection that has been idle for longest; one that was used moves back."""
+        """The connection that has been idle for the longest time.
+
+        Connections that were used since they were last counted as idle move to the end of the
+        order.
+        """
         while (first := next(iter(self.idle))).was_stirred():
             pass
         return first
@@ -130,7 +134,10 @@ def _due(waiting: dict[Bounded, float], before_s: float) -> list[Bounded]:
 
 
 class Bounded:
-    """One connection of a `Crowd`. A protocol inherits this; see the module's docstring."""
+    """One connection of a `Crowd`.
+
+    A protocol inherits from this class: see the module's docstring.
+    """
 
     crowd: Crowd
     transport: asyncio.Transport
@@ -148,7 +155,7 @@ class Bounded:
         """Answer with an error and close the connection."""
 
     def enter(self) -> None:
-        """Count a new connection."""
+        """Add a new connection to the crowd. If there are too many, close the longest idle one."""
         crowd, now_s = self.crowd, self.loop.time()
         crowd.all.add(self)
         crowd.heads[self] = crowd.idle[self] = now_s
@@ -157,12 +164,15 @@ class Bounded:
         crowd.watch(self.loop)
 
     def give_up(self) -> None:
-        """Drop the connection, and count it as gone now: the loop reports it only later."""
+        """Drop the connection, and remove it from the crowd now.
+
+        The event loop reports the end of the connection only later.
+        """
         self.leave()
         self.transport.abort()
 
     def leave(self) -> None:
-        """Count the connection as gone."""
+        """Remove the connection from the crowd."""
         crowd = self.crowd
         crowd.all.discard(self)
         crowd.idle.pop(self, None)
@@ -171,7 +181,10 @@ class Bounded:
             crowd.end_watch()
 
     def heard(self, size: int, was_in_head: bool) -> None:
-        """Note that the parser has read `size` bytes; `was_in_head` is `in_head` before that."""
+        """Count `size` bytes that the parser has read. Refuse the request if its head is too large.
+
+        `was_in_head` is the value of `in_head` before the parser read these bytes.
+        """
         if not self._in_head:
             return
         self._has_begun = True
@@ -210,7 +223,7 @@ class Bounded:
         self.crowd.heads.pop(self, None)
 
     def head_refusal(self) -> str:
-        """Why the head is too large; empty if it is not."""
+        """Why the head is too large; empty if its size is allowed."""
         limits = self.crowd.limits
         if self._headers > limits.headers:
             return f"the request has more than {limits.headers:,} headers"
@@ -226,11 +239,11 @@ class Bounded:
             self.transport.close()
 
     def keep(self) -> None:
-        """Keep the connection open while a request is being answered."""
+        """Count the connection as busy, so that it stays open while a request is answered."""
         self.crowd.idle.pop(self, None)
 
     def release(self) -> None:
-        """Note that the connection is idle from now on."""
+        """Count the connection as idle from now on."""
         crowd = self.crowd
         crowd.idle.pop(self, None)
         if self in crowd.all:
@@ -238,14 +251,20 @@ class Bounded:
             crowd.watch(self.loop)
 
     def was_stirred(self) -> bool:
-        """Whether a request was answered since the last `release`; if so, release it now."""
+        """Whether a request was answered since the last call of `release`.
+
+        If so, the connection counts as idle from now on.
+        """
         stirred, self._stirred = self._stirred, False
         if stirred:
             self.release()
         return stirred
 
     def close_if_stuck(self, now_s: float) -> None:
-        """Close the connection if its reader takes nothing; a slow reader gets more time."""
+        """Close the connection if its client has read nothing since the last call.
+
+        A client that reads slowly gets more time.
+        """
         left = self.transport.get_write_buffer_size()
         if 0 < left < self._unsent:
             self._unsent = left
@@ -256,7 +275,7 @@ class Bounded:
 
 
 def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
-    """Open one socket for every address of the host; raises `Misconfigured` if a port is in use."""
+    """Open one socket for every address of the host. Raises `Misconfigured` if that fails."""
     listeners: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -280,9 +299,10 @@ def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
 
 
 def within_files(limits: SomeLimits) -> SomeLimits:
-    """As many connections as this process may have files open, after asking for enough.
+    """The limits, with fewer connections if this process cannot open enough files.
 
-    A server without a file left for the next connection would keep everybody waiting.
+    Before that, the function raises the process's limit of open files as far as it can. A server
+    that cannot open a file for the next connection would keep all clients waiting.
     """
     wanted = limits.connections + FILES_BESIDES
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -296,17 +316,21 @@ def within_files(limits: SomeLimits) -> SomeLimits:
 
 
 def names_of(host: str, allowed: Collection[str]) -> frozenset[str] | None:
-    """The names that a server at `host` answers to. None: any, where tokens keep strangers out."""
+    """The host names that a server at `host` accepts. None means any name.
+
+    If any name is accepted, clients need a token.
+    """
     if host not in LOOPBACK_NAMES and not allowed:
         return None
     return frozenset([*LOOPBACK_NAMES, *map(str.lower, allowed)])
 
 
 def refusal_of(host: str, origin: str | None, names: Collection[str]) -> tuple[int, str] | None:
-    """The status and reason with which a server of these names refuses a request; None: it answers.
+    """Why a server refuses a request, as HTTP status and reason; None if the request is allowed.
 
-    A page that rebinds the DNS name of its own site to this machine still sends that name as the
-    host. A page of another site sends its origin.
+    `names` are the host names that the server accepts. The check keeps out web pages of other
+    sites. A page may rebind the DNS name of its own site to this machine, but then the browser
+    sends that name as the host. For any other page, the browser sends the page's origin.
     """
     if _without_port(host) not in names:
         shown = f"{host[:SHOWN_MAX]!r}"

@@ -16,12 +16,12 @@ LOOK_S_MIN = 0.001
 class Cut:
     """`with cut(deadline_s):` cancels its block at the deadline and raises `Unavailable`.
 
-    The text of the error is `said`, or a note that the cancelled code added to the cancellation,
-    for example what it waited for.
+    The text of the error is `said`. If the cancelled code added a note to the cancellation, for
+    example what it waited for, the note replaces this text.
 
-    This does what `asyncio.timeout` does, at a quarter of the cost: one timer serves all attempts.
-    Calls have equal timeouts and most end early, so the timer fires about once per timeout. A task
-    can have one attempt at a time.
+    A `Cut` does the same as `asyncio.timeout` at a quarter of the cost, since one timer serves all
+    blocks. All blocks have about the same timeout, and most end early. So the timer fires only
+    about once per timeout. A task can be in one such block at a time.
     """
 
     def __init__(self, clock: Clock, said: str) -> None:
@@ -51,7 +51,10 @@ class Cut:
             self._end(task, error)
 
     def _end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Turn our own cancellation into `Unavailable`; a cancellation by others stays as it is."""
+        """Raise `Unavailable` in place of a cancellation that this `Cut` made.
+
+        Any other cancellation stays as it is.
+        """
         is_ours = task.uncancel() <= self._made.pop(task)
         if is_ours and isinstance(error, asyncio.CancelledError):
             raise Unavailable(*getattr(error, "__notes__", [self._said])[-1:]) from None

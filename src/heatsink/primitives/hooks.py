@@ -12,8 +12,9 @@ A hook is a subclass of `Hook` that overrides what it needs. This one prints slo
 
     heatsink.connect("sqlite:///chat.db", hooks=[Slow()])
 
-A hook observes and never interferes: what it raises is logged, and it cannot suppress the error of
-a call. Without a hook that overrides `around`, calls are not wrapped and cost nothing more.
+A hook observes and never interferes: if a hook raises an exception, Heatsink logs it, and a hook
+cannot suppress the error of a call. Without a hook that overrides `around`, calls are not wrapped
+and cost nothing more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ logger = logging.getLogger("heatsink")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the application, or a run of its code by Heatsink.
+    """A call of the application, or a run of the application's code by Heatsink.
 
     The names are `log.append`, `log.page`, `log.get`, `log.delete`, `log.erase`, `counters.add`,
     `counters.value`, `reads.load` (the application's load after a cache miss), `bulk.submit` and
@@ -54,11 +55,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in the background, or to a call on its way.
+    """Something that happened in the background, or during a call.
 
     The names are `leadership.gained`, `leadership.lost`, `decision`, `advice`,
-    `coordinator.failed`, `coordinator.recovered`, `background.failed`, `call.throttled` and
-    `call.retried`.
+    `coordinator.failed`, `coordinator.recovered`, `background.failed`, `news.lost`, `news.back`,
+    `call.throttled` and `call.retried`.
     """
 
     name: str
@@ -75,26 +76,29 @@ class Hook:
     def around(self, call: Call) -> AbstractContextManager[object]:  # noqa: ARG002
         """A context manager that is entered when the call begins and left when it ends.
 
-        The call's error, if any, is passed to its `__exit__`.
+        If the call raises an error, `__exit__` of the context manager gets the error.
         """
         return nullcontext()
 
     def on_event(self, event: Event) -> None:
-        """Called when something happened. It must not block: it may run in the event loop."""
+        """Called for each event. The method must not block, since it may run in the event loop."""
 
     def on_open(self, client: object) -> None:
-        """Called with the `Heatsink` that was opened."""
+        """Called with the `Heatsink` client when the client was opened."""
 
     def on_close(self, client: object) -> None:
         """Called before the client closes."""
 
     def trace(self) -> str:
-        """The caller's trace as text. It is stored with a batch and comes back in `Call.links`."""
+        """The trace of the code that submits a batch, as text.
+
+        The batch stores this text. Runs of its items get it in `Call.links`.
+        """
         return ""
 
 
 class EventLog(Hook):
-    """Writes events to the standard library's `logging`; every client has it."""
+    """Writes events to the standard library's `logging`; every client has this hook."""
 
     def on_event(self, event: Event) -> None:
         area = "heatsink.lead" if event.name.startswith("leadership.") else "heatsink"
@@ -103,7 +107,7 @@ class EventLog(Hook):
 
 
 class Hooks:
-    """All hooks of a client as one."""
+    """Calls all hooks of a client."""
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         if not isinstance(hooks, list | tuple):
@@ -120,8 +124,11 @@ class Hooks:
         self._around = tuple(hook for hook in hooks if type(hook).around is not Hook.around)
         self.observes_calls = bool(self._around)
 
+    def __repr__(self) -> str:
+        return f"Hooks({[type(hook).__name__ for hook in self._hooks[1:]]})"
+
     def around(self, call: Call) -> AbstractContextManager[None]:
-        """Enter every hook that observes calls; leave them in the opposite order."""
+        """A context manager that enters `around` of every hook, and leaves in reverse order."""
         return _Around(self._around, call)
 
     def event(
@@ -136,7 +143,7 @@ class Hooks:
         self._tell(lambda hook: hook.on_event(event))
 
     def failed(self, what: str, error: BaseException) -> None:
-        """A part of the client failed unexpectedly and is started again."""
+        """Report that a part of the client failed unexpectedly and will be started again."""
         message, fields = f"{what} failed, restarting", {"what": what}
         self.event("background.failed", message, logging.ERROR, error, fields)
 
@@ -147,11 +154,11 @@ class Hooks:
         self._tell(lambda hook: hook.on_close(client))
 
     def trace(self) -> str:
-        """The first trace that a hook knows."""
+        """The caller's trace, from the first hook that returns one."""
         return next(filter(None, self._tell(lambda hook: hook.trace())), "")
 
     def _tell(self, call: Callable[[Hook], T]) -> list[T]:
-        """Call every hook, and return what they returned; what a hook raises is logged."""
+        """Call every hook, and return the results. An error of a hook is logged."""
         answers = []
         for hook in self._hooks:
             try:

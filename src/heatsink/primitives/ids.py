@@ -1,7 +1,7 @@
 """Ids that contain their time: made once, before the first attempt, and kept for every retry.
 
-Inside Heatsink an id is its sortable bytes (`raw`); an `IdScheme` turns what callers hold into
-raw and back. One deployment has one scheme: ids of two kinds do not sort together.
+Inside Heatsink an id is its sortable bytes (`raw`). An `IdScheme` converts the ids of callers to
+`raw` and back. One deployment has one scheme: ids of two kinds do not sort together.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from uuid import UUID
 
 from heatsink.errors import InvalidId, InvalidSetting, Unavailable
 
+from .checks import shown
+
 TIME_MS_MAX = (1 << 48) - 1
 COUNTER_BITS = 42
 TAIL_BITS = 32
 STEP_BITS = 32
 ROOM = (1 << 62) - 1  # what is below the variant of a UUID
 LOWER_HALF = ~(1 << 61)
-FULL = "a millisecond is full of ids"
+FULL = "all ids of this millisecond are used"
 UUID_VARIANT = 0b10 << 62
 pack_halves = Struct(">QQ").pack
 TWITTER_EPOCH_MS = 1_288_834_974_657
@@ -31,7 +33,7 @@ CROCKFORD_DIGITS = {letter: digit for digit, letter in enumerate(CROCKFORD)}
 
 @runtime_checkable
 class IdScheme(Protocol):
-    """How one kind of id is read. `raw` sorts as the ids do."""
+    """One kind of id, and how to convert it. `raw` bytes sort in the same order as the ids."""
 
     @property
     def name(self) -> str: ...
@@ -41,12 +43,12 @@ class IdScheme(Protocol):
     def value(self, raw: bytes) -> Any: ...
 
     def from_text(self, text: str) -> Any:
-        """The id from its text, as in a URL or in JSON."""
+        """The id that this text stands for, as in a URL or in JSON."""
 
     def time_ms(self, raw: bytes) -> int: ...
 
     def first_raw(self, time_ms: int) -> bytes:
-        """The smallest id of a millisecond: a bound for ranges of time."""
+        """The smallest id of a millisecond. Ranges of time use it as a bound."""
 
     def from_parts(self, time_ms: int, counter: int, tail: int) -> bytes:
         """An id made of its time, a counter of 42 bits and a random tail of 32 bits."""
@@ -60,9 +62,13 @@ class Uuid7:
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, UUID):
-            raise InvalidId(f"id must be a uuid.UUID (version 7), not {type(value).__name__}")
+            cure = ": make it with uuid.UUID(text)" if isinstance(value, str) else ""
+            raise InvalidId(f"id must be a uuid.UUID (version 7), not {shown(value)}{cure}")
         if value.version != 7:
-            raise InvalidId(f"id {value} is a UUID of version {value.version}; expected version 7")
+            raise InvalidId(
+                f"id {value} is a UUID of version {value.version}; expected version 7: omit id to "
+                "get a new one, or make it with uuid.uuid7() (Python 3.14) or a package for UUIDv7"
+            )
         return value.bytes
 
     def value(self, raw: bytes) -> UUID:
@@ -94,9 +100,11 @@ class Ulid:
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, str):
-            raise InvalidId(f"id must be a ULID of 26 characters, not {type(value).__name__}")
+            raise InvalidId(f"id must be a ULID of 26 characters, not {shown(value)}")
         if len(value) != 26 or not value.isascii() or value[0] > "7":
-            raise InvalidId(f"id {value[:40]!r} is not a ULID: expected 26 characters from 0 to 7…")
+            raise InvalidId(
+                f"id {value[:40]!r} is not a ULID: expected 26 characters, the first from 0 to 7"
+            )
         number = 0
         for letter in value.upper():
             digit = CROCKFORD_DIGITS.get(letter)
@@ -126,7 +134,8 @@ class Ulid:
 class Snowflake:
     """Snowflake, as a positive int of 63 bits whose upper 41 are milliseconds since an epoch.
 
-    Its low bits name the machine that minted it, so Heatsink mints none: callers pass theirs.
+    The low bits of a Snowflake name the machine that minted it. So Heatsink mints none, and callers
+    pass their own.
     """
 
     epoch_ms: int = TWITTER_EPOCH_MS
@@ -139,12 +148,15 @@ class Snowflake:
 
     @property
     def name(self) -> str:
-        """The name, with the epoch: with another epoch the same id has another time."""
+        """The scheme's name, which includes the epoch.
+
+        With another epoch, the same id would have another time.
+        """
         return f"snowflake since {self.epoch_ms}"
 
     def raw(self, value: object) -> bytes:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidId(f"id must be a Snowflake (an int), not {type(value).__name__}")
+            raise InvalidId(f"id must be a Snowflake (an int), not {shown(value)}")
         if not 0 <= value < 1 << 63:
             raise InvalidId(f"id {value} is not a Snowflake: expected 0 to 2**63 - 1")
         return value.to_bytes(8, "big")
@@ -169,7 +181,7 @@ class Snowflake:
 
 
 def scheme_named(name: str) -> IdScheme:
-    """The scheme of a store, by the name in its META."""
+    """The scheme with this name. META of a store holds the name of its scheme."""
     if name.startswith("snowflake since "):
         return Snowflake(int(name.removeprefix("snowflake since ")))
     for scheme in (Uuid7(), Ulid()):
@@ -183,10 +195,11 @@ def _clip_ms(time_ms: int) -> int:
 
 
 class Minter:
-    """Mints ids that only grow, whatever the clock does, and never reach the horizon.
+    """Mints ids that only grow, whatever the clock does. Their times are below the horizon.
 
-    Inside a millisecond a counter of 42 bits, begun at random in its lower half, counts up: for any
-    scheme. Not safe from threads: it belongs to one event loop.
+    The minter works for any scheme. Within a millisecond it increments a counter of 42 bits, which
+    starts at a random number in its lower half. The minter belongs to one event loop and is not
+    thread-safe.
     """
 
     def __init__(self, scheme: IdScheme, rng: Random) -> None:
@@ -196,7 +209,10 @@ class Minter:
         self._last = self._end = 0
 
     def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
-        """A raw id and its time: now, or as close to now as the horizon and earlier ids allow."""
+        """Mint an id. Returns its raw bytes and its time.
+
+        The time is now, or as close to now as the horizon and earlier ids allow.
+        """
         self._advance(now_ms, horizon_ms, 1)
         tail = self._random_bits(TAIL_BITS)
         return self._from_parts(self._last_ms, self._last, tail), self._last_ms
@@ -209,7 +225,7 @@ class Minter:
         self._last += step
         if self._last >= self._end:
             if self._last_ms + 1 >= horizon_ms:
-                raise Unavailable(f"{FULL} and the horizon does not move: retry")
+                raise Unavailable(f"{FULL}, and the horizon does not advance: retry")
             self._start(self._last_ms + 1)
 
     def _start(self, time_ms: int) -> None:
@@ -220,7 +236,8 @@ class Minter:
 class SteppingMinter(Minter):
     """A faster minter for ids of 16 bytes whose lower 62 bits are free: UUIDs and ULIDs.
 
-    Inside a millisecond each is a random step above the last. The first leaves room for 2**29.
+    Within a millisecond, each id is a random step above the id before. After the first id of a
+    millisecond, there is room for 2**29 more.
     """
 
     def mint(self, now_ms: int, horizon_ms: int) -> tuple[bytes, int]:
@@ -240,5 +257,8 @@ class SteppingMinter(Minter):
 
 
 def minter_of(scheme: IdScheme, rng: Random) -> Minter:
-    """The minter for a scheme; a scheme of the application makes every id itself."""
+    """The minter for a scheme.
+
+    If the application defines the scheme, every id is made by the scheme's `from_parts`.
+    """
     return (SteppingMinter if type(scheme) in (Uuid7, Ulid) else Minter)(scheme, rng)

@@ -1,8 +1,8 @@
-"""The process and the event loop that a client belongs to; in any other, its calls raise `Closed`.
+"""The process and the event loop that a client belongs to; elsewhere its calls raise `Closed`.
 
-A client holds connections, threads and tasks of the event loop that opened it. In another loop they
-would wait for ever. A forked child has copies of them that no thread serves, and a copy of a store
-in memory that no other process sees.
+A client holds connections, threads and tasks of the event loop that opened it. In another event
+loop, calls would wait for ever. A forked child has copies of the connections that no thread serves,
+and a copy of a store in memory that no other process sees.
 """
 
 from __future__ import annotations
@@ -28,22 +28,32 @@ _owners: WeakSet[Owner] = WeakSet()
 
 
 class Owner:
-    """Belongs to the first event loop that checks it. The hot path compares `loop` directly."""
+    """The event loop that a client belongs to: the first event loop in which `check` is called.
+
+    For speed, `Log.append` compares the running event loop with `loop` itself. It calls `check`
+    only if they differ.
+    """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.is_forked = False
         self.on_fork: list[Callable[[], object]] = []
-        """What the child must forget: called there, and must neither block nor fail."""
+        """Functions that a forked child calls to drop the client's state.
+
+        The functions must neither block nor fail.
+        """
         self._thread = 0
 
     def check(self) -> None:
-        """Raise `Closed` in another event loop, or in a child of the process that opened it."""
+        """Raise `Closed` in any event loop but the owning one, and in a forked child process.
+
+        The first call makes the running event loop the owning one.
+        """
         if asyncio._get_running_loop() is not self.loop:
             self.settle()
 
     def settle(self) -> None:
-        """Take the running event loop if there is none yet; raise `Closed` if it is another one."""
+        """Make the running event loop the owning one. Raises `Closed` if there is one already."""
         self.check_process()
         if self.loop is not None:
             raise Closed(ELSEWHERE)
@@ -52,12 +62,15 @@ class Owner:
         _owners.add(self)
 
     def follow(self, other: Owner) -> None:
-        """Belong to the same event loop as `other`."""
+        """Make the event loop of `other` the owning one."""
         self.loop, self._thread = other.loop, other._thread
         _owners.add(self)
 
     def closed(self, otherwise: str) -> Closed:
-        """The error for a client that is not open, because of a fork or for the given reason."""
+        """The error for a client that is not open.
+
+        Its text is about the fork in a forked child process, and otherwise `otherwise`.
+        """
         return Closed(FORKED if self.is_forked else otherwise)
 
     def check_process(self) -> None:
@@ -65,7 +78,10 @@ class Owner:
             raise Closed(FORKED)
 
     def check_thread(self) -> None:
-        """Raise `Closed` in another thread; for plain calls, which need no running event loop."""
+        """Raise `Closed` in any thread but that of the owning event loop.
+
+        Calls without `await` use this check, since they need no running event loop.
+        """
         self.check_process()
         if self.loop is not None and get_ident() != self._thread:
             raise Closed(ELSEWHERE)

@@ -4,8 +4,9 @@ Pauses double up to a ceiling and have jitter, so that callers that were refused
 come back together. `jitter` is the random share of a pause: with 1 (full jitter) a pause is
 anything up to its ceiling, with 0.5 at least half of it.
 
-The caller decides what it repeats and for how long. It sees every refusal as `Refused` before the
-pause, and raises there to give up: at a deadline, after some number of attempts, or when closed.
+The caller decides what it repeats and for how long. Before each pause its `check` gets the refusal
+as `Refused`. To give up, for example at a deadline, after some number of attempts or when closed,
+`check` raises.
 """
 
 from __future__ import annotations
@@ -23,20 +24,24 @@ Result = TypeVar("Result")
 
 
 class Pauses(NamedTuple):
-    """The pause after the first refusal is at most `first_s`, and none is above `longest_s`."""
+    """How long to wait between attempts.
+
+    The longest possible pause is `first_s` at first. It doubles with each attempt, up to
+    `longest_s`. Each pause is shorter than that by a random share of at most `jitter`.
+    """
 
     first_s: float
     longest_s: float
     jitter: float = 1.0
 
     def after(self, refusals: int, rng: Random) -> float:
-        """The pause after so many refusals in a row, in seconds; they count from 1."""
+        """The pause in seconds after the attempt has failed `refusals` times in a row."""
         ceiling_s = min(self.first_s * 2.0 ** min(refusals - 1, DOUBLINGS_MAX), self.longest_s)
         return ceiling_s * rng.uniform(1.0 - self.jitter, 1.0)
 
 
 class Refused(NamedTuple):
-    """An attempt that failed. The next one would start at `next_s` on the monotonic clock."""
+    """An attempt that failed. The next attempt would start at `next_s` on the monotonic clock."""
 
     error: Retryable
     attempts: int
@@ -44,7 +49,7 @@ class Refused(NamedTuple):
 
 
 class Retrier:
-    """Repeats attempts that raise `Retryable`; any other error goes to the caller at once."""
+    """Repeats an attempt while it raises `Retryable`. Any other error is raised to the caller."""
 
     def __init__(self, pauses: Pauses, clock: Clock, rng: Random) -> None:
         self._pauses = pauses

@@ -1,8 +1,8 @@
 """What decisions, pins, layouts and heat are about: a user's key, or a thing of Heatsink's own.
 
 Dictionaries, reports and stores hold a subject as its text. The text of a user's key is the key
-itself. Every other text begins with NUL, which no user's key may contain, so no user's key can be
-taken for a subject of ours, whatever it begins with. Nobody but this module looks into the text.
+itself. Every other text begins with NUL, which no user's key may contain. So no user's key can be
+taken for one of Heatsink's own subjects. Only this module parses the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OWN = "\0"
 
 
 class Kind(StrEnum):
-    """The kinds of subjects; the name of a subject says which one of its kind it is."""
+    """The kinds of subjects. A subject has a kind, and a name that is unique in its kind."""
 
     KEY = "key"
     """A user's key."""
@@ -30,7 +30,7 @@ class Kind(StrEnum):
     AUTHOR = "author"
     """Whether an author's posts are pushed or pulled."""
     ADOPTED = "adopted"
-    """A note that a user's own table was adopted, and since when: `orders/1700000000000`."""
+    """Records that a user's own table was adopted, and since when: `orders/1700000000000`."""
     WORKERS = "workers"
     """The workers of a queue partition, by its number."""
     PARTITION = "partition"
@@ -59,24 +59,35 @@ class Subject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def has_rows(self) -> bool:
-        """Whether its layout places rows, so that more buckets make reads more expensive."""
+        """Whether the subject's layout places rows.
+
+        For such a subject, more buckets make reads more expensive.
+        """
         return self.kind in WITH_ROWS
 
     @property
     def has_layout(self) -> bool:
-        """Whether pins become epochs of its layout; an author's mode is an epoch too."""
+        """Whether a pin of the subject becomes an epoch in the layout of the subject.
+
+        An author's mode is an example.
+        """
         return self.has_rows or self.kind is Kind.AUTHOR
+
+    @property
+    def words(self) -> str:
+        """The subject in words, for people. A user's key is shown as it is."""
+        return self.name if self.kind is Kind.KEY else f"{self.kind} {self.name}"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
 
 AnyKey = str | Subject
-"""What calls take for a key: a user's text, or a subject of Heatsink's own."""
+"""What calls accept as a key: a text of the user, or a subject of Heatsink's own."""
 
 
 def subject_of(text: str) -> Subject:
-    """The subject of a text."""
+    """The subject with this text: the inverse of `Subject.text`."""
     if not text.startswith(OWN):
         return Subject(Kind.KEY, text)
     kind, _, name = text[len(OWN) :].partition(":")

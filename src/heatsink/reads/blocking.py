@@ -1,13 +1,15 @@
 """Hot reads for threads: the cache of `reads.py` without asyncio.
 
-A load runs in the thread of the reader that needs it. Other readers wait for it, or get the stale
-value meanwhile. A fresh hit takes no lock, since a new value is always a new entry.
+A load runs in the thread of the reader that needs it. Other readers wait for that load or, if there
+is a stale value, get the stale value. A fresh hit takes no lock, since a new value is always a new
+entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from inspect import iscoroutine
 from math import inf
 from random import Random
 from threading import Event, RLock
@@ -15,7 +17,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from msgspec import structs
 
-from heatsink.errors import Unavailable
+from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
@@ -32,8 +35,9 @@ from .near_cache import (
     ReadStats,
     Shelf,
     Times,
+    why_not_loaded,
 )
-from .templates import key_maker
+from .templates import check_template, key_maker
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -42,7 +46,7 @@ Load = Callable[[], Any]
 
 
 class BlockingCached(Protocol[P, T_co]):
-    """A function with cached results. `key(...)` returns the key to `forget` for a call."""
+    """A function with cached results. `key(...)` returns the cache key of a call, for `forget`."""
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> T_co: ...
 
@@ -50,7 +54,7 @@ class BlockingCached(Protocol[P, T_co]):
 
 
 class _Flight(Landing):
-    """A load that runs in some thread."""
+    """A load that is running in a reader's thread."""
 
     __slots__ = ("landed",)
 
@@ -60,10 +64,10 @@ class _Flight(Landing):
 
 
 class BlockingReads:
-    """`Reads` for threads.
+    """`hs.reads` of the blocking client: the cache of `Reads`, for threads.
 
-    Readers share the values: treat them as read-only. A reader that waits too long for another's
-    load gets `Unavailable`::
+    Readers share the values: treat them as read-only. A reader that waits too long for another
+    reader's load gets `Unavailable`. After the client is closed, calls raise `Closed`::
 
         product = hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -88,6 +92,7 @@ class BlockingReads:
         self._owner = owner
         if owner is not None:  # a forked child gets no invalidations
             owner.on_fork.append(self._shelf.cache.entries.clear)
+        self._is_closed = False
         self.is_linked = True
         self.on_forget: Callable[[str], object] = lambda _key: None
         self._hooks = hooks
@@ -103,10 +108,11 @@ class BlockingReads:
     ) -> T:
         """The key's value: cached, from a load in flight, or from `load()`.
 
-        Times are in seconds. Up to `fresh_for` a cached value is returned as it is; then, up to
-        `stale_for`, one reader loads a new one while the others get the stale one. A load's error
-        is raised to all who wait for it, and cached for `errors_for`. A reader that waits longer
-        than `patience_s` for another's load gets `Unavailable`::
+        Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
+        the value is older, but not older than `stale_for`, one reader loads a new value and the
+        other readers get the old value. A load's error is raised to all readers that wait for the
+        load. The error is cached for `errors_for`. A reader that waits longer than `patience_s` for
+        another reader's load gets `Unavailable`::
 
             product = hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
@@ -122,10 +128,9 @@ class BlockingReads:
         return other
 
     def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
-        """The rest of `get`, when there is no fresh value."""
+        """The value of a key that has no fresh value in the cache. `get` calls this."""
         key = check_key(key)
-        if self._owner is not None:
-            self._owner.check_process()
+        self._check_open()
         self._note(key, 1)
         now_s, shelf = self._now(), self._shelf
         limit_s = times.stale_for if self.is_linked else times.fresh_for
@@ -167,7 +172,7 @@ class BlockingReads:
     def _load(self, key: str, flight: _Flight, load: Load, times: Times, is_refresh: bool) -> None:
         try:
             with self._hooks.around(Call("reads.load", key)):
-                flight.value = load()
+                flight.value = _called(load)
         except Exception as error:
             flight.fail(key, error)
         except BaseException as error:
@@ -186,16 +191,32 @@ class BlockingReads:
             flight.landed.set()
 
     def forget(self, key: str) -> None:
-        """Drop a key's value: from now on no `get` in this process returns a value loaded before.
+        """Drop a key's value: later calls of `get` in this process return only newly loaded values.
 
-        Call it after a write. Other processes get the invalidation shortly after, if the client has
-        `news`. Raises `InvalidKey` for a bad key: `hs.reads.forget("product:42")`
+        Call `forget` after a write. If the client has `news`, other processes drop the value
+        shortly afterwards. Raises `InvalidKey` for a bad key: `hs.reads.forget("product:42")`
         """
         key = check_key(key)
-        if self._owner is not None:
-            self._owner.check_process()
+        self._check_open()
         self.drop(key)
         self.on_forget(key)
+
+    def _check_open(self) -> None:
+        if self._owner is not None:
+            self._owner.check_process()
+        if self._is_closed:
+            raise Closed("the client of these reads was closed: connect again")
+
+    def close(self) -> None:
+        """Drop all values; later calls raise `Closed`.
+
+        The client closes `hs.reads` itself. Call `close` only on a `BlockingReads` that you made::
+
+            reads = BlockingReads()
+            reads.close()
+        """
+        self._is_closed = True
+        self.drop_all()
 
     def drop(self, key: str) -> None:
         """Forget a key in this process only."""
@@ -219,11 +240,13 @@ class BlockingReads:
     ) -> Callable[[Callable[P, T]], BlockingCached[P, T]]:
         """Decorator that caches a function's results as `get` does.
 
-        `key` names parameters of the function; `InvalidSetting` if it has no such parameter::
+        `key` names parameters of the function. Raises `InvalidSetting` if the function has no such
+        parameter::
 
             @hs.reads.cached("product:{id}", fresh_for=1.0)
             def product(id): ...
         """
+        check_template(key)
         times = structs.asdict(Times(fresh_for, stale_for, errors_for))
 
         def decorate(function: Callable[P, T]) -> BlockingCached[P, T]:
@@ -243,3 +266,19 @@ class BlockingReads:
         """Counts of hits, loads and failures so far: `hs.reads.stats().loads`"""
         with self._lock:
             return self._shelf.stats()
+
+
+def _called(load: Load) -> Any:
+    try:
+        value = load()
+    except TypeError:
+        if wrong := why_not_loaded(load, "a function"):
+            raise wrong from None
+        raise
+    if iscoroutine(value):
+        value.close()
+        raise InvalidSetting(
+            f"load must be a plain function, not {shown(load)}: this client runs no `async def`",
+            field="load",
+        )
+    return value

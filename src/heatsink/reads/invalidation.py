@@ -1,8 +1,9 @@
-"""Cache invalidation between processes: if one process forgets a key, all others do too.
+"""Cache invalidation between processes: if one process forgets a key, all other processes do too.
 
 A `Wire` loses messages only when its link breaks. So when the link is up again, a process drops its
 whole cache, since it may have missed invalidations. While the link is down, the process serves no
-value older than `fresh_for`. It never serves one older than `stale_for`.
+value older than `fresh_for`. Whether the link is up or down, it never serves a value older than
+`stale_for`.
 """
 
 from __future__ import annotations
@@ -39,14 +40,17 @@ class Ear(Protocol):
     """Receives the events of a wire."""
 
     def linked(self) -> None:
-        """Called when the link is up. From now on every message arrives until `listen` ends."""
+        """Called when the link is up.
+
+        From this call on, every message arrives, until `Wire.listen` ends.
+        """
 
     def heard(self, keys: Sequence[str]) -> None:
-        """Called when another process forgot keys. `EVERYTHING` means all keys."""
+        """Called when another process forgot these keys. `EVERYTHING` means all keys."""
 
 
 class Wire(Protocol):
-    """Carries forgotten keys to all other processes."""
+    """Carries the names of forgotten keys to all other processes."""
 
     async def send(self, keys: Sequence[str]) -> None: ...
 
@@ -55,7 +59,10 @@ class Wire(Protocol):
 
 
 class Invalidation:
-    """Connects the caches of one process with those of all others, while `run` runs."""
+    """Passes invalidations between the caches of this process and those of all other processes.
+
+    It does so while `run` is running.
+    """
 
     def __init__(self, wire: Wire, clock: Clock, rng: Random) -> None:
         self._wire = wire
@@ -73,7 +80,10 @@ class Invalidation:
         self._caches.append(cache)
 
     def post(self, key: str) -> None:
-        """Queue an invalidation. Beyond `OUTBOX_MAX` keys, invalidate all keys instead."""
+        """Queue the invalidation of a key for all other processes.
+
+        If more than `OUTBOX_MAX` keys are queued, all keys are invalidated instead.
+        """
         if len(self._outbox) >= OUTBOX_MAX and key not in self._outbox:
             self._owes_everything = True
             self._outbox.clear()
@@ -82,9 +92,10 @@ class Invalidation:
         self._has_mail.set()
 
     async def run(self) -> None:
-        """Send and listen until cancelled.
+        """Send and receive invalidations until cancelled.
 
-        At the end, `run` waits at most `END_S` for its tasks: a driver may ignore a cancellation.
+        After the cancellation, `run` waits at most `END_S` for its tasks, since a driver may ignore
+        a cancellation.
         """
         tasks = {asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._listen())}
         self._is_running = True

@@ -1,13 +1,14 @@
 """The bounded cache behind `Reads` and `BlockingReads`.
 
-`NearCache` evicts by S3-FIFO. `Shelf` decides what to cache of a finished load, both for asyncio
-and for threads. `NearKeys` holds the leader's decisions on which keys to cache longer.
+`NearCache` evicts by S3-FIFO. `Shelf` caches the value or the error of a load that has ended, both
+for asyncio and for threads. `NearKeys` holds the leader's decisions on which keys to cache longer.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from inspect import signature
 from math import inf
 from random import Random
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from heatsink.errors import InvalidSetting, Unavailable
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole, shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import subject_of
 from heatsink.registry.decisions import Decision, SoftDecision, Targets
@@ -36,17 +37,34 @@ FORGET_S = 4 * REPEAT_S
 Weigh = Callable[[Any], int]
 
 
-class ReadSettings(msgspec.Struct, frozen=True):
+def why_not_loaded(load: object, kind: str) -> InvalidSetting | None:
+    """The error for a `load` that is not a function, or that has parameters. None otherwise."""
+    cure = "pass the function itself, not its result"
+    if callable(load):
+        try:
+            signature(load).bind()
+        except ValueError:  # a function in C may have no signature
+            return None
+        except TypeError:
+            cure = "bind its arguments with functools.partial"
+        else:
+            return None
+    return InvalidSetting(
+        f"load must be {kind} without parameters, not {shown(load)}: {cure}", field="load"
+    )
+
+
+class ReadSettings(CheckedStruct, frozen=True):
     """The settings of a process's cache: its size, and how long readers wait for a load."""
 
     capacity: int = CAPACITY
     """Maximum number of entries, or maximum sum of what `weigh` returns."""
     weigh: Weigh | None = None
-    """A function that returns a value's weight, such as its bytes or rows. None: each weighs 1."""
+    """A function that returns a value's weight, such as its bytes. If None, each value weighs 1."""
     patience_s: float = 30.0
-    """Timeout of a load; its readers then get `Unavailable`, and may retry."""
+    """Timeout of a load, in seconds. After it, the readers of the load get `Unavailable`."""
     jitter: float = 0.1
-    """Entries expire early by up to `jitter` × `fresh_for`, at random."""
+    """Each entry expires early by a random time of up to `jitter` × `fresh_for`."""
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, 10**12)
@@ -59,7 +77,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
 
 
 class ReadStats(msgspec.Struct, frozen=True):
-    """Counts since the start. `coalesced` readers waited for another reader's load."""
+    """Counts since the start. `coalesced` is the number of reads that waited for another load."""
 
     hits: int
     stale_hits: int
@@ -71,7 +89,7 @@ class ReadStats(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """How old a value a reader accepts, in seconds."""
+    """How many seconds a reader accepts a fresh value, a stale value and a cached error."""
 
     fresh_for: float = FRESH_S
     stale_for: float = STALE_S
@@ -89,16 +107,16 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class ReadHeat(Protocol):
-    """Counts reads, and knows what the leader decided from the counts."""
+    """Counts reads, and returns the leader's decisions on which keys to cache longer."""
 
     def note(self, key: str, reads: int) -> None: ...
 
     def near_s(self, key: str) -> float:
-        """How long each process keeps the key, in seconds; 0 if it is not read-hot."""
+        """How many seconds each process caches the key's value; 0 if the key is not read-hot."""
 
 
 class NoHeat:
-    """For `Reads` without a client: reads are not counted, and no key is hot."""
+    """Stands in for the heat if `Reads` is used without a client: no key is read-hot."""
 
     def note(self, key: str, reads: int) -> None:
         pass
@@ -108,11 +126,12 @@ class NoHeat:
 
 
 class CacheEntry:
-    """A key's value and its statistics. A new value always gets a new entry: threads rely on it.
+    """A key's value and its statistics. Threads rely on this: a new value always gets a new entry.
 
-    `aged_from_s` is the start of its load minus some jitter, so that entries that were loaded
-    together do not expire together. An entry without a value is infinitely old. After a failed
-    refresh the next one starts at `rests_until_s` at the earliest.
+    `aged_from_s` is the time from which the value's age counts. It is a random time shortly before
+    the start of the load, so that entries that were loaded together do not expire together. An
+    entry without a value is infinitely old. After a failed refresh, the next refresh starts at
+    `rests_until_s` at the earliest.
     """
 
     __slots__ = ("aged_from_s", "hits", "is_main", "rests_until_s", "spent", "value", "weight")
@@ -136,13 +155,14 @@ class CacheEntry:
 class NearCache:
     """S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi 2023), by number of entries or by weight.
 
-    A new key enters a small queue. If it is read again before it reaches the end, it moves to the
-    main queue. Otherwise it is evicted, and only its name is remembered for a while, as a ghost. If
-    a ghost is loaded again, it enters the main queue at once. So a scan passes through the small
-    queue and evicts no key of the main queue. A hit only increments a counter; all other work is
-    done at eviction.
+    A new key enters a small queue. If the key is read again before it reaches the end of that
+    queue, it moves to the main queue. Otherwise the key is evicted. Only its name, the ghost, is
+    remembered for a while. If a key with a ghost is loaded again, it goes directly to the main
+    queue. So a scan passes through the small queue and evicts no key of the main queue. A hit only
+    increments a counter; all other work is done at eviction.
 
-    The hot path reads `entries` directly. Threads may do only that without a lock.
+    For speed, `get` of `Reads` and `BlockingReads` looks up a key in `entries` directly. A thread
+    that does not hold the lock may only read `entries`.
     """
 
     def __init__(self, capacity: int = CAPACITY, weigh: Weigh | None = None) -> None:
@@ -159,7 +179,11 @@ class NearCache:
         self._weight = 0
 
     def put(self, key: str, value: Any, aged_from_s: float, is_hot: bool = False) -> None:
-        """Cache a value. A known key keeps its place; a new hot key enters the main queue."""
+        """Cache a value, whose age counts from `aged_from_s`.
+
+        A key that is in the cache keeps its place in its queue. A new key enters the small queue
+        or, with `is_hot`, the main queue.
+        """
         weight = 1 if self._weigh is None else max(int(self._weigh(value)), 1)
         if weight > self._capacity:
             self.forget(key)
@@ -225,13 +249,16 @@ class NearCache:
         self.retired_hits += entry.hits
 
     def credit(self, key: str, reads: int) -> None:
-        """Count readers that waited for the load as hits."""
+        """Count as hits the `reads` readers that waited for the key's load."""
         entry = self.entries.get(key)
         if entry is not None:
             entry.spent -= reads
 
     def forget(self, key: str) -> None:
-        """Drop the value but keep the key's place: a key is mostly as hot after a write."""
+        """Drop the value of a key, but keep the key in its queue.
+
+        A write rarely makes a key less hot.
+        """
         seated = self.entries.get(key)
         if seated is not None:
             self._replace(key, seated, CacheEntry(None, -inf, 1, seated.is_main))
@@ -246,7 +273,7 @@ class NearCache:
 
 
 class Landing:
-    """A load that began at `began_s`, and its value or error once it has ended."""
+    """The state of a load: when it began and, after it has ended, its value or its error."""
 
     __slots__ = ("_trace", "began_s", "error", "readers", "value")
 
@@ -258,9 +285,9 @@ class Landing:
         self._trace: TracebackType | None = None
 
     def fail(self, key: str, error: BaseException) -> None:
-        """Keep the error for the readers.
+        """Store the error of the load for its readers.
 
-        An error that ends a task or process, such as SystemExit, becomes `Unavailable`.
+        An error that ends a task or a process, such as SystemExit, becomes `Unavailable`.
         """
         if not isinstance(error, Exception):
             ended = Unavailable(f"{type(error).__name__} ended the load of {key!r}: retry")
@@ -269,9 +296,10 @@ class Landing:
         self.error, self._trace = error, error.__traceback__
 
     def outcome(self) -> Any:
-        """Return the value or raise the error.
+        """Return the value of the load, or raise its error.
 
-        The traceback is reset, since it would otherwise grow with each reader.
+        Each reader gets the error with the original traceback. Otherwise the traceback would grow
+        with each reader.
         """
         if self.error is not None:
             raise self.error.with_traceback(self._trace)
@@ -296,10 +324,10 @@ class Shelf:
         self._rng = rng or Random()
 
     def keep(self, key: str, landed: Landing, times: Times, is_refresh: bool = False) -> None:
-        """Cache the outcome of a load. Callers check that the key was not forgotten meanwhile.
+        """Cache the value or the error of a load. The caller checks that the key was not forgotten.
 
-        The value's age counts from the start of the load. After a failed refresh the stale value
-        stays, and the next refresh waits a while.
+        The value's age counts from the start of the load. If a refresh fails, the stale value stays
+        in the cache, and the next refresh waits for a while.
         """
         if landed.error is None:
             aged_s = self.settings.jitter * times.fresh_for * self._rng.random()
@@ -316,7 +344,7 @@ class Shelf:
             self.cache.put(key, _Failure(landed.error, self._now() + times.errors_for), -inf)
 
     def is_due(self, key: str, entry: CacheEntry, age_s: float, now_s: float) -> bool:
-        """Whether a stale value should be loaded again now."""
+        """Whether to load a new value now, for an entry that is stale."""
         return now_s >= entry.rests_until_s and age_s >= self.heat.near_s(key)
 
     def raise_kept_error(self, value: Any, now_s: float) -> None:
@@ -348,8 +376,8 @@ class _Failure:
 class NearKeys:
     """The leader's decisions on keys to cache near, as received by this process.
 
-    Leaders repeat decisions that are in force. A decision that was not repeated for `FORGET_S`
-    counts as withdrawn: the message that withdrew it must have been lost.
+    Leaders repeat every decision that is in force. If a decision was not repeated for `FORGET_S`,
+    this process treats it as withdrawn, since the message that withdrew it may be lost.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from heatsink.heat.heat import WindowHeat
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
 from heatsink.registry.decisions import Decision, for_key
 
 NEAR = "near"
@@ -15,19 +15,19 @@ STEPS_MS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
 COOL_SHARE = 0.5  # a hot key stays hot while its reads are above this share of `hot_reads_s`
 
 
-class NearRules(msgspec.Struct, frozen=True):
+class NearRules(CheckedStruct, frozen=True):
     """Which keys are read-hot, and how often all processes together load them.
 
-    Each process keeps a read-hot key for (number of processes ÷ `loads_s`) seconds, as far as its
-    readers' `stale_for` allows.
+    Each process caches a read-hot key for (number of processes ÷ `loads_s`) seconds. Values that
+    are older than a reader's `stale_for` are not used.
     """
 
     hot_reads_s: float = 1_000.0
     """Reads per second, of all processes together, that make a key read-hot."""
     loads_s: float = 100.0
-    """Maximum loads per second of such a key, of all processes together."""
+    """Maximum loads per second of a read-hot key, of all processes together."""
     cool_down_s: float = 30.0
-    """A key stops being read-hot after this long below half of `hot_reads_s`."""
+    """A key stops being read-hot after this many seconds below half of `hot_reads_s`."""
     keys_max: int = 1_000
     """Maximum number of read-hot keys."""
 
@@ -38,16 +38,17 @@ class NearRules(msgspec.Struct, frozen=True):
         check_whole("keys_max", self.keys_max, 0, 10**6)
 
     def near_ms(self, servers: int) -> int:
-        """How long a process caches a key, in milliseconds.
+        """How many milliseconds a process caches a read-hot key.
 
-        In steps, so that one more server rarely changes all decisions.
+        The time grows with the number of servers. It grows in steps, so that one more server rarely
+        changes all decisions.
         """
         least_ms = 1_000 * servers / self.loads_s
         return next((step for step in STEPS_MS if step >= least_ms), STEPS_MS[-1])
 
 
 class ReadObservation(msgspec.Struct, frozen=True):
-    """The last complete heat window, how many servers reported in it, and current decisions."""
+    """The last complete heat window, the number of servers in it, and the decisions in force."""
 
     window: WindowHeat
     servers: int
@@ -55,14 +56,19 @@ class ReadObservation(msgspec.Struct, frozen=True):
 
 
 class NearPolicy:
-    """Decides to cache a hot key at once, and to drop it after a cool-down.
+    """Decides which read-hot keys every process caches.
 
-    A new leader restarts the cool-downs.
+    A key is cached as soon as it is read-hot. It is dropped only after a cool-down. A new leader
+    restarts the cool-downs.
     """
 
     def __init__(self, rules: NearRules) -> None:
         self._rules = rules
         self._hot_at_s: dict[str, float] = {}
+
+    def adopt(self, rules: NearRules) -> None:
+        """Decide by these rules from now on."""
+        self._rules = rules
 
     def decide(self, observation: ReadObservation) -> list[Decision]:
         window, near = observation.window, observation.near
@@ -81,7 +87,10 @@ class NearPolicy:
         return [*decisions, *self._let_go(window.start_s)]
 
     def _warm(self, window: WindowHeat) -> list[tuple[str, float]]:
-        """Keys above the rate at which a hot key cools down, hottest first."""
+        """Keys read at least half as often as a read-hot key, the most read first.
+
+        A cached key that is read less often cools down.
+        """
         least = self._rules.hot_reads_s * COOL_SHARE
         warm = [(key, heat.reads_s) for key, heat in window.keys.items() if heat.reads_s >= least]
         return sorted(warm, key=lambda item: (-item[1], item[0]))

@@ -1,4 +1,4 @@
-"""Hot reads with asyncio: concurrent reads of a key share one load, later ones its cached value.
+"""Hot reads with asyncio: concurrent reads of a key share one load, and later reads its value.
 
 An entry's age counts from the start of its load, on the monotonic clock. A value that `get`
 returns was loaded at most `stale_for` seconds before the call, and after the last `forget` of its
@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from heatsink.errors import Closed, InvalidSetting, Unavailable
+from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.hooks import NO_HOOKS, Call, Hooks
 from heatsink.primitives.keys import check_key
@@ -34,8 +35,9 @@ from .near_cache import (
     ReadStats,
     Shelf,
     Times,
+    why_not_loaded,
 )
-from .templates import key_maker
+from .templates import check_template, key_maker
 
 Load = Callable[[], Awaitable[Any]]
 Landed = Callable[["Flight"], None]
@@ -47,7 +49,7 @@ REMEMBERED_MAX = 8_192
 
 
 class Cached(Protocol[P, T_co]):
-    """A function with cached results. `key(...)` returns the key to `forget` for a call."""
+    """A function with cached results. `key(...)` returns the cache key of a call, for `forget`."""
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
 
@@ -55,11 +57,12 @@ class Cached(Protocol[P, T_co]):
 
 
 class Reads:
-    """`hs.reads`: a coalescing cache in front of your loads, for one event loop at a time.
+    """`hs.reads`: a cache in front of your loads, for one event loop at a time.
 
-    Readers share the values: treat them as read-only. `is_linked` is whether invalidations of other
-    processes arrive here; while they do not, no value older than `fresh_for` is served. After the
-    client is closed, calls raise `Closed`::
+    Concurrent readers of a key share one load, and all readers share the values: treat them as
+    read-only. `is_linked` says whether invalidations of other processes arrive here. While they do
+    not arrive, no value older than `fresh_for` is served. After the client is closed, calls raise
+    `Closed`::
 
         product = await hs.reads.get("product:42", load_product)
         hs.reads.forget("product:42")  # after a write
@@ -100,10 +103,11 @@ class Reads:
     ) -> T:
         """The key's value: cached, from a load in flight, or from `await load()`.
 
-        Times are in seconds. Up to `fresh_for` a cached value is returned as it is; then, up to
-        `stale_for`, it is returned while a new one loads in the background. A load's error is
-        raised to all who wait for it, and cached for `errors_for`. Raises `Unavailable` if the load
-        takes longer than `patience_s`::
+        Times are in seconds. A cached value of up to the age `fresh_for` is returned as it is. If
+        the value is older, but not older than `stale_for`, it is returned while a new value loads
+        in the background. A load's error is raised to all readers that wait for the load. The error
+        is cached for `errors_for`. Raises `Unavailable` if the load takes longer than
+        `patience_s`::
 
             product = await hs.reads.get("product:42", load_product, fresh_for=1.0)
         """
@@ -121,7 +125,7 @@ class Reads:
     async def get_own(
         self, subject: Subject, load: Load, *, fresh_for: float, stale_for: float
     ) -> Any:
-        """Like `get`, for a value of Heatsink's own under an internal key."""
+        """The cached or loaded value of a subject, as `get` returns it for an application's key."""
         key = check_key(subject)
         entry = self._find(key)
         if entry is not None and self._now() - entry.aged_from_s < fresh_for <= stale_for:
@@ -132,7 +136,7 @@ class Reads:
         return await self._load_or_join(key, load, Times(fresh_for, stale_for, 0.0))
 
     async def _get_otherwise(self, key: str, load: Load, times: Times) -> Any:
-        """The rest of `get`, when there is no fresh value."""
+        """The value of a key that has no fresh value in the cache. `get` calls this."""
         return await self._load_or_join(check_key(key), load, times)
 
     async def _load_or_join(self, key: str, load: Load, times: Times) -> Any:
@@ -171,13 +175,13 @@ class Reads:
 
     async def _observed(self, key: str, load: Load) -> Any:
         with self._hooks.around(Call("reads.load", key)):
-            return await load()
+            return await _called(load)
 
     def forget(self, key: AnyKey) -> None:
-        """Drop a key's value: from now on no `get` in this process returns a value loaded before.
+        """Drop a key's value: later calls of `get` in this process return only newly loaded values.
 
-        Call it after a write. Other processes get the invalidation shortly after, if the client has
-        `news`. Raises `InvalidKey` for a bad key::
+        Call `forget` after a write. If the client has `news`, other processes drop the value
+        shortly afterwards. Raises `InvalidKey` for a bad key::
 
             await save(product)
             hs.reads.forget("product:42")
@@ -208,11 +212,13 @@ class Reads:
     ) -> Callable[[Callable[P, Awaitable[T]]], Cached[P, T]]:
         """Decorator that caches a function's results as `get` does.
 
-        `key` names parameters of the function; `InvalidSetting` if it has no such parameter::
+        `key` names parameters of the function. Raises `InvalidSetting` if the function has no such
+        parameter::
 
             @hs.reads.cached("product:{id}", fresh_for=1.0)
             async def product(id): ...
         """
+        check_template(key)
         times = Times(fresh_for, stale_for, errors_for)
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Cached[P, T]:
@@ -246,9 +252,9 @@ class Reads:
             raise Closed("the client of these reads was closed: connect again")
 
     def close(self) -> None:
-        """Cancel all loads; their readers, and later calls, get `Closed`.
+        """Cancel all loads. Their readers get `Closed`, and later calls raise `Closed`.
 
-        The client closes `hs.reads` itself; call this on `Reads()` of your own::
+        The client closes `hs.reads` itself. Call `close` only on a `Reads` that you made::
 
             reads = Reads()
             reads.close()
@@ -259,12 +265,13 @@ class Reads:
 
 
 class NearPages:
-    """Cached pages of hot logs, never served beyond a write of this process to the same key.
+    """Cached pages of hot logs. A write of this process to a key makes the key's pages invalid.
 
-    Looking up the outdated pages at every write would cost too much. Instead each key counts its
-    writes, and a page is dropped if the count has changed when the page is next read. Keys share a
-    fixed number of counters: a collision costs an extra load, nothing else. Counts are remembered
-    for at most `remembered_max` pages.
+    Looking up the outdated pages at every write would cost too much. Instead Heatsink counts the
+    writes to each key, and drops a page if the count has changed when the page is next read. Keys
+    share a fixed number of counts. If two keys share a count, a write to one key causes an extra
+    load of the other key's pages. For at most `remembered_max` pages, the cache remembers the count
+    at which the page was read.
     """
 
     def __init__(self, reads: Reads, heat: ReadHeat, remembered_max: int = REMEMBERED_MAX) -> None:
@@ -283,7 +290,10 @@ class NearPages:
         fresh_for: float,
         stale_for: float,
     ) -> Any:
-        """The cached page, or the result of `load`. `page` holds the arguments of the read."""
+        """The cached page or, if there is none, the result of `load`.
+
+        `page` holds the arguments of the read: another tuple means another page.
+        """
         Times(fresh_for, stale_for)
         self.is_used = True
         self._heat.note(key, 1)
@@ -295,7 +305,10 @@ class NearPages:
         )
 
     def _drop_outdated(self, name: str, writes: int) -> None:
-        """Drop the page if its key was written since; also if its count was evicted."""
+        """Drop a page if its key was written, or may have been written, since the page was read.
+
+        `writes` is the current count of writes for the key.
+        """
         if self._asked.get(name) == writes:
             return
         self._reads.drop(name)
@@ -310,13 +323,13 @@ class NearPages:
 class Coalescer:
     """Runs one load per key at a time, however many readers wait for it (singleflight).
 
-    A load runs in its own task, so a cancelled reader does not end it. When the last reader is
-    cancelled, the load is cancelled too. Readers do not await the task but a future of their own.
-    That completes in every case: the task returns, raises, times out, or is cancelled before its
-    first step.
+    A load runs in its own task, so the cancellation of one reader does not end it. When the last
+    reader is cancelled, the load is cancelled. Readers do not await the task but a future of their
+    own. This future completes in every case: when the task returns, raises, times out, or is
+    cancelled before its first step.
 
-    Readers join only the newest load of a key, and only its value is cached. After `forget`, the
-    load's current readers still get its value, and later readers start another load.
+    Readers join only the newest load of a key, and only the value of that load is cached. After
+    `forget`, readers that already wait for a load get its value. Later readers start another load.
     """
 
     def __init__(self, clock: Clock, patience_s: float) -> None:
@@ -326,14 +339,17 @@ class Coalescer:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def flying(self, key: str, since_s: float) -> Flight | None:
-        """The running load of a key, if it began at `since_s` or later and in this event loop."""
+        """The key's running load, if it began at `since_s` or later and runs in this event loop."""
         flight = self._flights.get(key)
         if flight is None or flight.began_s < since_s:
             return None
         return flight if flight.loop is asyncio.get_running_loop() else None
 
     def start(self, key: str, load: Load, on_landing: Landed, is_wanted: bool = False) -> Flight:
-        """Start a load. `on_landing` is called at its end, if it is still the key's newest load."""
+        """Start a load. When it ends, call `on_landing` if it is still the key's newest load.
+
+        With `is_wanted`, the load continues even if all its readers are cancelled.
+        """
         flight = Flight(self._now(), on_landing, is_wanted)
         flight.task = flight.loop.create_task(_called(load))
         flight.timer = flight.loop.call_later(self._patience_s, self._give_up, key, flight)
@@ -355,7 +371,7 @@ class Coalescer:
         return flight.outcome()
 
     def _abandon(self, key: str, flight: Flight) -> None:
-        """Cancel a load that has no readers left, and let no new reader join it."""
+        """Cancel a load that has no readers left. No new reader can join it."""
         self._retire(key, flight)
         if flight.task is not None and not flight.loop.is_closed():
             flight.task.cancel()
@@ -388,14 +404,14 @@ class Coalescer:
             flight.land()
 
     def _retire(self, key: str, flight: Flight) -> bool:
-        """Remove the flight; True if it was its key's newest."""
+        """Remove a load from the running loads. Returns whether it was the key's newest load."""
         if self._flights.get(key) is not flight:
             return False
         del self._flights[key]
         return True
 
     def forget(self, key: str) -> None:
-        """Let no later reader join a load that has begun already."""
+        """Make sure that later readers of the key do not join a load that has begun."""
         self._flights.pop(key, None)
 
     def forget_all(self) -> None:
@@ -412,7 +428,10 @@ class Coalescer:
 
 
 class Flight(Landing):
-    """A running load. With `is_wanted` it also runs without readers, as a background refresh."""
+    """A running load.
+
+    With `is_wanted`, the load continues without readers, for example as a background refresh.
+    """
 
     __slots__ = ("has_landed", "is_wanted", "loop", "on_landing", "task", "timer", "waiting")
 
@@ -436,7 +455,16 @@ class Flight(Landing):
 
 
 async def _called(load: Load) -> Any:
-    loading = load()
+    try:
+        loading = load()
+    except TypeError:
+        if wrong := why_not_loaded(load, "an async function"):
+            raise wrong from None
+        raise
     if not isawaitable(loading):
-        raise InvalidSetting("load must be an async function without parameters", field="load")
+        raise InvalidSetting(
+            f"load must be an async function, not {shown(load)}, which returned "
+            f"{shown(loading)}: define it with `async def`",
+            field="load",
+        )
     return await loading

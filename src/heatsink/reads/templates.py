@@ -15,8 +15,17 @@ Bind = Callable[..., BoundArguments]
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
+def check_template(key: object) -> None:
+    """Raise if `@reads.cached` was written without a key: then `key` is the function itself."""
+    if callable(key):
+        raise InvalidSetting(
+            'cached() needs a key before the function: write @hs.reads.cached("product:{id}")',
+            field="key",
+        )
+
+
 def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
-    """A function that makes a cache key from the arguments of a call.
+    """Return a function that makes a cache key from the arguments of a call.
 
     Raises `InvalidSetting` if the template is wrong.
     """
@@ -26,9 +35,10 @@ def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
     places = {parameter: place for place, parameter in enumerate(parameters)}
     for field in fields:
         if field not in places or parameters[field].kind in VARIADIC:
-            takes = ", ".join(parameters) or "nothing"
+            usable = (each.name for each in parameters.values() if each.kind not in VARIADIC)
             raise InvalidSetting(
-                f"key names {{{field}}}, which is no parameter of {name}: it takes {takes}"
+                f"the key template uses {{{field}}}, but {name}() has no such parameter; "
+                f"it has {', '.join(usable) or 'none'}"
             )
     if not fields:
         raise InvalidSetting(f"key must name a parameter of {name}, as in 'product:{{id}}'")
@@ -38,7 +48,10 @@ def key_maker(template: object, function: Callable[..., Any]) -> KeyOf:
 
 
 def _parsed(template: object) -> tuple[list[str], list[str]]:
-    """The texts around the fields of a template, one more than fields, and the fields."""
+    """Split a template into the texts around its fields, and the names of the fields.
+
+    There is one more text than there are fields.
+    """
     if not isinstance(template, str):
         raise InvalidSetting(f"key must be a str like 'product:{{id}}', not {shown(template)}")
     literals, fields = [""], list[str]()
@@ -59,7 +72,7 @@ def _parsed(template: object) -> tuple[list[str], list[str]]:
 
 
 def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyOf:
-    """The key function for one field: the common case, optimised for the hot path."""
+    """Return the key function for a template with one field. This common case must be fast."""
     before, after = literals
 
     def key_of(*arguments: Any, **named: Any) -> str:
@@ -74,9 +87,9 @@ def _key_of_one(literals: list[str], place: int, field: str, bind: Bind) -> KeyO
 
 
 def _key_of_many(literals: list[str], fields: list[str], bind: Bind) -> KeyOf:
-    """The key function for several fields.
+    """Return the key function for a template with several fields.
 
-    Separators are escaped in the values, so that different values give different keys.
+    Separators inside values are escaped, so that different values give different keys.
     """
     table = str.maketrans({char: f"%{ord(char):02X}" for char in {"%", *"".join(literals[1:-1])}})
     first, *rest = literals

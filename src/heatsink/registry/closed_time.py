@@ -36,10 +36,10 @@ holds C in one record (META), together with the version of the log and the leade
    epoch starting at T knows all earlier epochs of the key. It may place ids of that key below T,
    even if T is past the horizon.
 
-Only `fsck --reset-closed-time` lowers C. It needs a store that no other process has open, and it
-starts a new incarnation. A key may then hold rows that are later than the new C. Such a key gets an
-epoch with an unchanged number of buckets that starts after its newest row. By 5, its rows stay in
-their buckets.
+Only `fsck --reset-closed-time` lowers C. This command needs a store that no other process has open,
+and starts a new incarnation. A key may then hold rows that are later than the new C. Such a key
+gets an epoch with an unchanged number of buckets that starts after its newest row. By 5, its rows
+stay in their buckets.
 
 Redis is optional and carries news: log entries, and pairs (C, version) that META held. The leader
 writes each pair as one value, after the commit. A process reads missing entries from the store and
@@ -56,7 +56,7 @@ in order. Old news does not make a view look fresh either: a view counts as rene
 moved its horizon.
 
 The proof uses no clock. Clocks only decide how soon a change takes effect. But C cannot be lowered,
-so a wrong clock must not raise it too far. That is the rest of this file.
+so a wrong clock must not raise it too far. The rest of this file ensures that.
 
 **Which clock a process uses.** A process compares its clock with the **store's time**. If they
 differ by more than 5 s, the process uses the store's time. Each kind of store has its own source:
@@ -71,7 +71,7 @@ differ by more than 5 s, the process uses the store's time. Each kind of store h
 Any of these clocks may jump, and a machine may reboot. A clock that contradicts the store's time is
 accepted
 
-- at once, if the kernel reports that the clock is synchronised (NTP);
+- immediately, if the kernel reports that the clock is synchronised (NTP);
 - otherwise after 10 s, if no process renewed the evidence during that time.
 
 Until then writes use the store's time. After a reboot, the store's time is the time in the evidence
@@ -97,12 +97,12 @@ FAR_AHEAD_MS = 60_000  # a closed time further ahead of the store's time than th
 
 
 def evidence_of(witness: Witness, time_ms: int) -> Evidence:
-    """Evidence that the time is now `time_ms`: a reading of the boot clock together with it."""
+    """Read the boot clock, and return the reading as evidence that the time is now `time_ms`."""
     return Evidence(witness.boot_id(), int(witness.boot_s() * 1000), time_ms)
 
 
 class StoreTime:
-    """The store's time for a store without a clock: one process's judgement of the evidence."""
+    """For a store without a clock: derives the store's time from the evidence in META."""
 
     def __init__(self, clock: Clock, witness: Witness) -> None:
         self._clock = clock
@@ -113,9 +113,9 @@ class StoreTime:
         self._steady_s = 0.0  # when `_offset_ms` last jumped, on the boot clock
 
     def judge(self, known: Evidence | None) -> Verdict:
-        """Judge the evidence in META against this machine's clocks.
+        """Derive the store's time from the evidence in META (`known`) and this machine's clocks.
 
-        Call this often: it notices a jump or new evidence only when it is called.
+        Call `judge` often: it notices a jump of a clock or new evidence only when it is called.
         """
         boot_s, synchronised_s = self._witness.boot_s(), self._witness.synchronised_s()
         boot_ms, wall_ms = int(boot_s * 1000), now_ms(self._clock)
@@ -155,10 +155,11 @@ def _doubt(off_ms: int) -> str:
 
 
 class Timekeeper:
-    """Compares this process's wall clock with the store's time, and corrects it if it is wrong.
+    """Compares this process's wall clock with the store's time, and corrects a wrong clock.
 
     The wall clock plus `correction_ms` is the time to use. The wall clock plus `offset_ms` is the
-    store's time. `doubt` says why this machine's clock is not accepted; empty if it is.
+    store's time. `doubt` says why this machine's clock is not accepted; it is empty if the clock is
+    accepted.
     """
 
     def __init__(self) -> None:
@@ -171,18 +172,20 @@ class Timekeeper:
         self._stores = SteadyTime()
 
     def store_ms(self, monotonic_s: float) -> int:
-        """The store's time now: the time in its last response, plus the time since then.
+        """The store's time now: the time in its last response, plus the time since that response.
 
-        Unlike `offset_ms`, this follows a jump of the store's clock at once.
+        Unlike `offset_ms`, the result follows a jump of the store's clock immediately.
         """
         return self._store_began_ms + int(monotonic_s * 1000)
 
     def observe(
         self, wall_ms: int, store_ms: int, monotonic_s: float, verdict: Verdict | None = None
     ) -> None:
-        """Take in a response of the store. A jump of either clock counts only after 10 s.
+        """Take in a response of the store: its time, and this process's clocks at that moment.
 
-        A store's time with a `verdict` counts at once: `StoreTime` has already waited.
+        Jumps of the wall clock and of the store's clock are ignored until they have lasted 10 s. If
+        there is a `verdict`, `store_ms` is accepted immediately, since `StoreTime` has already
+        waited.
         """
         self._store_began_ms = store_ms - int(monotonic_s * 1000)
         ours_ms = self._ours.read(wall_ms, monotonic_s)
@@ -194,9 +197,9 @@ class Timekeeper:
         self._observed = (wall_ms + self.correction_ms, monotonic_s)
 
     def steady_ms(self, monotonic_s: float) -> int:
-        """The time now, unaffected by jumps of the wall clock since the last `observe`.
+        """The time now, unaffected by jumps of the wall clock since the last call of `observe`.
 
-        For changes that cannot be undone, such as raising the closed time.
+        Use this time for changes that cannot be undone, such as raising the closed time.
         """
         time_ms, observed_s = self._observed
         return time_ms + int(1000 * (monotonic_s - observed_s))
@@ -205,16 +208,17 @@ class Timekeeper:
 def check_append(
     entry: LogEntry, term: int | None, meta: Meta, layouts: Mapping[str, Layout]
 ) -> None:
-    """Raise unless `entry` may be appended. Every store enforces this condition in its transaction.
+    """Raise unless `entry` may be appended. Every store makes this check in its transaction.
 
-    `layouts` holds the current layout of each key whose buckets the entry changes. With `term`
-    None the entry may hold anything but epochs: an operator's pin needs no leader.
+    `layouts` holds the current layout of each key whose buckets the entry changes. If `term` is
+    None, the caller is not the leader, and the entry must not hold epochs. It may hold an
+    operator's pin, which needs no leader.
     """
     needs_leader = term is not None or bool(entry.bucket_decisions)
     if needs_leader and term != meta.term:
         raise Deposed(f"term {term} is over: {meta.leader or 'nobody'} leads term {meta.term}")
     if entry.version != meta.version + 1:
-        raise Outdated(f"version {entry.version} cannot follow {meta.version}")
+        raise Outdated(f"the next version is {meta.version + 1}, not {entry.version}")
     for decision in entry.bucket_decisions:
         _check_epoch(entry.start_ms, meta.closed_ms, layouts.get(decision.key, COLD))
 
@@ -226,35 +230,44 @@ def _check_epoch(start_ms: int, closed_ms: int, layout: Layout) -> None:
         )
     if start_ms <= layout.epochs[-1].start_ms:
         last_ms = layout.epochs[-1].start_ms
-        raise Outdated(f"an epoch at {start_ms} does not start after the key's last, at {last_ms}")
+        raise Outdated(f"the key's next epoch must start after {last_ms}, not at {start_ms}")
 
 
 def start_of_epochs(meta: Meta, now_ms: int, layouts: list[Layout]) -> int:
-    """The earliest start that the append's condition allows, but not before now."""
+    """The earliest time from now on at which `check_append` allows new epochs to start.
+
+    If now is more than `AHEAD_MS_MAX` after the closed time, the new epochs start in the past:
+    `AHEAD_MS_MAX` after the closed time. They always start after the last epoch in each of
+    `layouts`.
+    """
     now_or_soonest = max(meta.closed_ms, min(now_ms, meta.closed_ms + AHEAD_MS_MAX))
     return max([now_or_soonest, *(layout.epochs[-1].start_ms + 1 for layout in layouts)])
 
 
 def horizon_for(latency_s: float) -> int:
-    """How far ahead of now to keep the closed time, given the store's response time.
+    """How far ahead of now to keep the closed time, in ms, given the store's response time.
 
-    A process advances the closed time when less than half of this distance is left. It checks every
-    0.1 s, and then needs three requests: read META, read the log, advance. Half of the distance
-    must last longer than that.
+    A process advances the closed time when less than half of this distance is left. The process
+    checks the distance every 0.1 s, and then needs three requests: read META, read the log,
+    advance. So half of the distance must be longer than 0.1 s plus the time of three requests.
     """
     return min(max(HORIZON_MS, 200 + int(7_000 * latency_s)), HORIZON_MS_MAX)
 
 
 def thin_ms(latency_s: float) -> int:
-    """The distance of the closed time from now below which any process advances it."""
+    """Half of the distance that `horizon_for` returns, in ms.
+
+    Any process advances the closed time when it is less than this far ahead of now.
+    """
     return horizon_for(latency_s) // 2
 
 
 def furthest_closed_time(closed_ms: int, store_ms: int, horizon_ms: int) -> int:
-    """The highest closed time that news may hold, given META's closed time and the store's time.
+    """The highest closed time that this process accepts from news.
 
-    The process that advanced it uses a clock at most `SKEW_MS_MAX` ahead of the store's time. This
-    process's estimate of the store's time may lag by as much.
+    `closed_ms` is META's closed time and `store_ms` this process's estimate of the store's time.
+    The process that advanced the closed time used a clock at most `SKEW_MS_MAX` ahead of the
+    store's time. The estimate may be behind the store's time by the same amount.
     """
     return max(closed_ms, store_ms + 2 * SKEW_MS_MAX + horizon_ms)
 
@@ -264,7 +277,7 @@ def new_closed_time(
 ) -> int | None:
     """The value to which this process should raise the closed time.
 
-    None while the closed time is at least `enough_ms` ahead of now.
+    Returns None while the closed time is at least `enough_ms` ahead of now.
     """
     due = reading.meta.closed_ms - now_ms < enough_ms
     return now_ms + horizon_ms if due else None

@@ -1,11 +1,11 @@
 """Decisions, the registry (an append-only log of decisions), and a process's view of it.
 
-The registry decides on layouts and pins. The data store keeps it (`RegistryStore`). Every process
-applies the log to its `View`, and the hot path reads only that view.
+The registry holds the decisions on layouts and pins. The data store keeps it (`RegistryStore`).
+Every process applies the log to its `View`, and the hot path reads only that view.
 
 Soft decisions (worker counts, keys to cache near) are not in the log: losing one costs time, never
-data. If two soft decisions concern the same subject and setting, the one of the higher term wins,
-and within a term the later one. So a deposed leader cannot override its successor.
+data. If two soft decisions concern the same subject and setting, the decision of the higher term
+wins. Within a term the later decision wins. So a deposed leader cannot override its successor.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from heatsink.primitives.subjects import Subject, subject_of
+from heatsink.primitives.subjects import Kind, Subject, subject_of
+from heatsink.primitives.words import counted
 
 from .layouts import COLD, Layout
 
 BUCKETS = "buckets"
 PIN = "pin"
+COUNTED = {BUCKETS: "bucket", "workers": "worker"}
 FORMAT = 1
 
 
@@ -34,25 +36,65 @@ class Decision(msgspec.Struct, frozen=True):
     setting: str
     value: int | None
     reason: str
+    text: str = ""
+    """The value of a deployment's setting, which may be of any type: see `registry.settings`."""
 
     @property
     def key(self) -> str:
-        """The subject as text. Views and stores use it as their key."""
+        """The text of the subject. Views and stores use this text as their key."""
         return self.subject.text
+
+    @property
+    def words(self) -> str:
+        """The decision in words, for people: "5 buckets", "pinned to 4 buckets", "unpinned"."""
+        if self.setting == PIN or self.subject.kind is Kind.AUTHOR:
+            return _pinned(self.subject.kind, self.value, self.text)
+        if self.value is None:
+            return f"{self.setting} withdrawn"
+        if self.setting in COUNTED:
+            return counted(self.value, COUNTED[self.setting])
+        return f"{self.setting} {self.value:,}"
+
+
+def _pinned(kind: Kind, value: int | None, text: str) -> str:
+    """Say in words what a pin means. That depends on the kind of its subject."""
+    if kind is Kind.AUTHOR:
+        return "pulled" if value == 2 else "pushed"
+    if kind is Kind.SETTING:
+        return "unset" if value is None else f"set to {_setting_of(text)}"
+    if kind is Kind.ADOPTED:
+        return "adopted"
+    unit = "worker" if kind is Kind.WORKERS else "bucket"
+    return "unpinned" if value is None else f"pinned to {counted(value, unit)}"
+
+
+def _setting_of(text: str) -> str:
+    note = msgspec.json.decode(text) if text else {}
+    return msgspec.json.encode(note.get("value")).decode()
 
 
 def for_key(key: str, setting: str, value: int | None, reason: str) -> Decision:
-    """A decision about the subject that the text `key` names: mostly a user's key."""
+    """A decision about the subject whose text is `key`.
+
+    The text of a user's key is the key itself.
+    """
     return Decision(subject_of(key), setting, value, reason)
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One version of the registry. Its bucket decisions take effect for ids from `start_ms` on."""
+    """One version of the registry.
+
+    Its decisions on buckets apply to ids whose time is `start_ms` or later.
+    """
 
     version: int
     decided_ms: int
     start_ms: int
     decisions: tuple[Decision, ...]
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{d.subject.words}: {d.words} ({d.reason})" for d in self.decisions)
+        return f"version {self.version}: {told}"
 
     @property
     def bucket_decisions(self) -> list[Decision]:
@@ -64,9 +106,9 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The time at one reading of a machine's boot clock.
+    """One reading of a machine's boot clock, and the wall-clock time at that moment.
 
-    When the clock of the boot `boot` showed `boot_ms`, the wall-clock time was `time_ms`.
+    When the clock of the boot with the id `boot` showed `boot_ms`, the wall clock showed `time_ms`.
     """
 
     boot: str
@@ -77,8 +119,9 @@ class Evidence(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """The time that a process derived from the evidence in META.
 
-    `testimony` is new evidence that this process may write to META. `is_due` says whether it should
-    do so now. `doubt` says why the clock of this machine is not accepted; empty if it is.
+    `testimony` is new evidence that this process may write to META. `is_due` says whether the
+    process should write it now. `doubt` says why the clock of this machine is not accepted; it is
+    empty if the clock is accepted.
     """
 
     time_ms: int
@@ -90,12 +133,12 @@ class Verdict(msgspec.Struct, frozen=True):
 class Meta(msgspec.Struct, frozen=True):
     """The registry's central record, on which every change is conditional: see `closed_time`.
 
-    `servers` is the number of servers that report heat, as counted by the leader.
-    `secret` is the key for signing news (see `news`). Only processes that can read the store may
-    know it, so `repr` and every command leave it out.
-    `evidence` is the store's time in a store that has no clock: see `closed_time`.
-    `lease_ms` is the end of the leader's lease in the store's time, for display only. Standby
-    coordinators watch `beat` instead and compare no clocks.
+    `servers` is the number of servers that report heat, as counted by the leader. `secret` is the
+    key for signing news (see `news`). Only processes that can read the store may know the secret,
+    so `repr` and all commands leave it out. `evidence` gives the time in a store that has no clock:
+    see `closed_time`. `lease_ms` is the end of the leader's lease in the store's time, for display
+    only. The leader increments `beat` while it leads. Standby coordinators watch `beat` and not
+    `lease_ms`, so they compare no clocks.
     """
 
     closed_ms: int
@@ -122,9 +165,9 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """META together with the store's time at the moment of the read.
+    """META, and the store's time when META was read.
 
-    In a store without a clock, `verdict` says how that time was derived from the evidence.
+    In a store without a clock, `verdict` says how the store's time was derived from the evidence.
     """
 
     meta: Meta
@@ -133,7 +176,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The state after applying the log up to `version`."""
+    """The registry's state after all log entries up to `version` were applied."""
 
     version: int
     layouts: dict[str, Layout]
@@ -147,7 +190,10 @@ class SoftDecision(msgspec.Struct, frozen=True):
 
 
 class SoftStore(Protocol):
-    """A log of soft decisions. It may lose entries: leaders publish all of them again regularly."""
+    """A log of soft decisions: decisions that may be lost, such as worker counts.
+
+    The log may lose entries. Leaders regularly publish again all decisions that are in force.
+    """
 
     async def publish(self, decisions: Sequence[Decision], term: int) -> None: ...
 
@@ -156,7 +202,10 @@ class SoftStore(Protocol):
 
 
 class Targets:
-    """The current targets of soft decisions. Decisions of a lower term than seen are ignored."""
+    """The latest soft decision for each subject and setting.
+
+    After a decision of a later term has arrived, decisions of earlier terms are ignored.
+    """
 
     def __init__(self) -> None:
         self.term = 0
@@ -176,7 +225,7 @@ class Targets:
             self._targets[what] = decision
 
     def forget(self, subject: Subject, setting: str) -> None:
-        """Drop a target that leaders no longer publish, so that memory stays bounded."""
+        """Drop a decision that leaders no longer publish, so that memory stays bounded."""
         self._targets.pop((subject, setting), None)
 
     def get(self, subject: Subject, setting: str) -> Decision | None:
@@ -192,33 +241,39 @@ class RegistryStore(Protocol):
     async def meta(self) -> Reading: ...
 
     async def advance(self, closed_ms: int) -> Reading:
-        """Raise the closed time to `closed_ms` if it is lower. Returns META after that."""
+        """Raise the closed time to `closed_ms`, if it is lower. Returns META after the change."""
 
     async def append(self, entry: LogEntry, term: int | None) -> None:
-        """Commit one version, conditional on `closed_time.check_append`. Raises its errors."""
+        """Write one version to the log, if `closed_time.check_append` allows it.
+
+        Raises the errors of `check_append`.
+        """
 
     async def log(self, after: int, upto: int) -> list[LogEntry]:
-        """The entries of versions `after + 1` to `upto`, except those already trimmed."""
+        """The entries of versions `after + 1` to `upto`, without those that `trim` has deleted."""
 
     async def layout(self, key: str) -> Layout: ...
 
     async def snapshot(self) -> Snapshot: ...
 
     async def trim(self, below: int) -> None:
-        """Delete log entries below a version. Snapshots still include their effect."""
+        """Delete log entries of versions below `below`.
+
+        Snapshots keep the effect of the entries.
+        """
 
 
 class LeaseStore(Protocol):
     async def meta(self) -> Reading: ...
 
     async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
-        """Start the next term with this leader.
+        """Start the next term with `leader` as the leader, and return the new META.
 
-        Raises `Outdated` if META's term or beat is no longer the one in `seen`.
+        Raises `Outdated` if the term or the beat in META differs from that in `seen`.
         """
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:
-        """Increment the beat, and write the size of the fleet and the end of the lease.
+        """Increment the beat in META, and write the number of servers and the end of the lease.
 
         Raises `Deposed` if META has another term.
         """
@@ -227,8 +282,8 @@ class LeaseStore(Protocol):
 class View:
     """A process's copy of the registry: the log up to a version, and the horizon.
 
-    For times below the horizon the layouts are final. A key without a layout has one bucket. The
-    hot path reads `layouts` directly.
+    For times below the horizon the layouts are final. A key without a layout has one bucket. For
+    speed, `Router` reads `layouts` directly, without calling a method of the view.
     """
 
     def __init__(self) -> None:
@@ -237,16 +292,24 @@ class View:
         self.layouts: dict[str, Layout] = {}
         self.pins: dict[str, Decision] = {}
         self.reasons: dict[str, Decision] = {}
+        self.settings_version = 0
+        """The latest version that changed a setting of the deployment."""
 
     def layout(self, key: str) -> Layout:
         return self.layouts.get(key, COLD)
 
     def knows(self, key: str, time_ms: int) -> bool:
-        """Whether this view holds every epoch up to this time, so that such ids may be placed."""
+        """Whether this view holds every epoch of the key that starts at or before `time_ms`.
+
+        This process may place ids of that time only if the result is True.
+        """
         return time_ms < self.horizon_ms or time_ms < self.layout(key).epochs[-1].start_ms
 
     def apply(self, entry: LogEntry) -> bool:
-        """Apply the next version, or skip an old one. False if a version before it is missing."""
+        """Apply an entry, or skip an entry that the view has already applied.
+
+        Returns False if an earlier entry is missing. The view is then unchanged.
+        """
         if entry.version <= self.version:
             return True
         if entry.version != self.version + 1:
@@ -259,22 +322,24 @@ class View:
                 self.reasons[decision.key] = decision
         for decision in entry.pin_decisions:
             apply_pin(self.pins, decision)
+            if decision.subject.kind is Kind.SETTING:
+                self.settings_version = entry.version
         self.version = entry.version
         return True
 
     def load(self, snapshot: Snapshot) -> None:
-        """Replace the whole view by a snapshot, if that is newer."""
+        """Replace the whole view by a snapshot, if the snapshot is newer."""
         if snapshot.version <= self.version:
             return
         self.layouts = dict(snapshot.layouts)
         self.pins = dict(snapshot.pins)
         self.reasons = dict(snapshot.reasons)
-        self.version = snapshot.version
+        self.version = self.settings_version = snapshot.version
 
     def adopt(self, closed_ms: int, version: int) -> None:
-        """Raise the horizon to a closed time that was read together with `version`.
+        """Raise the horizon to the closed time `closed_ms`, which was read together with `version`.
 
-        Does nothing until the view has applied that version.
+        Does nothing if the view has not applied that version.
         """
         if self.version >= version and closed_ms > self.horizon_ms:
             self.horizon_ms = closed_ms

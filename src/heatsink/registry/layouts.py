@@ -14,21 +14,24 @@ EPOCHS_MAX = 256
 class Epoch(NamedTuple):
     """A span of time in which a key's number of buckets does not change.
 
-    It ends when the key's next epoch starts.
+    The epoch ends when the key's next epoch starts.
     """
 
     start_ms: int
     buckets: int
 
     def bucket(self, id_hash: int) -> int | None:
-        """The bucket of an id. None is the bare key: in this epoch the key is not split."""
+        """The number of the bucket that holds an id.
+
+        None if the key has one bucket in this epoch: then the bare key holds the id.
+        """
         return None if self.buckets == 1 else id_hash % self.buckets
 
     def uses(self, bucket: int | None) -> bool:
         return bucket is None if self.buckets == 1 else bucket is not None and bucket < self.buckets
 
     def partitions(self, key: str) -> Iterator[str]:
-        """All partitions that can hold rows of this epoch."""
+        """The partition keys that can hold rows of this epoch."""
         if self.buckets == 1:
             yield partition_of(key, None)
         else:
@@ -37,7 +40,7 @@ class Epoch(NamedTuple):
 
 
 class Layout:
-    """A key's epochs, oldest first, append-only. The first has one bucket and starts at time 0."""
+    """A key's epochs, oldest first, append-only. The first epoch has one bucket and starts at 0."""
 
     __slots__ = ("epochs",)
 
@@ -47,7 +50,7 @@ class Layout:
             self.epochs = self.then(start_ms, buckets).epochs
 
     def then(self, start_ms: int, buckets: int) -> Layout:
-        """This layout with one more epoch."""
+        """A copy of this layout with one more epoch at its end."""
         last = self.epochs[-1]
         if start_ms <= last.start_ms:
             raise InvalidSetting(f"an epoch must start after {last.start_ms}, not at {start_ms}")
@@ -59,7 +62,7 @@ class Layout:
 
     @property
     def later(self) -> tuple[Epoch, ...]:
-        """All epochs but the first, which every key has without a decision."""
+        """All epochs except the first one. Every key has the first epoch without any decision."""
         return self.epochs[1:]
 
     @property
@@ -79,7 +82,10 @@ class Layout:
         return next((e for e in reversed(self.epochs) if e.start_ms <= time_ms), FIRST_EPOCH)
 
     def overlapping(self, from_ms: int | None, to_ms: int | None) -> tuple[Epoch, ...]:
-        """The epochs that overlap the time from `from_ms` to `to_ms`, both included."""
+        """The epochs that overlap the time from `from_ms` to `to_ms`, including both ends.
+
+        None for either end means that the time has no limit there.
+        """
         ends: list[float] = [epoch.start_ms for epoch in self.epochs[1:]]
         return tuple(
             epoch
@@ -88,7 +94,7 @@ class Layout:
         )
 
     def partitions(self, key: str) -> list[str]:
-        """All partitions that can hold rows of the key, the bare key first."""
+        """The partition keys that can hold rows of the key, the bare key first."""
         names = [partition_of(key, None)]
         widest = self.max_buckets
         return names if widest == 1 else names + [partition_of(key, n) for n in range(widest)]

@@ -13,27 +13,28 @@ the signature before it parses anything else. News that fails the check is logge
 process then polls the store as if Redis were down. `closed_time` proves that replaying an old pair
 is harmless.
 
-Processes without news poll the store, all together at most `ASKS_S` times a second. So that ids can
-be placed between two polls, the closed time is then kept further ahead of now: by the time since
-the last news, and at most by twice the interval between two polls. New epochs start that much
-later.
+Processes without news poll the store, all together at most `ASKS_S` times a second. Between two
+polls, such a process must still be able to place ids. So without news the closed time is kept
+further ahead of now: by the time since the last news, but at most by twice the interval between two
+polls. New epochs start that much later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from heatsink.errors import HeatsinkError, Misconfigured, Retryable
 from heatsink.primitives.chance import SECRET_BYTES
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import Hooks
 
 from .closed_time import HORIZON_MS, HORIZON_MS_MAX, furthest_closed_time
 from .decisions import LogEntry, Meta, RegistryStore
@@ -72,10 +73,20 @@ TOO_FAR = (
 )
 
 
+LOST_S = 1.0  # a relay that fails for this long is lost: a single failed call says little
+LOST = (
+    "The Redis for news does not answer ({why}). Writes and reads go on, but this process polls "
+    "the data store, heat reports may be missing, and new layouts take effect later. Check news= "
+    "and that Redis"
+)
+T = TypeVar("T")
+
+
 class News(msgspec.Struct, frozen=True):
     """A pair (closed time, version) that META once held, and log entries up to that version.
 
-    Closed time and version belong together, but the pair may be old. Entries may be missing.
+    META held this closed time and version at the same moment, but possibly long ago. Some entries
+    may be missing.
     """
 
     closed_ms: int
@@ -90,7 +101,7 @@ class Seal:
         if len(meta.secret) != SECRET_BYTES:
             raise Misconfigured(
                 "the registry has no secret to sign its news with: stop all processes, "
-                "run heatsink fsck URL --rebuild, which makes one, and start them again"
+                "run heatsink fsck URL --rebuild to make a secret, and start the processes again"
             )
         self._secret = meta.secret
         self._incarnation = meta.incarnation.encode()
@@ -101,7 +112,10 @@ class Seal:
         return b"%b|%b" % (text, self._mac(PAIR, text).hex().encode())
 
     def opened_pair(self, sealed: bytes) -> News | None:
-        """The pair in signed text. None unless the signature is of this incarnation."""
+        """The pair in a signed text.
+
+        None if the signature is wrong, or if the pair belongs to another incarnation.
+        """
         text, _, mac = sealed.rpartition(b"|")
         if not compare_digest(mac, self._mac(PAIR, text).hex().encode()):
             return None
@@ -109,7 +123,7 @@ class Seal:
         return News(int(closed_ms), int(version))
 
     def is_foreign(self, sealed: bytes) -> bool:
-        """Whether a pair with a wrong signature names another incarnation."""
+        """Whether a signed pair that `opened_pair` has refused belongs to another incarnation."""
         parts = sealed.split(b"|")
         return len(parts) == 4 and parts[2] != self._incarnation
 
@@ -129,8 +143,8 @@ class Seal:
     def _mac(self, kind: bytes, body: bytes) -> bytes:
         """The MAC of a body, bound to this incarnation.
 
-        The incarnation's length comes first, so that no other incarnation and body give the same
-        bytes.
+        The signed bytes begin with the length of the incarnation. So two different combinations
+        of incarnation and body never give the same bytes.
         """
         bound = b"%d|%b|%b" % (len(self._incarnation), self._incarnation, body)
         return blake2b(bound, key=self._secret, person=kind, digest_size=MAC_BYTES).digest()
@@ -140,9 +154,10 @@ class NewsStore(Protocol):
     """Carries signed news. It may lose news, return older news, or return forged news."""
 
     async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
-        """Add entries, by version, to the log of an incarnation. Then set the pair, in one write.
+        """Add log entries and replace the pair, in one write.
 
-        The store must have committed all of it before.
+        `log` names the log of an incarnation, and `entries` holds the signed entries by their
+        version. Call this only for entries and a pair that the data store has committed.
         """
 
     async def pair(self) -> bytes | None:
@@ -150,6 +165,67 @@ class NewsStore(Protocol):
 
     async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
         """The available entries of versions `after + 1` to `upto`, in order."""
+
+
+class WatchedNews:
+    """Passes calls to the relay of news (Redis), and reports when the relay fails and recovers.
+
+    Without the relay no call fails: processes poll the store, and changes take effect later. So an
+    operator would not notice the failure without this report.
+    """
+
+    def __init__(self, news: NewsStore, clock: Clock, hooks: Hooks) -> None:
+        self._news = news
+        self._clock = clock
+        self._hooks = hooks
+        self._failing_s: float | None = None
+        self._why = ""
+        self.is_lost = False
+
+    @property
+    def lost(self) -> str | None:
+        """Why the relay does not answer, and for how long.
+
+        None while the relay answers, and during the first `LOST_S` seconds of a failure.
+        """
+        if not self.is_lost or self._failing_s is None:
+            return None
+        return f"no answer for {self._clock.monotonic_s() - self._failing_s:,.0f} s ({self._why})"
+
+    async def publish(self, log: str, entries: Mapping[int, bytes], pair: bytes) -> None:
+        await self._watched(self._news.publish(log, entries, pair))
+
+    async def pair(self) -> bytes | None:
+        return await self._watched(self._news.pair())
+
+    async def entries(self, log: str, after: int, upto: int) -> list[bytes]:
+        return await self._watched(self._news.entries(log, after, upto))
+
+    async def _watched(self, call: Awaitable[T]) -> T:
+        try:
+            answer = await call
+        except HeatsinkError as error:
+            self._note_failure(error)
+            raise
+        self._note_answer()
+        return answer
+
+    def _note_failure(self, error: HeatsinkError) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._failing_s is None:
+            self._failing_s, self._why = now_s, str(error).removesuffix(": retry later")
+        if not self.is_lost and now_s - self._failing_s >= LOST_S:
+            self.is_lost = True
+            self._hooks.event("news.lost", LOST.format(why=self._why), logging.WARNING)
+
+    def _note_answer(self) -> None:
+        began_s, self._failing_s = self._failing_s, None
+        if self.is_lost and began_s is not None:
+            self.is_lost = False
+            used_s = self._clock.monotonic_s() - began_s
+            self._hooks.event(
+                "news.back", f"The Redis for news answers again, after {used_s:,.0f} s"
+            )
 
 
 class NewsListener:
@@ -166,13 +242,14 @@ class NewsListener:
         self._warned_s: dict[str, float] = {}
         self._doubted: Meta | None = None  # META when news was first too far ahead of it
         self.told_s: float | None = None
-        """When a leader's last news arrived, on the monotonic clock. None before the second one."""
+        """When the last news of a leader arrived, on the monotonic clock. The first news may be
+        old and does not count."""
 
     async def newest(self, after: int, meta: Meta, store_ms: int) -> News | None:
-        """Verified news that is newer than the last; None if there is none.
+        """Verified news that is newer than the last news; None if there is none.
 
-        `after` is the view's version, `meta` the META last read from the store, and `store_ms` an
-        estimate of the store's time now.
+        `after` is the view's version, `meta` is META as it was last read from the store, and
+        `store_ms` is an estimate of the store's time now.
         """
         seal = Seal(meta)
         try:
@@ -189,7 +266,10 @@ class NewsListener:
         return News(pair.closed_ms, pair.version, entries)
 
     async def check(self) -> None:
-        """Connect to the relay once. Raise if it refuses the login; ignore that it is down."""
+        """Connect to the relay once.
+
+        Raises if the relay refuses the login. Does nothing if the relay is down.
+        """
         with suppress(Retryable):
             await self._news.pair()
 
@@ -210,7 +290,10 @@ class NewsListener:
     async def _entries(
         self, seal: Seal, incarnation: str, after: int, upto: int
     ) -> tuple[LogEntry, ...]:
-        """The verified entries. Forged ones are left out: the caller reads gaps from the store."""
+        """The entries whose signature is right.
+
+        The caller reads all other entries from the store.
+        """
         if upto <= after:
             return ()
         found = await self._news.entries(incarnation, after, upto)
@@ -230,13 +313,14 @@ class NewsListener:
             logger.warning("%s", warning)
 
     def pause_s(self, servers: int) -> float:
-        """How long to wait before the relay is polled again."""
+        """How many seconds to wait before the next poll of the relay."""
         return max(FOLLOW_S, min(servers / LISTENS_S, LISTEN_S_MAX))
 
     def should_ask(self, servers: int, well_informed: bool) -> bool:
         """Whether this process should poll the store now.
 
-        `well_informed` if news keeps the horizon well ahead: then it polls only every 30 s or so.
+        `well_informed` says that news keeps the horizon far enough ahead of now. A process with
+        such news polls the store about every 30 s. Other processes poll more often.
         """
         interval_s = max(STEADY_S if well_informed else FOLLOW_S, servers / ASKS_S)
         return self._clock.monotonic_s() - self._asked_s >= interval_s * self._jitter
@@ -246,25 +330,36 @@ class NewsListener:
         self._jitter = self._rng.uniform(0.5, 1.5)
 
     def horizon_ms(self, servers: int) -> int:
-        """How far ahead of now the closed time should be: further without news."""
+        """How far ahead of now the closed time should be, in ms.
+
+        The longer ago the last news came, the larger the distance. In a large fleet a process
+        without news polls the store rarely, so it learns late of a new closed time.
+        """
         silent_s = self._clock.monotonic_s() - self._heard_s
         return max(HORIZON_MS, int(1000 * min(silent_s, _unasked_s(servers))))
 
     def standby_s(self, servers: int, at_least_s: float) -> float:
-        """How long a standby coordinator waits before it checks the lease again."""
+        """How many seconds a standby coordinator waits between two checks of the lease.
+
+        The time is random, at least `at_least_s`, and longer in a larger fleet.
+        """
         return max(at_least_s, self._rng.uniform(0.5, 1.5) * servers / STANDBY_ASKS_S)
 
 
 def _unasked_s(servers: int) -> float:
     """An upper bound on the time between two polls of the store by a process without news.
 
-    This is twice the mean time between its polls.
+    Such a process polls every `servers / ASKS_S` seconds on average (see `should_ask`). A random
+    pause between two polls is at most 1.5 times the average, so twice the average is a safe bound.
     """
     return 2 * servers / ASKS_S
 
 
 class Teller:
-    """Publishes as news what the store has committed. After a failure it pauses for `PAUSE_S`."""
+    """Publishes commits of the store as news.
+
+    After a failure to publish, it pauses for `PAUSE_S`.
+    """
 
     def __init__(self, news: NewsStore, store: RegistryStore, clock: Clock) -> None:
         self._news = news

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from statistics import median
@@ -46,28 +46,34 @@ BEHIND_MS_MAX = 10_000  # a clock that is further behind the horizon is wrong
 
 
 def worth_publishing(decisions: Iterable[Decision], view: View) -> list[Decision]:
-    """The decisions that would change the view, adjusted where a key may get its last epoch."""
+    """The decisions that would change the view.
+
+    Each decision is in the form in which it is published: see `_settled`.
+    """
     settled = (_settled(decision, view) for decision in decisions)
     return [decision for decision in settled if _is_news(decision, view)]
 
 
 def _settled(decision: Decision, view: View) -> Decision:
-    """The decision, with the key's highest number of buckets if this is its last possible epoch.
+    """Return the decision in the form in which it is published.
 
-    The key can never be split further after that.
+    A key can have `EPOCHS_MAX` epochs, and the last one can never be changed. So if the decision
+    makes the last epoch, that epoch gets at least as many buckets as the key ever had.
     """
     layout = view.layout(decision.key)
     if decision.setting != BUCKETS or len(layout.epochs) != EPOCHS_MAX - 1:
         return decision
     assert decision.value is not None
-    reason = f"{decision.reason}; the last of {EPOCHS_MAX} epochs keeps the high-water mark"
+    last = f"the last of {EPOCHS_MAX} epochs keeps the key's highest number of buckets"
+    reason = f"{decision.reason}; {last}"
     return structs.replace(decision, value=max(layout.max_buckets, decision.value), reason=reason)
 
 
 def _waits(layout: Layout, view: View) -> bool:
-    """Whether the key's last epoch is too far ahead for another to follow yet.
+    """Whether the key's last epoch starts so far in the future that no epoch may follow it yet.
 
-    Such a key is left out, so that decisions about other keys need not wait for it.
+    A decision about such a key is not published now, so that decisions about other keys need not
+    wait for it.
     """
     return layout.epochs[-1].start_ms >= view.horizon_ms + AHEAD_MS_MAX
 
@@ -83,7 +89,7 @@ def _is_news(decision: Decision, view: View) -> bool:
 class Latency:
     """The store's response time: the median of the last few requests.
 
-    A median, since one stall of this process does not make the store slow.
+    The median is used so that one stall of this process does not make the store look slow.
     """
 
     def __init__(self) -> None:
@@ -100,8 +106,8 @@ class Latency:
 class Registry:
     """One process's access to the registry: `open` it, keep `follow` running, read `view`.
 
-    With `news`, `follow` reads the store only every 30 s or so. Calls that need the store's current
-    state still read the store.
+    With `news`, `follow` reads the store only about every 30 s. Calls that need the store's current
+    state read the store even then.
     """
 
     def __init__(
@@ -154,7 +160,10 @@ class Registry:
             await self._listener.check()
 
     async def renew(self) -> Reading:
-        """Bring the view up to the store's closed time."""
+        """Read META, apply the log up to META's version, and adopt META's closed time.
+
+        Returns META as it was read, with the store's time.
+        """
         if self._listener is not None:
             self._listener.note_asked()
         reading = await self._ours(self._store.meta())
@@ -162,7 +171,11 @@ class Registry:
         return reading
 
     async def _ours(self, question: Awaitable[Reading]) -> Reading:
-        """META, if the store is still of this incarnation. If not, raise, now and in `check`."""
+        """Await a request for META, and return the result.
+
+        Raises `WrongIncarnation` if the store was wiped, replaced or set back. `check` then raises
+        the same error.
+        """
         asked_s, known = self._clock.monotonic_s(), (self.view.version, self.view.horizon_ms)
         try:
             reading = await question
@@ -179,9 +192,9 @@ class Registry:
     def _refusal_of(self, meta: Meta, version: int, horizon_ms: int) -> str:
         """Why a store with this META must not be used any more; empty if it may be used.
 
-        `version` and `horizon_ms` are of the view before META was read. A store with lower values
-        was set back. That refusal is permanent: the store will soon reach the same version again,
-        with other entries.
+        `version` and `horizon_ms` are the view's values before META was read. If META has lower
+        values, the store was set back to an older state. Then the refusal is permanent, since the
+        store will soon reach the same version with other entries.
         """
         if meta.incarnation != self.meta.incarnation:
             return REPLACED
@@ -192,7 +205,7 @@ class Registry:
     def check(self) -> None:
         """Raise if the store was wiped, replaced or set back since this process connected.
 
-        This makes no request: `follow` notices such a change when it reads META.
+        `check` makes no request to the store. `follow` notices such a change when it reads META.
         """
         if self.refusal:
             raise WrongIncarnation(self.refusal)
@@ -215,7 +228,7 @@ class Registry:
             self.view.load(await self._store.snapshot())
 
     async def _hear(self) -> bool:
-        """Adopt the newest news. True if the horizon is then well ahead of now."""
+        """Adopt the newest news. Returns whether the horizon is then far enough ahead of now."""
         if self._listener is None:
             return False
         asked_s = self._clock.monotonic_s()
@@ -228,16 +241,20 @@ class Registry:
         return self.view.horizon_ms - self.now_ms() >= self._thin_ms()
 
     async def _adopt(self, news: News) -> None:
-        """Adopt news in the order of `_catch_up`. Missing entries are read from the store."""
+        """Apply the log entries in the news, and only then adopt the closed time in the news.
+
+        Entries that are missing in the news are read from the store.
+        """
         complete = all(self.view.apply(entry) for entry in news.entries)
         if not complete or self.view.version < news.version:
             await self._apply_log(news.version)
         self.view.adopt(news.closed_ms, news.version)
 
     async def keep_ahead(self, leads: bool, reading: Reading | None = None) -> None:
-        """Advance the closed time if too little of it is left, and adopt the result.
+        """Advance the closed time if it is no longer far enough ahead, and adopt the result.
 
-        The leader (`leads`) does so earlier than other processes.
+        The leader (`leads`) advances the closed time earlier than other processes do. Without a
+        `reading`, META is read first.
         """
         reading = reading or await self.renew()
         horizon_ms = self._horizon_ms()
@@ -259,9 +276,9 @@ class Registry:
         return rules.thin_ms(self._latency.typical_s)
 
     async def keep_up(self, urgent: bool) -> None:
-        """Renew the view by news, and from the store when that is due.
+        """Renew the view from news, and regularly from the store.
 
-        If `urgent`, also read the store when the news does not suffice.
+        If `urgent`, the store is read whenever the news leaves the horizon too close to now.
         """
         informed = await self._hear()
         due = self._listener is None or self._listener.should_ask(self.servers, informed)
@@ -269,9 +286,9 @@ class Registry:
             await self.keep_ahead(leads=False)
 
     def _should_testify(self) -> bool:
-        """Whether to read the store although there is news, to check its evidence of the time.
+        """Whether to read the store in spite of news, in order to renew the evidence of the time.
 
-        A wrong clock is accepted if no process renews the evidence.
+        If no process renewed the evidence, processes would accept a wrong clock.
         """
         asked_s = self._clock.monotonic_s() - self._asked_s
         return self.meta.evidence is not None and asked_s >= RENEW_S
@@ -285,7 +302,10 @@ class Registry:
             await self._clock.sleep(pause_s)
 
     async def tell(self) -> None:
-        """Publish what is committed as news. Called by the leader; lost news does no harm."""
+        """Publish commits as news, if the deployment has news. Only the leader calls this.
+
+        Lost news does no harm.
+        """
         if self._teller is not None:
             await self._teller.tell(self.meta)
 
@@ -294,14 +314,18 @@ class Registry:
         return self._listener is not None
 
     def standby_s(self, at_least_s: float) -> float:
-        """How long a standby coordinator waits before it checks the lease again.
+        """How many seconds a standby coordinator waits between two checks of the lease.
 
-        With news this is longer in a larger fleet.
+        Without news, the result is `at_least_s`. With news, it is longer in a larger fleet.
         """
         return self._listener.standby_s(self.servers, at_least_s) if self._listener else at_least_s
 
     async def reach(self, time_ms: int, deadline_s: float) -> None:
-        """Wait until ids of this time may be placed. `deadline_s` is on the monotonic clock."""
+        """Wait until this process may place ids of the time `time_ms`.
+
+        `deadline_s` is on the monotonic clock. Raises `InvalidId` if the time is too far in the
+        future, and `Unavailable` at the deadline.
+        """
         while time_ms >= self.view.horizon_ms:
             await self.renew_shared()
             if time_ms < self.view.horizon_ms:
@@ -318,14 +342,32 @@ class Registry:
                 raise Unavailable(cause)
             await self._clock.sleep(pause_s)
 
+    async def reach_buckets(self, key: str, buckets: int, deadline_s: float) -> None:
+        """Wait until the key's new ids go to `buckets` buckets, as was decided.
+
+        Raises `Unavailable` at the deadline. Does not wait if the key can get no more epochs.
+        """
+        while True:
+            layout = self.view.layout(key)
+            epoch = layout.epochs[-1]
+            newest_ms = min(self.now_ms(), self.view.horizon_ms - 1)  # of an id minted now
+            if layout.full or (epoch.buckets == buckets and epoch.start_ms <= newest_ms):
+                return
+            if self._clock.monotonic_s() + FOLLOW_S >= deadline_s:
+                raise Unavailable(
+                    f"the leader has not put the decision about {key!r} into effect: retry"
+                )
+            await self._clock.sleep(FOLLOW_S)
+            await self.renew_shared()
+
     def is_fresh(self) -> bool:
-        """Whether the view was renewed within the last second, so that it need not be again."""
+        """Whether the view was renewed so recently, within a second, that it needs no renewal."""
         return self._clock.monotonic_s() - self._renewed_s < FRESH_S
 
     async def renew_shared(self) -> None:
         """Renew the view. Concurrent callers share one renewal.
 
-        The renewal continues if a caller is cancelled.
+        If a caller is cancelled, the renewal continues for the other callers.
         """
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self.keep_up(urgent=True))
@@ -339,20 +381,24 @@ class Registry:
             raise Closed.meanwhile("the client") from None
 
     async def layout(self, key: str) -> Layout:
-        """The key's layout, read from the store: for reads that reach past the horizon."""
+        """The key's layout, read from the store. Reads that reach past the horizon need this."""
         return await self._store.layout(key)
 
     async def history(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """At most `limit` entries with a version below `before`, newest first.
+        """At most `limit` log entries with a version below `before`, newest first.
 
-        Very old entries are deleted and missing here.
+        The result lacks very old entries, since the registry deletes them.
         """
         newest = self.view.version if before is None else min(before - 1, self.view.version)
         entries = await self._store.log(max(newest - limit, 0), newest) if newest > 0 else []
         return entries[::-1]
 
     async def publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
-        """Commit decisions, up to 45 per version. Returns the decisions that changed something."""
+        """Commit decisions to the log, up to 45 in one version.
+
+        Returns the decisions that changed something. `term` is None if the caller is not the
+        leader.
+        """
         published: list[Decision] = []
         async with self._publishing:
             for first in range(0, len(decisions), PER_VERSION_MAX):
@@ -365,12 +411,21 @@ class Registry:
                     published += await self._publish_apart(together, term)
         return published
 
+    async def replace_pin(self, seen: Decision | None, decision: Decision) -> bool:
+        """Commit the pin `decision` if the current pin is `seen`.
+
+        Returns whether `decision` is the current pin afterwards.
+        """
+        async with self._publishing:
+            await self._publish([decision], None, lambda: self.view.pins.get(decision.key) == seen)
+        return self.view.pins.get(decision.key) == decision
+
     async def _publish_apart(
         self, decisions: Sequence[Decision], term: int | None
     ) -> list[Decision]:
-        """Publish one by one, so that a malformed item blocks only its own key.
+        """Publish decisions one by one, so that a malformed item blocks only its own key.
 
-        Then raise the first error.
+        After the last decision, raise the first error.
         """
         published, faults = [], []
         for decision in decisions:
@@ -382,13 +437,23 @@ class Registry:
             raise faults[0]
         return published
 
-    async def _publish(self, decisions: Sequence[Decision], term: int | None) -> list[Decision]:
+    async def _publish(
+        self,
+        decisions: Sequence[Decision],
+        term: int | None,
+        provided: Callable[[], bool] = lambda: True,
+    ) -> list[Decision]:
+        """Commit, in one version, those decisions that would change the view.
+
+        `provided` is called after each renewal of the view. If it returns False, nothing is
+        committed.
+        """
         takes_s = 0.0
         for _ in range(PUBLISH_ATTEMPTS):
             await self.renew()
             renewed_s = self._clock.monotonic_s()
             news = worth_publishing(decisions, self.view)
-            if not news:
+            if not news or not provided():
                 return []
             try:
                 await self._store.append(self._entry(news, takes_s), term)
@@ -399,14 +464,16 @@ class Registry:
             await self._trim()
             return news
         raise Unavailable(
-            f"{PUBLISH_ATTEMPTS} attempts to write to the registry met other changes: retry"
+            "another process changed the registry during each of "
+            f"{PUBLISH_ATTEMPTS} attempts to write to it: retry"
         )
 
     def _entry(self, decisions: list[Decision], takes_s: float) -> LogEntry:
         """The next log entry, which starts its epochs as soon as the closed time allows.
 
-        `takes_s` is not zero after an attempt that was too slow: then the epochs start later, where
-        the closed time will be when this entry is committed.
+        `takes_s` is 0 in the first attempt to commit. After an attempt that was too slow, it is the
+        expected duration of the next one. Then the epochs start later, so that the closed time does
+        not pass their start during the commit.
         """
         layouts = [self.view.layout(d.key) for d in decisions if d.setting == BUCKETS]
         earliest_ms = self.now_ms()
@@ -426,7 +493,8 @@ class Registry:
     def led_until_ms(self) -> int:
         """The end of the current leader's lease, in the store's time.
 
-        News extends it to 3 s after the news arrived, since only a leader publishes news.
+        Only a leader publishes news. So the lease lasts at least until `TOLD_S` after the last
+        news.
         """
         told_s = self._listener.told_s if self._listener else None
         if told_s is None:
@@ -444,11 +512,14 @@ class Registry:
         return now_ms(self._clock) + self.time.correction_ms
 
     def past_ms(self) -> int:
-        """The time up to which ids are both in the past and below the horizon."""
+        """The time now or, if the horizon is earlier, the horizon."""
         return min(self.now_ms(), self.view.horizon_ms)
 
     def fleet_now_s(self) -> float:
-        """The store's time now, on which all servers agree however wrong their own clocks are."""
+        """The store's time now.
+
+        All servers get the same time, even if their own clocks are wrong.
+        """
         return self._clock.now_s() + self.time.offset_ms / 1000
 
     async def close(self) -> None:
@@ -458,6 +529,6 @@ class Registry:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Retrieve the task's error, in case all its waiters were cancelled."""
+    """Retrieve the task's error, so that asyncio does not log it if all waiters were cancelled."""
     if not task.cancelled():
         task.exception()

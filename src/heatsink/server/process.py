@@ -36,7 +36,11 @@ DATABASE, QUEUE = "heatsink.db", "queue"
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the server; `data` is the folder of the embedded store and queue."""
+    """Settings of `heatsink serve`.
+
+    If `store` is None, the server keeps a SQLite store in the folder `data` and, unless `queue` is
+    set, an embedded queue.
+    """
 
     data: Path
     store: str | None = None
@@ -128,7 +132,11 @@ async def serve(
     ending: Ending,
     pages: Mapping[str, ASGIApp] | None = None,
 ) -> None:
-    """Serve until a signal: then finish requests, return claimed items and release the lease."""
+    """Run the server until a signal arrives.
+
+    Then the server finishes the requests in progress, finishes claimed items or returns them to the
+    queue, and releases the coordinator's lease.
+    """
     async with AsyncExitStack() as farewell:
         hs = await farewell.enter_async_context(make_client(settings, clock, rng))
         consumer = await _open_queue(hs, settings, actions)

@@ -1,7 +1,8 @@
-"""The shell of every process that serves HTTP: its endpoint, connections, signals and logs.
+"""What every process that serves HTTP needs: an endpoint, bounded connections, signals and logs.
 
 Sockets are opened first, so that a port in use is reported before anything else. uvicorn's faster
-parser limits neither the size of a request's head nor its time; `BoundedConnection` does.
+HTTP parser limits neither the size of a request's head (request line and headers) nor the time
+until the head is complete. `BoundedConnection` limits both.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +60,8 @@ serving = logging.getLogger("heatsink.serve")
 class Endpoint:
     """The address where a process serves HTTP, and the callers that it accepts.
 
-    An address that other machines can reach needs a token. `flag` is the option that sets the port.
+    An address that other machines can reach requires at least one token. `flag` is the command-line
+    option that sets the port.
     """
 
     host: str
@@ -78,7 +81,7 @@ class Endpoint:
 
     @contextmanager
     def listening(self) -> Iterator[list[socket]]:
-        """Open the sockets for the block, and close them at its end."""
+        """Open the listening sockets, yield them, and close them at the end of the block."""
         listeners = listen(self.host, self.port, self.flag)
         try:
             yield listeners
@@ -87,14 +90,19 @@ class Endpoint:
                 listener.close()
 
     def server(self, app: ASGIApp, on_end: Callable[[], object] = lambda: None) -> Server:
-        """A server for the sockets; requests get `grace_s` to finish after `on_end`."""
+        """Return an HTTP server for `app`.
+
+        When the server is told to end, it calls `on_end`. After that, requests in progress have
+        `grace_s` to finish.
+        """
         return Server(configured(app, self.limits, self.grace_s), on_end)
 
 
 def check_reach(host: str, tokens: Sequence[Token]) -> None:
     if host not in LOOPBACK_NAMES and not tokens:
         raise InvalidSetting(
-            f"host {host!r} is reachable from outside: set --token, or 127.0.0.1", field="host"
+            f"host {host!r} is reachable from outside: set --token, or --host 127.0.0.1",
+            field="host",
         )
 
 
@@ -103,7 +111,10 @@ def address_of(host: str, port: int) -> str:
 
 
 class BoundedConnection(HttpTools, Bounded):
-    """uvicorn's connection with limits on a request's head. uvicorn closes idle connections."""
+    """uvicorn's HTTP connection, with limits on the size and the duration of a request's head.
+
+    uvicorn's own timer closes idle connections.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -172,7 +183,10 @@ class BoundedConnection(HttpTools, Bounded):
 
 
 def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicorn.Config:
-    """The configuration of a server with bounded connections; requests get `grace_s` to finish."""
+    """Return a uvicorn configuration with `limits` on connections.
+
+    When the server stops, requests in progress have `grace_s` to finish.
+    """
     crowd = Crowd(within_files(limits), closes_idle=False)
     connection: Any = type("BoundedConnection", (BoundedConnection,), {"crowd": crowd})
     return uvicorn.Config(
@@ -190,7 +204,7 @@ def configured(app: ASGIApp, limits: ConnectionLimits, grace_s: float) -> uvicor
 
 
 def plain_app(pages: Mapping[str, tuple[Scope | None, Page]], guard: Guard) -> Starlette:
-    """An application with a few pages, each behind the scope that it needs."""
+    """Return an application with a few pages, each with the scope that its callers need."""
 
     def answering(scope: Scope | None, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -213,10 +227,11 @@ def metrics_page(metrics: Metrics) -> Page:
 
 
 class Server(uvicorn.Server):
-    """A server that ends gracefully at the first signal and at once at the second.
+    """A uvicorn server that stops gracefully at the first signal, and immediately at the second.
 
-    uvicorn would raise the signals again at its end and so skip our clean-up. The first signal
-    calls `on_end`, which ends streams: they would otherwise keep the server from stopping.
+    The process's own signal handler calls `end`. uvicorn's handlers are off, because uvicorn raises
+    the signals again when it ends, and then our clean-up would not run. The first call of `end`
+    calls `on_end`, which ends event streams: open streams would keep the server from stopping.
     """
 
     def __init__(self, config: uvicorn.Config, on_end: Callable[[], object] = lambda: None) -> None:
@@ -235,28 +250,44 @@ class Server(uvicorn.Server):
 
 
 class Ending:
-    """How a signal ends a service: it calls `stop` or, while that is None, cancels the start."""
+    """Ends a service when a signal arrives.
+
+    If the service has set `stop`, the signal calls `stop`. Before that, while the service still
+    starts, the signal cancels its task. If a library swallows the cancellation, `stop` is called as
+    soon as the service sets it.
+    """
 
     def __init__(self, starting: asyncio.Task[Any]) -> None:
-        self.stop: Callable[[], object] | None = None
+        self._stop: Callable[[], object] | None = None
         self.cancelled = False
         self.number: int | None = None
         """The signal that came first."""
         self._starting = starting
 
+    @property
+    def stop(self) -> Callable[[], object] | None:
+        return self._stop
+
+    @stop.setter
+    def stop(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        if self.number is not None:
+            stop()
+
     def end(self, number: int) -> None:
         self.number = self.number or number
-        if self.stop is not None:
-            self.stop()
+        if self._stop is not None:
+            self._stop()
         elif not self.cancelled:
             self.cancelled = self._starting.cancel()
 
 
 @contextmanager
 def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
-    """Run the block until SIGINT or SIGTERM, even while it starts, and let it clean up.
+    """Run the block until SIGINT or SIGTERM arrives, then let the block clean up.
 
-    `noted` are signals that arrived earlier: see `noting_signals`.
+    Yields the `Ending` on which a service sets `stop`. `noted` are signals that arrived before the
+    event loop ran: see `noting_signals`.
     """
     starting, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert starting is not None
@@ -273,14 +304,17 @@ def until_signal(noted: Sequence[int] = ()) -> Iterator[Ending]:
 
 
 def default_signals() -> None:
-    """Restore the default signal handlers: the next signal ends this process at once."""
+    """Restore the default signal handlers: the next signal then ends this process immediately."""
     for number in SIGNALS:
         asyncio.get_running_loop().remove_signal_handler(number)
 
 
 @contextmanager
 def noting_signals() -> Iterator[Sequence[int]]:
-    """Record signals that arrive before an event loop can handle them, for `until_signal`."""
+    """Yield a list that collects the signals which arrive during the block.
+
+    Use it before an event loop can handle signals, and pass the list to `until_signal`.
+    """
     noted: list[int] = []
     before = {number: signal.signal(number, lambda n, _: noted.append(n)) for number in SIGNALS}
     try:
@@ -290,10 +324,44 @@ def noting_signals() -> Iterator[Sequence[int]]:
             signal.signal(number, handler)
 
 
-def run(service: Callable[[Ending], Awaitable[None]]) -> int | None:
-    """Run a service until it ends or a signal ends it; return the signal.
+@contextmanager
+def terminated_as_interrupted() -> Iterator[Sequence[int]]:
+    """Treat SIGTERM like Ctrl-C during the block, so that the block cleans up.
 
-    A signal that arrives before the event loop runs ends the service too.
+    Yields a list that collects the SIGTERM signals.
+    """
+    terminated: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        terminated.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated  # for example a test: other threads get no signals
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_service(service: Callable[[Ending], Awaitable[None]]) -> None:
+    """Run a service until it ends or a signal ends it.
+
+    Raises KeyboardInterrupt if the signal was SIGINT (Ctrl-C).
+    """
+    if run(service) == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def run(service: Callable[[Ending], Awaitable[None]]) -> int | None:
+    """Run a service until it ends or a signal ends it.
+
+    Returns the number of the signal, or None if no signal arrived. A signal ends the service even
+    if it arrives before the event loop runs.
     """
 
     async def until_ended(noted: Sequence[int]) -> int | None:
@@ -306,7 +374,7 @@ def run(service: Callable[[Ending], Awaitable[None]]) -> int | None:
 
 
 def one_line(text: str) -> str:
-    """Escape every character that ends a line, controls a terminal or hides others."""
+    """Escape every character that ends a line, controls a terminal or hides other characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -315,10 +383,10 @@ def one_line(text: str) -> str:
 
 
 class TextLines(logging.Formatter):
-    """One line per record, with tracebacks indented.
+    """Formats each log record as one line of text, followed by an indented traceback if it has one.
 
-    Messages contain keys and other text of clients. Line breaks in them are escaped, so that a
-    client cannot forge a record.
+    Messages contain keys and other text from clients. Line breaks in messages are escaped, so that
+    a client cannot forge a record.
     """
 
     def __init__(self) -> None:
@@ -339,7 +407,11 @@ def _indented(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line; `extra={"event": …, "fields": {…}}` become members of it."""
+    """Formats each log record as one JSON object on one line.
+
+    The `event` and the `fields` that are passed as `extra={"event": …, "fields": {…}}` become
+    members of the object.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""OpenTelemetry spans of requests, as children of the caller's span if it sends one."""
+"""OpenTelemetry spans of HTTP requests.
+
+If a request names the caller's span, the span of the request becomes a child of the caller's span.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from .api.app import ROUTE
 
 
 class TracedApp:
-    """An ASGI application around another one, which names the route it took in the scope."""
+    """Records a span for each request to another ASGI application.
+
+    That application stores the label of the request's route in the ASGI scope. The label becomes
+    the name of the span.
+    """
 
     def __init__(self, app: ASGIApp, provider: TracerProvider | None = None) -> None:
         self._app = app

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from heatsink.errors import Misconfigured
 from heatsink.primitives.hooks import Hook
+from heatsink.primitives.words import pip_install
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
@@ -24,14 +25,20 @@ def tracing_hooks(tracing: bool) -> list[Hook]:
 
         from heatsink.client.otel import Tracing
     except ImportError:
-        raise Misconfigured("--tracing needs an extra: pip install 'heatsink[otel]'") from None
+        raise Misconfigured(f"--tracing needs an extra: {pip_install('otel')}") from None
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
-        logger.warning("--tracing: no exporter is set up: start it with `opentelemetry-instrument`")
+        logger.warning(
+            "--tracing is set, but no exporter of spans is configured: start this command with "
+            "`opentelemetry-instrument`"
+        )
     return [Tracing()]
 
 
 def traced(app: ASGIApp, tracing: bool) -> ASGIApp:
-    """The application with a span per request; call `tracing_hooks` first."""
+    """Return the application; if `tracing` is set, with a span for each request.
+
+    Call `tracing_hooks` first: it raises if OpenTelemetry is not installed.
+    """
     if not tracing:
         return app
     from .traced_app import TracedApp

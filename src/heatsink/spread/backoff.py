@@ -1,7 +1,7 @@
 """Retries with exponential backoff and full jitter, until a deadline.
 
 The deadline belongs to the whole call, which passes it to each of its steps. An attempt that is
-still running at the deadline is cancelled. Its request may still be applied, so its outcome is
+still running at the deadline is cancelled. The store may still apply the request, so the outcome is
 unknown, as after any timeout.
 """
 
@@ -14,11 +14,9 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-import msgspec
-
 from heatsink.errors import Overloaded, Retryable, Throttled
 from heatsink.heat.count import Tracker
-from heatsink.primitives.checks import check_number
+from heatsink.primitives.checks import CheckedStruct, check_number
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
@@ -33,14 +31,15 @@ UNANSWERED = (
 Result = TypeVar("Result")
 
 
-class Retries(msgspec.Struct, frozen=True):
+class Retries(CheckedStruct, frozen=True):
     """How often and how long a call is retried: exponential backoff with full jitter.
 
-    `Retries(deadline_s=2.0)` gives up after two seconds. An invalid value raises `InvalidSetting`.
+    With `Retries(deadline_s=2.0)`, a call gives up after two seconds. An invalid value raises
+    `InvalidSetting`.
     """
 
     first_s: float = 0.02
-    """Before retry n a call sleeps up to `first_s * 2**n` seconds."""
+    """The longest pause before the first retry. It doubles with each further retry."""
     longest_s: float = 0.5
     """The longest pause between two attempts."""
     deadline_s: float = 10.0
@@ -56,7 +55,7 @@ class Retries(msgspec.Struct, frozen=True):
 
 
 class Backoff:
-    """Retries an attempt with the same arguments, and counts throttled attempts as heat."""
+    """Retries a failed request to the store, and counts throttled attempts as heat."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Backoff:
         return self._clock.monotonic_s() + self.patience_s
 
     def outlasts(self, attempt_s: float) -> bool:
-        """Whether a first attempt of `attempt_s` seconds ends before the call's deadline."""
+        """Whether a first attempt of `attempt_s` seconds would end before the call's deadline."""
         return attempt_s < self.patience_s
 
     async def call(
@@ -89,7 +88,8 @@ class Backoff:
     ) -> Result:
         """Run one step of a call, with retries until `deadline_s` on the monotonic clock.
 
-        With an empty `key`, as for reads of the registry, throttling is counted for no key.
+        Throttled attempts count as heat of `key`. Steps that concern no key, such as reads of the
+        registry, pass an empty `key`.
         """
         try:
             return await self._once(attempt, deadline_s)
@@ -97,7 +97,7 @@ class Backoff:
             return await self.after(refusal, attempt, key, deadline_s)
 
     def cut(self, deadline_s: float) -> Cut:
-        """The timeout for a first attempt that does not go through `call`."""
+        """The timeout for an attempt that the caller makes without `call`."""
         return self._cut(deadline_s if self.patience_s else math.inf)
 
     async def _once(self, attempt: Callable[[], Awaitable[Result]], deadline_s: float) -> Result:
@@ -111,37 +111,52 @@ class Backoff:
         key: str,
         deadline_s: float,
     ) -> Result:
-        """Retry after a failed first attempt, until one succeeds or the deadline passes."""
-        again, check = (
-            partial(self._once, attempt, deadline_s),
-            partial(self._check, key, deadline_s),
-        )
+        """Repeat `attempt`, whose first try raised `refusal`, until it succeeds or `deadline_s`.
+
+        `deadline_s` is on the monotonic clock. Throttled attempts count as heat of `key`.
+        """
+        again = partial(self._once, attempt, deadline_s)
+        check = partial(self._check, key, deadline_s, [refusal])
         return await self._retrier.after(refusal, again, check)
 
     async def begin(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Run an attempt at start-up: retry if it is throttled, raise every other error at once."""
+        """Run an attempt at start-up. Retry it only if it is throttled; raise any other error."""
         try:
             return await attempt()
         except Throttled as refusal:
             return await self.after(refusal, attempt, "", self.deadline_s())
 
     async def persist(self, attempt: Callable[[], Awaitable[Result]], key: str) -> Result:
-        """Run a long attempt: it has no timeout, only its retries have a deadline."""
+        """Run a long attempt without a timeout.
+
+        If it fails, retry it until the deadline of a call that starts at the failure.
+        """
         try:
             return await attempt()
         except Retryable as refusal:
-            check = partial(self._check, key, self.deadline_s())
+            check = partial(self._check, key, self.deadline_s(), [refusal])
             return await self._retrier.after(refusal, attempt, check)
 
-    def _check(self, key: str, deadline_s: float, refused: Refused) -> None:
-        """Count throttling as heat, and give up at the deadline."""
+    def _check(
+        self, key: str, deadline_s: float, answers: list[Retryable], refused: Refused
+    ) -> None:
+        """Count throttling as heat, and raise `Overloaded` at the deadline.
+
+        `answers` holds the error of the attempt before. If the deadline cuts off the last attempt,
+        the store has not answered it. Then the message includes the error before, which probably
+        names the cause.
+        """
         error, attempts, next_s = refused
         if isinstance(error, Throttled):
             self._note(key, error)
         self._tell(key, error)
         if isinstance(error, Overloaded) or next_s > deadline_s:
             times = "once" if attempts == 1 else f"{attempts} times"
-            raise Overloaded(f"tried {times} within {self.patience_s:g} s: {error}") from error
+            is_cut_off = str(error) == UNANSWERED and answers[0] is not error
+            before = f". The attempt before: {answers[0]}" if is_cut_off else ""
+            text = f"tried {times} within {self.patience_s:g} s: {error}{before}"
+            raise Overloaded(text) from error
+        answers[0] = error
 
     def _tell(self, key: str, refusal: Retryable) -> None:
         name = "call.throttled" if isinstance(refusal, Throttled) else "call.retried"

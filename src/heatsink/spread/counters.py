@@ -1,10 +1,11 @@
 """Counters for concurrent writers: an add counts once, however often it is retried.
 
-An add is one transaction in the token's partition: it records the token and raises the sum. A
-token is an id and carries time, so it is placed as a row is. A retry therefore finds the record of
-its first attempt, whatever the layout is by then. Records are kept for `token_ttl_s`. Then a fold
-seals the time before and drops the records of that time, in one transaction. The store refuses a
-token from sealed time, so a dropped token can never be counted again.
+An add is one transaction in the token's bucket: it records the token and changes the sum. A token
+is an id with a time, so it is placed like a row. A retry therefore finds the record of its first
+attempt, even if the layout has changed since. Records are kept for `token_ttl_s`. After that time a
+*fold* deletes them. In the same transaction, the fold stores the time up to which it has deleted
+records: it *seals* the bucket. From then on, the store refuses tokens from before the stored time.
+So an add whose record was deleted can never count again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ REMEMBERED_MAX = 10_000
 class Counters:
     """`hs.counters`: counters that many processes add to, exact even when adds are retried.
 
-    Each counter is spread over the buckets of its key, as a log is. Every call raises
-    `InvalidInput` for a bad argument, and `Overloaded` if all retries fail until the deadline::
+    Each counter is spread over the buckets of its key, like a log. Every call raises `InvalidInput`
+    for a bad argument, and `Overloaded` if all retries fail until the deadline::
 
         await hs.counters.add("likes:42")
         likes = await hs.counters.value("likes:42")
@@ -54,9 +55,9 @@ class Counters:
     async def add(self, key: AnyKey, amount: int = 1, *, token: Any = None) -> None:
         """Add `amount`, which may be negative, to a counter.
 
-        `token` is an id of the deployment's kind: calls with the same token count once. Raises
-        `Conflict` if the token was used with another amount, and `TokenExpired` if it is older
-        than `token_ttl_s`::
+        `token` is an id of the deployment's kind. Of all calls with the same token, one counts.
+        Raises `Conflict` if the token was used with another amount, and `TokenExpired` if the token
+        is older than `token_ttl_s`::
 
             await hs.counters.add("likes:42", token=request_id)
         """
@@ -89,9 +90,9 @@ class Counters:
         return BufferedCounters(TotalsStore(self._store, self._parts, self._token_ttl_s), flush_s)
 
     async def value(self, key: AnyKey) -> int:
-        """The sum of all acknowledged adds at one moment during the call; 0 for an unused key.
+        """The counter's value: the sum of all acknowledged adds, or 0 for an unused key.
 
-        Example::
+        The value is exact for one moment during the call. Example::
 
             await hs.counters.add("likes:42", 3)
             likes = await hs.counters.value("likes:42")  # 3
@@ -113,10 +114,11 @@ class Counters:
         return value
 
     async def fold(self, key: str) -> None:
-        """Make reads cheaper: move the sums of closed buckets and ended processes to the bare key.
+        """Make reads cheaper: move the sums of all buckets and of ended processes to the bare key.
 
-        Only sums older than `token_ttl_s` are folded, and tokens of that time are refused from then
-        on. `value` calls this when it pays off, so applications need not::
+        The fold deletes tokens older than `token_ttl_s`. From then on, the store refuses adds with
+        such tokens. Applications need not call `fold`, since `value` calls it when a fold pays
+        off::
 
             await hs.counters.fold("likes:42")
         """
@@ -133,14 +135,14 @@ class Counters:
         return await self._backoff.call(partial(self._registry.layout, key), key, deadline_s)
 
     def _is_worth_folding(self, key: str, layout: Layout, bare: Total) -> bool:
-        """Whether a fold would save reads a partition, or the last one is `token_ttl_s` old."""
+        """Whether a fold would leave fewer partitions to read, or the last fold was long ago."""
         oldest_ms = self._oldest_ms()
         needed = len(self._partitions(key, layout, oldest_ms))
         read = len(self._partitions(key, layout, bare.folded_ms))
         return needed < read or bare.folded_ms < oldest_ms - int(self._token_ttl_s * 1000)
 
     def _partitions(self, key: str, layout: Layout, folded_ms: int) -> list[str]:
-        """The bare partition first, then those of every epoch that is not folded."""
+        """The bare key, then the buckets of every epoch that did not end before `folded_ms`."""
         names = dict.fromkeys([partition_of(key, None)])
         for epoch in layout.overlapping(folded_ms, None):
             names.update(dict.fromkeys(epoch.partitions(key)))
@@ -151,7 +153,7 @@ class Counters:
             self._folded[key] = bare.folded_ms
 
     def _oldest_ms(self) -> int:
-        """The time before which tokens are refused."""
+        """The time of the oldest token that is accepted now."""
         return max(self._registry.past_ms() - int(self._token_ttl_s * 1000), 0)
 
     def _check_age(self, time_ms: int) -> None:
@@ -163,9 +165,10 @@ class BufferedCounters:
     """Counters for high rates: adds are summed in this process and written together.
 
     A process keeps two totals per counter: the sum that it added and the sum that it subtracted.
-    Both only grow, so the write "set if larger" is idempotent. One such write can be retried and
-    carries thousands of adds. An add is acknowledged when a write that contains it is acknowledged.
-    Leaving the `async with` flushes::
+    Both totals only grow. So a process can write them with "set if larger", and can repeat the
+    write without counting an add twice. One such write carries thousands of adds. An add is
+    acknowledged when a write that contains it is acknowledged. Leaving the `async with` block
+    flushes::
 
         async with hs.counters.buffered() as counts:
             await counts.add("views:42")
@@ -220,16 +223,16 @@ class BufferedCounters:
     async def add(self, key: str, amount: int = 1) -> None:
         """Add, and return when the store has acknowledged a write that contains the add.
 
-        After a `Retryable` error a later flush may still count the add, once. Raises `Closed`
-        outside `async with`: `await counts.add("views:42", 5)`
+        After a `Retryable` error, a later flush may write the add. The add then counts once. Raises
+        `Closed` outside `async with`: `await counts.add("views:42", 5)`
         """
         await asyncio.shield(self.add_soon(key, amount))
 
     async def flush(self) -> None:
-        """Write all pending adds now; raise the first error, and keep failed adds for later.
+        """Write all pending adds now. Raises the first error; failed adds stay pending.
 
-        Writes that have started run to their end even if the caller is cancelled. Adds are flushed
-        every `flush_s` seconds anyway: `await counts.flush()`
+        A write that has started runs to its end even if the caller is cancelled. Without this call,
+        adds are flushed every `flush_s` seconds: `await counts.flush()`
         """
         dirty, self._dirty = self._dirty, {}
         for key, cell in dirty.items():
@@ -270,7 +273,7 @@ class BufferedCounters:
             self._forget_idle(key, cell)
 
     def _forget_idle(self, key: str, cell: _Cell) -> None:
-        """Drop an idle counter to bound memory. If it is used again, it gets a new writer."""
+        """Drop an idle counter from memory. If the counter is used again, it gets a new writer."""
         if len(self._cells) > CELLS_MAX and not cell.pending:
             self._cells.pop(key, None)
 
@@ -298,21 +301,26 @@ class _Cell:
         self.flushing = asyncio.Lock()
 
     def has_room(self, more: Running) -> bool:
-        """Whether the total stays within bounds. Checked per add, so that only that add fails."""
+        """Whether the totals stay within their bound if `more` is added.
+
+        Every add is checked separately, so that one add that is too large does not make other adds
+        fail.
+        """
         written = self.writer.written if self.writer else Running()
         total = written + self.owed + self.pending + more
         return max(total.raised, total.lowered) <= SHARE_MAX
 
     def take(self) -> asyncio.Future[None]:
-        """Take the pending adds for a write; return the future that acknowledges them."""
+        """Take the pending adds for a write, and return the future that acknowledges these adds."""
         self.owed, self.pending = self.pending, Running()
         waiting, self.acknowledged = self.acknowledged, self.acknowledged.get_loop().create_future()
         return waiting
 
     def give_back(self, error: Exception) -> None:
-        """Undo `take` after a failed write.
+        """Make the adds of a failed write pending again.
 
-        The write may have been applied, so the same writer must retry it before another is used.
+        The store may have applied the write. So the same writer must repeat the write before the
+        counter gets another writer.
         """
         if isinstance(error, Retryable):
             self.pending, self.unsure = self.pending + self.owed, True
@@ -322,9 +330,9 @@ class _Cell:
 
 
 class Writer:
-    """The id under which one process writes its totals of one counter, placed like a token.
+    """The id under which one process writes its totals of one counter.
 
-    Its partition never changes.
+    The id is placed like a token. Its bucket never changes.
     """
 
     def __init__(self, raw: bytes, minted_ms: int, partition: str, layout: Layout) -> None:
@@ -346,7 +354,10 @@ class TotalsStore:
         self._parts = parts
 
     def is_good(self, key: str, writer: Writer) -> bool:
-        """Whether the writer's id is young and was placed by the current layout."""
+        """Whether to keep using a writer.
+
+        True if the writer's id is young and was placed by the key's current layout.
+        """
         registry = self._parts.registry
         young = registry.past_ms() - writer.minted_ms < self._age_ms_max
         return young and registry.view.layout(key) is writer.layout
@@ -364,7 +375,10 @@ class TotalsStore:
     async def write(
         self, key: str, writer: Writer, to: Running, deadline_s: float
     ) -> Running | None:
-        """Raise the stored totals to `to`; see `CounterStore.raise_to`."""
+        """Increase the writer's stored totals to `to`.
+
+        The result is that of `CounterStore.raise_to`.
+        """
         self._parts.tracker.record(key)
         raise_to = self._store.raise_to
         attempt = partial(raise_to, writer.partition, writer.raw, writer.minted_ms, to)

@@ -14,6 +14,7 @@ import msgspec
 from heatsink.primitives.ids import TIME_MS_MAX, IdScheme, scheme_named
 from heatsink.primitives.keys import key_of, partition_of, seeded_hash
 from heatsink.primitives.subjects import Kind, Subject, subject_of
+from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import (
     BUCKETS,
@@ -36,7 +37,7 @@ RESET_HELD = f"{RESET}, and the key has later rows: its layout changes only afte
 
 class StoredRows(Protocol):
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
-        """All rows of all partitions, deleted ones too, in any order."""
+        """All rows of all partitions, including tombstones, in any order."""
 
 
 class RepairStore(RegistryStore, Protocol):
@@ -44,11 +45,14 @@ class RepairStore(RegistryStore, Protocol):
         """Replace the whole registry, in one transaction, and start an empty log."""
 
     def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """All layouts, as readers of the keys find them. They should equal the snapshot's."""
+        """The layouts of all keys, from the copies that readers of a key use.
+
+        Each layout should equal the key's layout in the snapshot.
+        """
 
 
 class Findings(msgspec.Struct):
-    """The result of a check. `problems` describes up to 20 of the problems."""
+    """The result of a check. `problems` describes the first 20 problems in words."""
 
     rows: int = 0
     keys: int = 0
@@ -72,9 +76,9 @@ class Findings(msgspec.Struct):
 async def check(
     log: StoredRows, counters: CounterStore, registry: RepairStore, scheme: IdScheme
 ) -> Findings:
-    """Verify the place of every row and every counter share.
+    """Verify that every row and every counter share is in the bucket where readers look for it.
 
-    Rows may be written during the check.
+    Other processes may write rows during the check.
     """
     findings = await _check_rows(log, registry, scheme)
     async for partition in counters.shares():
@@ -88,9 +92,10 @@ async def check(
 
 
 async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
-    """Verify that readers of a key and starting processes find the same layout.
+    """Verify that readers of a key find the same layout as processes that start.
 
-    A layout that is just changing may differ for a moment, so differing layouts are read twice.
+    While a layout changes, the two may differ for a moment. So layouts that differ are read a
+    second time.
     """
     found = {key: layout async for key, layout in registry.layouts()}
     listed = (await registry.snapshot()).layouts
@@ -100,7 +105,7 @@ async def _check_layouts(findings: Findings, registry: RepairStore) -> None:
     for key in suspects:
         if listed.get(key, COLD) != before[key] == await registry.layout(key):
             findings.unlike_layouts += 1
-            findings.note(f"{key}: starting processes find another layout than the key's readers")
+            findings.note(f"{key}: processes that start find another layout than the key's readers")
 
 
 async def _check_rows(log: StoredRows, registry: RegistryStore, scheme: IdScheme) -> Findings:
@@ -124,11 +129,11 @@ async def _check_rows(log: StoredRows, registry: RegistryStore, scheme: IdScheme
 def _judge(findings: Findings, row: Row, epoch: Epoch, partition: str, expected: str) -> None:
     if epoch != Epoch(row.epoch_ms, row.buckets):
         findings.unknown_epochs += 1
-        stamp = f"{row.buckets} buckets since {row.epoch_ms}"
-        findings.note(f"{partition} {row.raw.hex()}: placed by {stamp}, not in the registry")
+        stamp = f"an epoch of {counted(row.buckets, 'bucket')} from {row.epoch_ms}"
+        findings.note(f"{partition} row {row.raw.hex()}: placed by {stamp}, not in the registry")
     elif partition != expected:
         findings.misplaced += 1
-        findings.note(f"{partition} {row.raw.hex()}: belongs in {expected}")
+        findings.note(f"{partition} row {row.raw.hex()}: belongs in {expected}")
 
 
 async def rebuild(
@@ -139,11 +144,11 @@ async def rebuild(
     incarnation: str,
     secret: bytes,
 ) -> int:
-    """Add the epochs that rows and counter shares prove and the registry lacks.
+    """Restore epochs that the registry has lost, from the rows and counter shares they placed.
 
-    Returns the number of changed keys. A layout may be stored in two places: an epoch in either of
-    them is kept. The registry gets a new incarnation and a new secret for its news, so running
-    processes must reconnect.
+    Returns the number of changed keys. Some stores keep two copies of a layout; an epoch that only
+    one copy has is kept. The registry gets a new incarnation and a new secret for its news, so
+    running processes must reconnect.
     """
     meta = (await registry.meta()).meta
     snapshot = await registry.snapshot()
@@ -173,7 +178,10 @@ async def rebuild(
 async def _widen_for_shares(
     layouts: dict[str, Layout], counters: CounterStore, closed_ms: int
 ) -> None:
-    """Add an epoch of 1 ms that covers each share: a share shows its bucket, but not its time."""
+    """For each share in a bucket that no epoch has, add an epoch of 1 ms that has the bucket.
+
+    A share does not show when it was written. So the time of the added epoch is arbitrary.
+    """
     async for partition in counters.shares():
         key, bucket = key_of(partition)
         layout = layouts.get(key, COLD)
@@ -199,27 +207,37 @@ async def _proven_epochs(log: StoredRows, scheme: IdScheme) -> tuple[dict[str, s
 
 
 class SoleStore(Protocol):
-    """A store that no other process has open. A trace is a row, a token or a running total."""
+    """A store that no other process has open.
+
+    In its methods, a *trace* is anything that an epoch placed: a row, a token or a running total.
+    """
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Each partition with the time of its newest row, token and running total."""
+        """Pairs of a partition and the time of its newest trace (row, token or running total)."""
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The times of the oldest and the newest trace in a span; None if it has none."""
+        """The times of the oldest and the newest trace (row, token or running total) in a span.
+
+        The span begins at `from_ms` and ends before `below_ms`. None if it has no trace.
+        """
 
     def seals(self) -> dict[str, int]:
-        """Partitions of counters with the time before which they are sealed or folded."""
+        """For each partition of a counter, the later of its `sealed_ms` and `folded_ms`.
+
+        Both are explained at `Total`.
+        """
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry and unseal the `opened` counters, in one transaction."""
+        """Replace the registry and unseal the counter shares `opened`, in one transaction."""
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The result of a reset.
+    """The result of a reset of the closed time.
 
-    `held_keys` is the number of keys with traces after the new closed time; all their traces are
-    before `held_until_ms`. `sealed` is the number of counter shares that refuse adds until then,
-    since their tokens of that time were dropped.
+    `held_keys` is the number of keys that have traces (rows, tokens, running totals) from after the
+    new closed time. The newest of all these traces is before `held_until_ms`. `sealed` is the
+    number of counter shares that refuse adds until `held_until_ms`. These shares have deleted
+    tokens from after the new closed time, so they cannot tell which adds are new.
     """
 
     closed_before_ms: int
@@ -230,10 +248,11 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Kinds of subject whose layouts place something else than rows under their own key.
+    """Kinds of subjects whose layouts place rows that are not under the subject's own key.
 
-    Layouts of the kinds in `unseen` place rows of other tables. In each pair of `follow`, layouts
-    of the first kind place rows of the second kind with the same name.
+    A layout of a kind in `unseen` places rows of other tables. For each pair (first, second) in
+    `follow`, the layout of a subject of the first kind also places the rows of the subject of the
+    second kind with the same name.
     """
 
     unseen: tuple[Kind, ...] = ()
@@ -251,14 +270,15 @@ async def reset_closed_time(
     """Move a closed time that a wrong clock set far ahead back to the time of the evidence.
 
     The store must pass `check`. The closed time may be lowered because no other process has the
-    store open. Processes that know the old closed time are refused later, since the registry gets a
-    new incarnation.
+    store open. A process that knows the old closed time is refused when it comes back, since the
+    registry gets a new incarnation.
 
-    Rows from after the new closed time must stay where (key, id) places them. So each key with such
-    a trace (a row, a token, a running total) gets a **floor**: an epoch after its newest trace,
-    with the same number of buckets. Epochs are appended in order, so none can start below the
-    floor. Later epochs that placed nothing are dropped, so that a key without traces can get a new
-    layout at once.
+    A *trace* is a row, a token or a running total. Traces from after the new closed time must stay
+    where (key, id) places them. So each key with such a trace gets a **floor**: an epoch that
+    starts after the key's newest trace, with the same number of buckets. Epochs are appended in
+    order, so no epoch can start before the floor. An epoch that starts after the new closed time
+    and after all traces of its key placed nothing. Such epochs are dropped, so that a key without
+    traces can get a new layout immediately.
     """
     meta, snapshot = (await registry.meta()).meta, await registry.snapshot()
     scheme, now_ms = scheme_named(meta.id_scheme), evidence.time_ms
@@ -295,7 +315,10 @@ async def reset_closed_time(
 
 
 def reset_layout(layout: Layout, newest_ms: int, closed_ms: int) -> Layout:
-    """The layout for a lowered closed time. Rows up to `newest_ms` keep their places."""
+    """The layout of a key after the closed time was lowered to `closed_ms`.
+
+    Rows of the key up to `newest_ms`, the time of its newest row, stay in their buckets.
+    """
     needed_ms = max(newest_ms, closed_ms - 1)
     kept: list[tuple[int, int]] = [e for e in layout.later if e.start_ms <= needed_ms]
     if newest_ms >= closed_ms:
@@ -335,11 +358,12 @@ def _newest_traces(traces: Iterable[tuple[str, int]], elsewhere: Elsewhere) -> d
 def _sort_seals(
     alone: SoleStore, snapshot: Snapshot, closed_ms: int, scheme: IdScheme
 ) -> tuple[list[str], dict[str, int]]:
-    """The counter shares to unseal, and the time until which each other one stays sealed.
+    """Sort the counter shares that are sealed past the new closed time.
 
-    A share that is sealed past the closed time has dropped its tokens up to the seal. But if no
-    trace and no epoch is from between the closed time and the seal, the clock jumped over that
-    time. Then no token was dropped, and the share can be unsealed.
+    Returns the shares to unseal and, for each other share, the time at which its seal ends. A share
+    has deleted its tokens from before its seal's end. But if no trace and no epoch lies between the
+    closed time and the seal's end, the clock jumped over that time. Then the share has deleted no
+    token of that time, and it can be unsealed.
     """
     ends = alone.ends(closed_ms, TIME_MS_MAX, scheme)
     starts = [e.start_ms for layout in snapshot.layouts.values() for e in layout.later]

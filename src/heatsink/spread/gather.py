@@ -4,10 +4,11 @@
 
 Rows exist only where their epoch placed them. So querying too many partitions costs more, but gives
 the same page. The first round queries the partitions of the epoch in which the page begins. Each
-returns its expected part of the page and some slack. If rows may still be missing, the second round
-queries the partitions again that reached their limit too early. If there are none, it queries the
-next epoch. The third round queries all remaining epochs. So a page takes mostly one round and at
-most three, however many epochs there are (one more if the key's layout has changed meanwhile).
+partition returns its expected part of the page, and some more rows. If rows of the page may be
+missing, there is a second round. It queries the partitions that may hold more rows of the page than
+the first query's limit. If there are no such partitions, it queries those of the next epoch. The
+third round queries all remaining epochs. So most pages take one round, and no page takes more than
+three, however many epochs there are. If the key's layout changes meanwhile, one more is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ ROUNDS_MAX = 3
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The ids of a page: between two ids, both excluded, starting at the newest or the oldest."""
+    """The ids of a page: those between two ids, which are not included.
+
+    The page starts at the newest or at the oldest of these ids.
+    """
 
     above: bytes | None
     below: bytes | None
@@ -39,7 +43,10 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Gather:
-    """Collects `wanted` rows: one more than the page has, to see whether another page follows."""
+    """Collects `wanted` rows: one more than fits on the page, to see whether a page follows.
+
+    To *open* an epoch means to query its partitions for the first time.
+    """
 
     def __init__(
         self, key: str, layout: Layout, span: Range, wanted: int, scheme: IdScheme
@@ -61,7 +68,7 @@ class Gather:
         return self._rows[: self._wanted]
 
     def learn(self, layout: Layout) -> None:
-        """Continue with a newer layout. Rows that were already fetched stay valid."""
+        """Use a newer layout from now on. Rows that were fetched before stay valid."""
         from_ms = None if self._span.above is None else self._scheme.time_ms(self._span.above)
         to_ms = None if self._span.below is None else self._scheme.time_ms(self._span.below)
         epochs = list(layout.overlapping(from_ms, to_ms))
@@ -82,7 +89,7 @@ class Gather:
         self._unopened = [epoch for epoch in self._unopened if not self._is_open(epoch)]
 
     def asks(self) -> dict[str, Ask]:
-        """The next queries by partition; none once the page is complete."""
+        """The queries to send next, by partition. Empty once the page is complete."""
         self._rows.sort(key=_raw, reverse=self._span.newest_first)
         dry = self._dry()
         opening = not dry and self._must_open()
@@ -105,7 +112,10 @@ class Gather:
         return bool(self._unopened) and (last is None or not self._is_safe(last))
 
     def _dry(self) -> list[str]:
-        """The partitions to query next: they may still hold rows of the page in open epochs."""
+        """The partitions to query next.
+
+        They belong to opened epochs, and may hold rows of the page that were not fetched yet.
+        """
         last = self._last_wanted()
         return [
             partition
@@ -124,14 +134,14 @@ class Gather:
         return self._rows[self._wanted - 1].raw if len(self._rows) >= self._wanted else None
 
     def _is_safe(self, raw: bytes) -> bool:
-        """Whether no unopened epoch can hold a row that precedes this one."""
+        """Whether every epoch that may hold rows before this id, in the page's order, is open."""
         time_ms = self._scheme.time_ms(raw)
         if self._span.newest_first:
             return all(time_ms >= self._ends.get(epoch, inf) for epoch in self._unopened)
         return all(time_ms < epoch.start_ms for epoch in self._unopened)
 
     def _certain(self) -> int:
-        """The number of rows at the head of the page before which no unseen row can come."""
+        """How many of the first rows are certain: no row that is fetched later can precede them."""
         behind = [f for p, f in self._frontiers.items() if p not in self._exhausted]
         if None in behind:
             return 0
@@ -151,7 +161,7 @@ class Gather:
         return Ask(above, below, limit, self._span.newest_first)
 
     def feed(self, partition: str, ask: Ask, rows: list[Row]) -> None:
-        """Take in the rows that a query returned."""
+        """Take in the rows that the query `ask` of a partition returned."""
         self._rows += rows
         if len(rows) < ask.limit:
             self._exhausted.add(partition)
@@ -161,10 +171,11 @@ class Gather:
 
 @lru_cache(maxsize=4096)
 def fair_share(rows: int, partitions: int) -> int:
-    """The limit per partition with which one round most likely returns all `rows`.
+    """The limit for the query of each partition, so that one round probably returns all `rows`.
 
-    A hash spreads the ids, so the number of rows in a partition is binomial. This is the smallest
-    limit at which the chance that any partition must be queried again is at most `REFILL_CHANCE`.
+    A hash spreads the ids, so the number of rows in a partition is binomial. The result is the
+    smallest limit with which, at a probability of at least 1 - `REFILL_CHANCE`, no partition must
+    be queried a second time.
     """
     if partitions == 1:
         return rows

@@ -1,7 +1,7 @@
 """A log of entries per key: a conversation, a feed, an audit trail.
 
-Callers name the key only. The router finds the partitions of its rows, in the current layout and
-in all earlier ones. An append returns a receipt, a read returns pages with signed cursors.
+Callers name the key only. The router finds the partitions of its rows, in the current layout and in
+all earlier layouts. An append returns a receipt, a read returns pages with signed cursors.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
@@ -23,6 +24,7 @@ from heatsink.errors import (
     HeatsinkError,
     InvalidBody,
     InvalidCursor,
+    InvalidId,
     InvalidSetting,
     Retryable,
 )
@@ -40,18 +42,19 @@ BODY_BYTES_MAX = 350_000  # a DynamoDB item has 400 KB for everything
 TTL_S_MIN, TTL_S_MAX = 0.001, 100 * 365 * 86_400.0
 Order = Literal["newest", "oldest"]
 LIMIT_MAX = 1_000
+CURSOR_CURE = "pass the cursor of the page before"
 TAG_BYTES = 8
 
 
 class Identified(msgspec.Struct, frozen=True):
-    """Something with an id. The id is decoded when it is read."""
+    """Something with an id. The id is decoded each time the property `id` is read."""
 
     raw: bytes
     scheme: IdScheme
 
     @property
     def id(self) -> Any:
-        """A UUID, a ULID as text or a Snowflake as a number: the deployment's kind."""
+        """The id, of the deployment's kind: a UUID, a ULID as text, or a Snowflake as a number."""
         return self.scheme.value(self.raw)
 
     @property
@@ -61,10 +64,11 @@ class Identified(msgspec.Struct, frozen=True):
 
 
 class Receipt(Identified, frozen=True):
-    """An acknowledged append. `append(key, body, id=receipt.id)` is the same append again.
+    """An acknowledged append. To repeat the append, pass its id: `append(…, id=receipt.id)`.
 
-    `is_new` is False if the entry existed already. That happens only if the caller passed `id`: an
-    earlier attempt whose response was lost, or an earlier call, wrote the entry.
+    `is_new` is False if the entry existed already. That is possible only if the caller passed `id`.
+    Then the entry was written by an earlier call, or by an earlier attempt of this call whose
+    response was lost.
     """
 
     key: str
@@ -84,10 +88,14 @@ class Entry(Identified, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Entries in order. `cursor` is where the next page starts; None on the last page."""
+    """Entries in order. Pass `cursor` to get the next page; it is None on the last page."""
 
     entries: list[Entry]
     cursor: str | None
+
+    def __iter__(self) -> Iterator[Entry]:
+        """`for entry in page` goes through the entries."""
+        return iter(self.entries)
 
 
 class Log:
@@ -187,9 +195,10 @@ class Log:
     ) -> Page:
         """Entries in the order of their ids, with a `cursor` for the next page.
 
-        `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, a page read
-        in the last `fresh_for` seconds may be returned again, for keys that are read far more often
-        than written; it always has what this client appended. Raises `InvalidCursor`::
+        `after` and `before` are ids or datetimes with a time zone. With `fresh_for`, the result may
+        be a page that was read in the last `fresh_for` seconds. Use it for keys that are read far
+        more often than written. Even such a page contains everything that this client has appended.
+        Raises `InvalidCursor`::
 
             page = await hs.log.page("conv_1", limit=20)
             older = await hs.log.page("conv_1", limit=20, cursor=page.cursor)
@@ -213,7 +222,7 @@ class Log:
         self, key: str, limit: int, cursor: str | None, order: Order, after: Any, before: Any
     ) -> Page:
         newest_first, limit = check_order(order), check_limit(limit)
-        above, below = self._bound(after, lower=True), self._bound(before, lower=False)
+        above, below = self._bound("after", after), self._bound("before", before)
         if cursor is not None:
             last = self._cursors.read(key, order, cursor)
             if newest_first:
@@ -249,7 +258,10 @@ class Log:
     async def _ask_all(
         self, key: str, asks: dict[str, Ask], need_truth: bool, deadline_s: float
     ) -> tuple[list[Answer], Layout | None]:
-        """Query all partitions concurrently, and with `need_truth` also read the store's layout."""
+        """Query all partitions concurrently, and return their answers.
+
+        With `need_truth`, the result includes the key's layout, read from the store.
+        """
         self._tracker.record_read(key, len(asks))
         bare = escape(key)
         if need_truth and bare in asks and asks[bare].newest_first and asks[bare].below is None:
@@ -317,9 +329,10 @@ class Log:
     async def erase(self, key: AnyKey) -> int:
         """Remove every row of the key from every bucket it ever had, with tombstones and counters.
 
-        Stop its writers first: a later append or retry writes again. Returns how many rows were
-        removed, as a lower bound: rows removed by an attempt whose answer was lost are not counted.
-        It takes as long as there are rows; `deadline_s` limits the retries of each bucket::
+        Stop the key's writers first: a later append or retry writes a new row. Returns the number
+        of removed rows. This is a lower bound, since it lacks the rows that were removed by an
+        attempt whose answer was lost. The more rows there are, the longer the call takes.
+        `deadline_s` limits the retries for each bucket::
 
             removed = await hs.log.erase("conv_1")
         """
@@ -333,16 +346,29 @@ class Log:
             self._pages.wrote(key)
         return erased
 
-    def _bound(self, bound: Any, lower: bool) -> bytes | None:
-        """A bound, itself excluded: the caller's id, or for a time an id just outside the range."""
+    def _bound(self, name: str, bound: Any) -> bytes | None:
+        """The id that bounds a page, itself not included. `name` is "after" or "before".
+
+        If the caller passed a time, the result is an id just outside the page.
+        """
+        if bound is None:
+            return None
         if not isinstance(bound, datetime):
-            return None if bound is None else self._scheme.raw(bound)
+            try:
+                return self._scheme.raw(bound)
+            except InvalidId as error:
+                raise InvalidId(
+                    f"{error.called(name)}; {name} is the id of an entry, or a time such as "
+                    "datetime(2026, 11, 15, tzinfo=UTC)",
+                    field=name,
+                ) from None
         if bound.tzinfo is None:
             raise InvalidSetting(
-                "after and before need a datetime with a time zone, or an id", field="after"
+                f"{name} must have a time zone: use datetime(2026, 11, 15, tzinfo=UTC), or an id",
+                field=name,
             )
         first = self._scheme.first_raw(int(bound.timestamp() * 1000))
-        return _predecessor(first) if lower else first
+        return _predecessor(first) if name == "after" else first
 
 
 def _predecessor(raw: bytes) -> bytes:
@@ -367,10 +393,11 @@ def ttl_ms(ttl: object) -> int:
 
 
 def _is_own(row: Row, taken_by: Row, is_minted: bool, scheme: IdScheme) -> bool:
-    """Whether an earlier attempt of this append wrote the row. Raises if another append did.
+    """Whether the stored row `taken_by` is known to be from an earlier attempt of this append.
 
-    An id that was minted for this append belongs to no other. So a row with this id is from an
-    earlier attempt whose response was lost. It may have been read and deleted since.
+    This is so if Heatsink minted the id for this append (`is_minted`), since no other append has
+    the id. The row may have been read and deleted since that attempt. For an id that the caller
+    passed, raises `Conflict` if the stored row has another body, and `Deleted` if it was deleted.
     """
     if taken_by.deleted and not is_minted:
         raise Deleted(f"id {scheme.value(row.raw)} was deleted: append under a new id")
@@ -388,7 +415,7 @@ def check_limit(limit: object) -> int:
 
 
 def check_order(order: object) -> bool:
-    """Whether the newest entries come first."""
+    """Whether the order is newest first. Raises unless it is "newest" or "oldest"."""
     if order not in ("newest", "oldest"):
         raise InvalidSetting(
             f"order must be 'newest' or 'oldest', not {shown(order)}", field="order"
@@ -397,9 +424,9 @@ def check_order(order: object) -> bool:
 
 
 class Cursors:
-    """Makes and checks cursors. A cursor is the page's last id, signed for one key and order.
+    """Makes and checks cursors. A cursor is the last id of a page, signed for one key and order.
 
-    It stays valid when the layout changes.
+    A cursor stays valid when the layout changes.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -416,11 +443,11 @@ class Cursors:
         try:
             data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         except ValueError:
-            raise InvalidCursor(f"cursor {cursor[:40]!r} is damaged: pass page.cursor") from None
+            raise InvalidCursor(f"cursor {cursor[:40]!r} is damaged: {CURSOR_CURE}") from None
         tag, raw = data[:TAG_BYTES], data[TAG_BYTES:]
         if tag != self._tag(key, order, raw):
             raise InvalidCursor(
-                f"cursor {cursor[:40]!r} was not made for this key and order: pass page.cursor"
+                f"cursor {cursor[:40]!r} was not made for this key and order: {CURSOR_CURE}"
             )
         return raw
 

@@ -10,9 +10,10 @@ from typing import Literal
 import msgspec
 
 from heatsink.heat.heat import KeyHeat, WindowHeat
-from heatsink.primitives.checks import check_kind, check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_whole
 from heatsink.primitives.damping import RecentPeak, forecast
 from heatsink.primitives.subjects import Kind, subject_of
+from heatsink.primitives.words import counted
 from heatsink.registry.decisions import BUCKETS, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
 
@@ -22,13 +23,16 @@ MOST = 0.5
 FORECAST_GROWTH_MAX = 2.0  # a sudden jump is not extrapolated
 SHRINK_TO_MAX = 0.75  # shrink only by a quarter or more: each change costs a layout
 BLIND_WINDOWS = 3  # if more windows than this are missing in a row, cool-downs restart
+SETTLE_S = 20.0  # how long a layout must last before buckets made for a forecast are taken back
+KNOWN_PEAK = 1.05  # a rate up to this multiple of a known need is not extrapolated beyond that need
+EPOCHS_PER_DOUBLING = 16  # the cool-down doubles with every so many epochs of a key
 
 
-class BucketRules(msgspec.Struct, frozen=True):
+class BucketRules(CheckedStruct, frozen=True):
     """When a key gets more or fewer buckets, and how many.
 
-    `BucketRules(bucket_units_s=400)` spreads keys twice as wide. An invalid value raises
-    `InvalidSetting`.
+    With `BucketRules(bucket_units_s=400)`, half of the default, a key gets twice as many buckets.
+    An invalid value raises `InvalidSetting`.
     """
 
     bucket_units_s: int = 800
@@ -38,16 +42,22 @@ class BucketRules(msgspec.Struct, frozen=True):
     forecast_s: float = 3.0
     """How far ahead to forecast a rising rate; 0 switches forecasting off.
 
-    It covers a window to see the rise, the horizon until a new epoch starts, and a spare second.
+    The default covers the window in which the rise shows, the horizon until a new epoch starts, and
+    a spare second.
     """
     cool_down_s: float = 300.0
-    """How long the load must stay low before a key gets fewer buckets."""
+    """How long the load must stay low before a key gets fewer buckets.
+
+    The time doubles with every 16 epochs of a key. So a key whose load comes and goes does not use
+    up its 256 epochs.
+    """
     shrink: bool = True
-    """`False` never takes buckets away."""
+    """Whether a key may get fewer buckets. If False, only a pin reduces its buckets."""
     shrink_fill: float = 0.5
-    """How full the fewer buckets may be, as a share of `bucket_units_s`."""
+    """A key loses buckets only if each remaining bucket would then get at most this share of
+    `bucket_units_s`."""
     extra_buckets_max: int = 100_000
-    """Maximum number of buckets beyond the first, of all keys together."""
+    """Maximum number of buckets of all keys together, not counting the first bucket of each key."""
 
     def __post_init__(self) -> None:
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
@@ -61,13 +71,18 @@ class BucketRules(msgspec.Struct, frozen=True):
     def buckets_for(self, units_s: float) -> int:
         return min(max(ceil(units_s / self.bucket_units_s), 1), self.buckets_max)
 
+    def cool_down_after(self, epochs: int) -> float:
+        """The cool-down, in seconds, of a key whose layout has this many epochs."""
+        return self.cool_down_s * 2.0 ** (epochs // EPOCHS_PER_DOUBLING)
+
 
 def suffers_from(heat: KeyHeat, rules: BucketRules, buckets: int = 1) -> Culprit | None:
-    """Why a key is throttled: its own load, or that of other keys in the same partition.
+    """Why a key is throttled: "key" for its own load, "partition" for the load of other keys.
 
-    A key that fills less than half a bucket does not make a partition hot, unless the store reports
-    that the key is most of its partition's load. More buckets do not help against other keys; a
-    store that splits hot partitions does.
+    Returns None if the key is hardly throttled. A key that fills less than half a bucket normally
+    does not make a partition hot. The exception is a key that, as the store reports, makes up most
+    of its partition's load. If other keys in the same partition are the cause, more buckets do not
+    help. Then only the store can help, by splitting the partition.
     """
     if heat.throttles_s <= THROTTLED_SHARE * heat.writes_s:
         return None
@@ -81,7 +96,7 @@ def _is_most_of_its_partition(heat: KeyHeat, buckets: int) -> bool:
 
 
 class KeyObservation(msgspec.Struct, frozen=True):
-    """Heat windows, oldest first, and the current layouts and pins."""
+    """What the policy decides from: heat windows, oldest first, and current layouts and pins."""
 
     windows: list[WindowHeat]
     layouts: Mapping[str, Layout]
@@ -93,26 +108,39 @@ class KeyObservation(msgspec.Struct, frozen=True):
 class _Memory:
     """What the policy remembers of a key between windows.
 
-    `refused_s` is the lowest rate per bucket at which the store throttled the key for its own load.
+    `needed` is the highest rate for which the key has needed buckets since its number of buckets
+    last decreased. The rate is measured, or is higher than measured because the store throttled the
+    key. Forecasts are not included. `refused_s` is the lowest rate per bucket at which the store
+    throttled the key for its own load.
     """
 
     peak: RecentPeak
     since_s: float
     last_s: float
     last_units_s: float
+    needed: float = 0.0
     refused_s: float = inf
 
 
 class BucketPolicy:
-    """Adds buckets at once and by forecast, removes them after a cool-down, and obeys pins."""
+    """Adds buckets as soon as a rate or its forecast needs them; removes them after a cool-down.
+
+    A forecast may ask for more buckets than the rate needs in the end. `_trim` removes such buckets
+    as soon as the rate no longer rises. Pinned keys keep their number of buckets.
+    """
 
     def __init__(self, rules: BucketRules) -> None:
         self._rules = rules
         self._memory: dict[str, _Memory] = {}
         self._spread: dict[str, None] = {}  # in the layouts' order, so that decisions have one too
         self._spread_version = -1
+        self._forecast_buckets: dict[str, int] = {}  # what forecasts chose, until it is trimmed
         self._swept_s = 0.0
         self._last_window = 0
+
+    def adopt(self, rules: BucketRules) -> None:
+        """Decide by these rules from now on."""
+        self._rules = rules
 
     def decide(self, observation: KeyObservation) -> list[Decision]:
         self._note_spread_keys(observation)
@@ -120,6 +148,7 @@ class BucketPolicy:
         for window in observation.windows:
             self._notice_blindness(window)
             wanted.update(self._shrink(window, observation.layouts))
+            wanted.update(self._trim(window, observation.layouts))
             for key, decision in self._grow(window, observation.layouts).items():
                 if (decision.value or 0) > (wanted[key].value or 0 if key in wanted else 0):
                     wanted[key] = decision
@@ -129,7 +158,10 @@ class BucketPolicy:
         return [*_pinned(observation), *allowed]
 
     def _notice_blindness(self, window: WindowHeat) -> None:
-        """Restart cool-downs after missing windows: a lost report does not mean a low load."""
+        """Restart all cool-downs if windows are missing.
+
+        A lost report does not mean that the load is low.
+        """
         if window.complete:
             if window.window - self._last_window > BLIND_WINDOWS:
                 self._memory.clear()
@@ -148,11 +180,14 @@ class BucketPolicy:
             layout = layouts.get(key, COLD)
             demand, why = self._demand(key, heat, window)
             if self._suffers(heat, window, layout):
-                self._remember_refusal(key, heat, layout)
-                demand = max(demand, 1.25 * layout.buckets * self._rules.bucket_units_s)
-                why = f"{heat.throttles_s:,.0f} throttled/s on {_count(layout.buckets)}; {why}"
+                relief = 1.25 * layout.buckets * self._rules.bucket_units_s
+                self._remember_refusal(key, heat, layout, relief)
+                demand = max(demand, relief)
+                where = counted(layout.buckets, "bucket")
+                why = f"{heat.throttles_s:,.0f} throttled/s on {where}; {why}"
             needed = self._rules.buckets_for(demand)
             if needed > layout.buckets:
+                self._remember_forecast(key, needed)
                 reason = f"{why}; a bucket should get at most {self._rules.bucket_units_s:,}"
                 grown[key] = for_key(key, BUCKETS, needed, reason)
         if window.complete:
@@ -160,7 +195,10 @@ class BucketPolicy:
         return grown
 
     def _demand(self, key: str, heat: KeyHeat, window: WindowHeat) -> tuple[float, str]:
-        """The rate to provide for: the measured one or, after a complete window, the forecast."""
+        """The rate to provide buckets for, and the reason in words.
+
+        After a complete window the rate is the forecast, otherwise the measured rate.
+        """
         rate = heat.write_units_s
         why = f"{rate:,.0f} write units/s"
         if not window.complete:
@@ -172,11 +210,17 @@ class BucketPolicy:
         return ahead, why
 
     def _ahead(self, memory: _Memory | None, rate: float, start_s: float) -> float:
-        """The forecast rate, for keys that fill half a bucket; below that a slope is noise."""
+        """The forecast of a key's rate. Below half a bucket's load it is the measured rate.
+
+        The slope of such a low rate is noise. If a rate returns to an earlier peak, the forecast
+        does not exceed that peak. So neither noise nor another burst of the same size adds buckets.
+        """
         if memory is None or rate < self._rules.bucket_units_s / 2 or memory.last_s >= start_s:
             return rate
         interval_s = start_s - memory.last_s
         ahead = forecast(memory.last_units_s, rate, interval_s, self._rules.forecast_s)
+        if rate <= KNOWN_PEAK * memory.needed:
+            ahead = min(ahead, max(rate, memory.needed))
         return min(ahead, FORECAST_GROWTH_MAX * rate)
 
     def _remember(self, key: str, rate: float, start_s: float) -> None:
@@ -185,21 +229,36 @@ class BucketPolicy:
             memory = _Memory(RecentPeak(self._rules.cool_down_s), start_s, start_s, rate)
             self._memory[key] = memory
         memory.peak.add(start_s, rate)
+        memory.needed = max(memory.needed, rate)
         memory.last_s, memory.last_units_s = start_s, rate
 
+    def _remember_forecast(self, key: str, buckets: int) -> None:
+        memory = self._memory.get(key)
+        if memory is not None and buckets > self._rules.buckets_for(memory.needed) + 1:
+            self._forecast_buckets[key] = buckets
+
     def _suffers(self, heat: KeyHeat, window: WindowHeat, layout: Layout) -> bool:
-        """Whether the key was throttled for its own load, in a window with its current layout."""
+        """Whether the key was throttled for its own load while its last epoch was in effect."""
         in_force = layout.epochs[-1].start_ms <= window.start_s * 1000
         return in_force and suffers_from(heat, self._rules, layout.buckets) == "key"
 
-    def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout) -> None:
-        """Note a partition that takes less than the rules assume, so as not to shrink too far."""
+    def _remember_refusal(self, key: str, heat: KeyHeat, layout: Layout, relief: float) -> None:
+        """Remember the rate at which the store throttled the key.
+
+        `_shrink` uses the rate to leave enough buckets.
+        """
         memory = self._memory.get(key)
-        if memory is not None and _is_most_of_its_partition(heat, layout.buckets):
+        if memory is None:
+            return
+        memory.needed = max(memory.needed, relief)
+        if _is_most_of_its_partition(heat, layout.buckets):
             memory.refused_s = min(memory.refused_s, heat.write_units_s / layout.buckets)
 
     def _shrink(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
-        """Review the spread keys twenty times per cool-down, not in every window."""
+        """The decisions that give keys fewer buckets after their cool-down.
+
+        All spread keys are reviewed twenty times in a cool-down.
+        """
         due = window.start_s - self._swept_s >= self._rules.cool_down_s / 20
         if not (self._rules.shrink and window.complete and due):
             return {}
@@ -211,8 +270,10 @@ class BucketPolicy:
         if key not in self._memory:
             self._remember(key, 0.0, window.start_s)
         memory = self._memory[key]
+        cool_down_s = self._rules.cool_down_after(len(layout.epochs))
+        memory.peak.span_s = cool_down_s
         calm_since_s = max(layout.epochs[-1].start_ms / 1000, memory.since_s)
-        if window.start_s - calm_since_s < self._rules.cool_down_s:
+        if window.start_s - calm_since_s < cool_down_s:
             return None
         now = window.keys[key].write_units_s if key in window.keys else 0.0
         peak = max(memory.peak.at(window.start_s), now)
@@ -220,12 +281,37 @@ class BucketPolicy:
         buckets = self._rules.buckets_for(peak / self._rules.shrink_fill / takes)
         if buckets > SHRINK_TO_MAX * layout.buckets:
             return None
-        calm = f"at most {peak:,.0f} write units/s for {self._rules.cool_down_s:,.0f} s"
-        fill = f"{_count(buckets)} would be at most {self._rules.shrink_fill:.0%} full"
+        memory.needed = peak
+        calm = f"at most {peak:,.0f} write units/s for {cool_down_s:,.0f} s"
+        fill = f"{counted(buckets, 'bucket')} would be at most {self._rules.shrink_fill:.0%} full"
         return for_key(key, BUCKETS, buckets, f"{calm}: {fill}")
 
+    def _trim(self, window: WindowHeat, layouts: Mapping[str, Layout]) -> dict[str, Decision]:
+        """The decisions that remove buckets that only a forecast needed.
+
+        One such bucket may stay. A new leader does not know the forecasts of the leader before it.
+        So a new leader removes such buckets only after a cool-down.
+        """
+        if not (self._rules.shrink and window.complete):
+            return {}
+        trimmed = {}
+        for key, buckets in list(self._forecast_buckets.items()):
+            memory, layout = self._memory.get(key), layouts.get(key, COLD)
+            lasted_s = window.start_s - layout.epochs[-1].start_ms / 1000
+            if lasted_s < SETTLE_S:
+                continue
+            del self._forecast_buckets[key]
+            if memory is None or layout.buckets != buckets:
+                continue
+            needed = self._rules.buckets_for(memory.needed)
+            if needed + 1 < buckets:
+                level = f"the rate levelled off at {memory.needed:,.0f} write units/s"
+                reason = f"{level}; {counted(buckets, 'bucket')} were made for a forecast"
+                trimmed[key] = for_key(key, BUCKETS, needed, reason)
+        return trimmed
+
     def _forget(self, start_s: float) -> None:
-        """Drop keys with one bucket that were not in the latest window."""
+        """Forget the keys with one bucket that were not in the latest window."""
         stale = [key for key, memory in self._memory.items() if memory.last_s < start_s]
         for key in stale:
             if key not in self._spread:
@@ -234,7 +320,10 @@ class BucketPolicy:
     def _within_budget(
         self, decisions: list[Decision], layouts: Mapping[str, Layout]
     ) -> list[Decision]:
-        """Keep growth within the deployment's budget, which bounds the cost of reads."""
+        """The decisions, with fewer new buckets if `extra_buckets_max` would be exceeded.
+
+        That setting bounds the cost of reads.
+        """
         left = self._rules.extra_buckets_max - sum(layouts[key].buckets - 1 for key in self._spread)
         allowed = []
         for decision in decisions:
@@ -255,9 +344,9 @@ def _pinned(observation: KeyObservation) -> list[Decision]:
 
 
 def _reason_of(pin: Decision) -> str:
-    """An author's mode is stored as a pin, whether an operator or a rule chose it: it says so."""
+    """The reason to show for a pin: `pinned: ` and the pin's own reason.
+
+    An author's mode is stored as a pin even if a rule chose it. The pin's own reason names the rule
+    or the operator, so it is shown without `pinned: `.
+    """
     return pin.reason if pin.subject.kind is Kind.AUTHOR else f"pinned: {pin.reason}"
-
-
-def _count(buckets: int) -> str:
-    return "1 bucket" if buckets == 1 else f"{buckets} buckets"

@@ -1,7 +1,8 @@
 """Routing: mint a row's id and compute its partition from the view, without I/O.
 
-If the view does not yet cover an id's time, `PastHorizon` is raised and the asynchronous calls
-renew the view first. So an append tries `fresh` and awaits `fresh_later` only if it must.
+If the view does not yet cover an id's time, the synchronous functions raise `PastHorizon`. The
+asynchronous functions renew the view instead. So an append first calls `fresh`. It awaits
+`fresh_later` only if `fresh` has raised `PastHorizon`.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class Router:
         self._mint_token = minter_of(Uuid7(), rng).mint
 
     def fresh(self, key: str) -> Placed:
-        """Mint an id below the horizon and place it: the hot path of every append.
+        """Mint an id below the horizon and place it. Every append calls this, so it must be fast.
 
-        Raises `PastHorizon` if the view has to be renewed first.
+        Raises `PastHorizon` if the view must be renewed first.
         """
         view = self._view
         now_ms = int(self._now_s() * 1000) + self._time.correction_ms
@@ -76,16 +77,20 @@ class Router:
         return raw, time_ms, name_of(key, bucket), epoch
 
     async def fresh_later(self, key: str, deadline_s: float) -> Placed:
-        """Like `fresh`, after renewing the view.
+        """Renew the view, then mint an id and place it, as `fresh` does.
 
-        A clock that is then still past the horizon is fast: the id gets a time below the horizon.
+        If the clock is past the horizon even after the renewal, the clock is fast. Then the id gets
+        a time below the horizon.
         """
         await self._backoff.call(self._registry.renew_shared, "", deadline_s)
         raw, time_ms = self._mint(self._registry.now_ms(), self._view.horizon_ms)
         return raw, time_ms, *self.place(key, raw, time_ms)
 
     async def token(self, deadline_s: float) -> tuple[bytes, int]:
-        """Mint a token for an add: always a UUIDv7, whatever kind of ids the logs use."""
+        """Mint a token for an add, and return it with its time.
+
+        A token is a UUIDv7, whatever kind of ids the logs use.
+        """
         try:
             now_ms = self._near_horizon(self._registry.now_ms())
         except PastHorizon:
@@ -94,9 +99,10 @@ class Router:
         return self._mint_token(now_ms, self._view.horizon_ms)
 
     def _near_horizon(self, now_ms: int) -> int:
-        """The time now, raised to at most `behind_ms_max` below the horizon.
+        """The time for a new id: `now_ms`, or later if `now_ms` is far below the horizon.
 
-        Raises `PastHorizon` if it is past the horizon and the view is not fresh.
+        In that case, the result is `behind_ms_max` below the horizon. Raises `PastHorizon` if
+        `now_ms` is past the horizon and the view is not fresh.
         """
         horizon_ms = self._view.horizon_ms
         if now_ms >= horizon_ms and not self._registry.is_fresh():
@@ -104,7 +110,10 @@ class Router:
         return max(now_ms, horizon_ms - self._registry.behind_ms_max)
 
     def place(self, key: str, raw: bytes, time_ms: int) -> tuple[str, Epoch]:
-        """The partition of an id, and the epoch that decides it."""
+        """The partition key of an id, and the epoch that places the id there.
+
+        Raises `PastHorizon` if the view does not cover the id's time.
+        """
         if not self._view.knows(key, time_ms):
             raise PastHorizon
         layout = self._view.layouts.get(key)
@@ -116,7 +125,7 @@ class Router:
     async def place_soon(
         self, key: str, raw: bytes, time_ms: int, deadline_s: float
     ) -> tuple[str, Epoch]:
-        """Like `place`, but first wait until the horizon has passed the id's time.
+        """Wait until the view covers the id's time, then place the id as `place` does.
 
         Raises `InvalidId` if the id is from the future.
         """
@@ -128,7 +137,7 @@ class Router:
         return self.place(key, raw, time_ms)
 
     def id_from(self, value: object) -> tuple[bytes, int]:
-        """An id that the caller passed, as bytes, and its time."""
+        """An id that the caller passed, as a pair of its bytes and its time."""
         raw = self.scheme.raw(value)
         return raw, self.scheme.time_ms(raw)
 
@@ -136,7 +145,7 @@ class Router:
 class PageCache(Protocol):
     """Caches pages for a short time. A write of this process to a key drops the key's pages.
 
-    While `is_used` is False the cache is empty, and writes need not call `wrote`.
+    While `is_used` is False, the cache is empty. Then writes need not call `wrote`.
     """
 
     is_used: bool
@@ -149,7 +158,10 @@ class PageCache(Protocol):
         fresh_for: float,
         stale_for: float,
     ) -> Page:
-        """The cached page, or the result of `load`. `page` holds the arguments of the read."""
+        """The cached page or, if there is none, the result of `load`.
+
+        `page` holds the arguments of the read: another tuple means another page.
+        """
 
     def wrote(self, key: str) -> None: ...
 
@@ -170,7 +182,7 @@ class NoPageCache:
 class Parts:
     """The parts that the logs and counters of one process share.
 
-    `answers_in_s` is the store's own timeout: it ends every attempt within that time.
+    `answers_in_s` is the store's own timeout: the store ends every attempt within that time.
     """
 
     registry: Registry
@@ -183,21 +195,24 @@ class Parts:
     owner: Owner = field(default_factory=Owner)
 
     def begin(self) -> float:
-        """Check the caller and the registry, and return the deadline of a call that starts now."""
+        """Check the caller and the registry as `check` does.
+
+        Returns the deadline of a call that starts now.
+        """
         self.check()
         return self.clock.monotonic_s() + self.backoff.patience_s
 
     def check(self) -> None:
-        """Raise for a call from another process or event loop, or if the store was replaced."""
+        """Raise if the store was replaced, or for a call from another process or event loop."""
         self.owner.check()
         if self.registry.refusal:
             self.registry.check()
 
     async def confirm_absence(self, key: str, deadline_s: float) -> None:
-        """After an empty read, make sure that the store was not wiped. Raises if it was.
+        """After a read that found nothing, raise if the store was wiped.
 
-        A fresh view has noticed a wipe. A view that was not renewed lately, because the process
-        slept or could not reach the registry, is renewed first. Only then this costs a request.
+        A process with a fresh view has noticed a wipe. A view may be old because the process slept
+        or could not reach the registry. Then the view is renewed first, which costs a request.
         """
         if not self.registry.is_fresh():
             await self.backoff.call(self.registry.renew_shared, key, deadline_s)

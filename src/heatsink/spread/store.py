@@ -14,7 +14,7 @@ SHARE_MAX = 2**63 - 1
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One entry of a log. It contains the epoch that placed it, so `fsck` can check its place."""
+    """One entry of a log. The row names the epoch that placed it, so that `fsck` can check it."""
 
     raw: bytes
     body: bytes
@@ -28,7 +28,7 @@ class Ask(msgspec.Struct, frozen=True):
     """A query: at most `limit` rows from one end of a range of ids, both bounds excluded.
 
     If `layout_of` names a key, the store also returns the key's layout, read consistently. In
-    DynamoDB a query of the key's bare partition returns it at no extra cost.
+    DynamoDB a query of the bare key returns the layout at no extra cost.
     """
 
     above: bytes | None
@@ -39,17 +39,26 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Live rows in the requested order, fewer than the limit only if there are no more."""
+    """The live rows that a query found, in the requested order.
+
+    If there are fewer rows than the query's limit, the partition has no more rows in the range.
+    """
 
     rows: list[Row]
     layout: Layout | None = None
 
 
 class LogStore(Protocol):
-    """Rows by partition and id. Reads see every write acknowledged before they began."""
+    """Rows by partition and id.
+
+    A read sees every write that was acknowledged before the read began.
+    """
 
     def put(self, partition: str, row: Row) -> Awaitable[Row | None]:
-        """Write the row unless its id exists, even as a tombstone; return the existing row."""
+        """Write the row, and return None.
+
+        If a row or a tombstone with the same id exists, write nothing and return what exists.
+        """
 
     async def get(self, partition: str, raw: bytes) -> Row | None:
         """The row with this id; None if there is none, or if it expired or was deleted."""
@@ -57,21 +66,25 @@ class LogStore(Protocol):
     async def query(self, partition: str, ask: Ask) -> Answer: ...
 
     async def delete(self, partition: str, tombstone: Row) -> bool:
-        """Put the tombstone in the row's place. True if there was a live row."""
+        """Write the tombstone. It replaces the row with the same id, if there is one.
+
+        Returns True if that row was live.
+        """
 
     async def erase(self, partition: str) -> int:
-        """Remove all rows, tombstones and counters of a partition; return the number of rows."""
+        """Remove all rows, tombstones and counters of a partition. Returns the number of rows."""
 
     def scan(self) -> AsyncIterator[tuple[str, Row]]:
-        """All rows of all partitions, deleted ones too, in any order."""
+        """All rows of all partitions, including tombstones, in any order."""
 
 
 class Total(msgspec.Struct, frozen=True):
-    """The part of a counter that one partition holds (its *share*).
+    """The part of a counter that one bucket holds (its *share*).
 
-    `value` is the sum of all adds with a token, and `writers` the sum of the running totals that
-    processes wrote. Tokens from before `sealed_ms` are refused. `folded_ms` is set on the bare
-    partition: all partitions that only epochs before this time used are empty and sealed.
+    `value` is the sum of all adds with a token, and of all totals that folds have added. `writers`
+    is the sum of the running totals that processes wrote. Adds whose token is from before
+    `sealed_ms` are refused. `folded_ms` is set only in the share of the bare key. It means that a
+    fold has emptied and sealed every bucket whose epochs all ended before `folded_ms`.
     """
 
     value: int = 0
@@ -81,7 +94,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """One process's totals of one counter. Both only grow, so larger totals are newer."""
+    """One process's totals of one counter. Both totals only grow, so the larger ones are newer."""
 
     raised: int = 0
     lowered: int = 0
@@ -103,37 +116,42 @@ class Running(msgspec.Struct, frozen=True):
 class CounterStore(Protocol):
     """Counters by partition. A *share* is the part of a counter that one partition holds.
 
-    Every method is one transaction. `SHARE_MAX` bounds adds and running totals only. A fold of
-    several shares, or the sum of many writers, may be larger and must stay readable.
+    Every method is one transaction. `SHARE_MAX` is a bound on each share's sum of adds and on each
+    writer's totals. A share may exceed the bound after a fold, and the sum of many writers may
+    exceed it. Such a share must stay readable.
     """
 
     async def add(self, partition: str, token: bytes, time_ms: int, amount: int) -> int | None:
-        """Add the amount and record the token. If the token was used, return its earlier amount.
+        """Add the amount to the partition's share, record the token, and return None.
 
-        Raises `TokenExpired` if the token's time is sealed, since its record may be gone, and
-        `InvalidSetting` if the add would take the share past its bound.
+        If the token was used before, add nothing and return the amount of its first use. Raises
+        `TokenExpired` if the token is from before the share's `sealed_ms`, since the record of the
+        token may be deleted. Raises `InvalidSetting` if the add would take the share past its
+        bound.
         """
 
     async def raise_to(
         self, partition: str, writer: bytes, time_ms: int, to: Running
     ) -> Running | None:
-        """Raise a writer's totals to `to`. Returns None.
+        """Increase a writer's totals to `to`, and return None.
 
-        If the writer was folded meanwhile, change nothing and return the totals counted for it.
-        Raises `TokenExpired` if the writer's time is sealed, `InvalidSetting` past the bound.
+        If a fold has already added the writer's totals to the counter, change nothing and return
+        the totals that were added. Raises `TokenExpired` if the writer is from before the share's
+        `sealed_ms`, and `InvalidSetting` if the totals exceed their bound.
         """
 
     async def totals(self, partitions: Sequence[str]) -> list[Total]:
-        """The counter's total in each of these partitions, all read at the same moment."""
+        """The counter's share in each of these partitions, all read at the same moment."""
 
     def shares(self) -> AsyncIterator[str]:
-        """All partitions that hold part of a counter."""
+        """All partitions that hold a share of a counter."""
 
     async def fold(self, sources: Sequence[str], target: str, before_ms: int) -> None:
-        """Seal the sources before a time, drop their older tokens, and move their values.
+        """Move the values of the shares `sources` to the share `target`.
 
-        The values are added to the target. The totals of a writer that was minted before that time
-        are added to its partition's value first, and are remembered until the next fold.
+        Each source is sealed: it refuses adds with tokens from before `before_ms`, and the records
+        of such tokens are deleted. The totals of writers from before `before_ms` are included in
+        the move. The store remembers these totals until the next fold.
         """
 
 

@@ -1,4 +1,4 @@
-"""The interfaces of one data store, and of the relay (Redis) beside it, in one object."""
+"""One object with all interfaces of a data store, and of the relay (Redis) beside it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ async def _nothing() -> None:
 
 
 class ConsumptionNotes:
-    """Notes of puts whose cost differs from the estimate, for the heat tracker to read later.
+    """Costs of puts that differ from the estimate, for the heat tracker, which reads them later.
 
-    The hot path only appends a note: the partition key, the size of the body, the consumed units,
-    and the physical partition if the store names it (our emulator does).
+    To be fast, a put only appends a tuple: the partition key, the size of the body, the consumed
+    units, and the physical partition. Only Heatsink's emulator names the physical partition; with
+    other stores it is None.
     """
 
     def __init__(self) -> None:
@@ -36,9 +37,9 @@ class ConsumptionNotes:
 
 @dataclass(frozen=True)
 class Stores:
-    """The parts of one store.
+    """The interfaces of one data store, and of the relay beside it.
 
-    `answers_in_s` is the time after which the log store itself gives up on a call.
+    If the log store has not completed a call after `answers_in_s`, it raises an error.
     """
 
     log: LogStore

@@ -1,15 +1,13 @@
-"""A throughput limit per partition key around any store, as a DynamoDB partition has one."""
+"""Wraps any store so that each partition key has a throughput limit, as in DynamoDB."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from heatsink.errors import Throttled
 from heatsink.heat.heat import write_units
-from heatsink.primitives.checks import check_number
+from heatsink.primitives.checks import CheckedStruct, check_number
 from heatsink.primitives.clock import Clock
 from heatsink.spread.store import Answer, Ask, CounterStore, LogStore, Row, Running, Total
 
@@ -19,8 +17,8 @@ IDLE_BUCKETS_MAX = 10_000
 READ_UNIT_BYTES = 4_096
 
 
-class PartitionLimit(msgspec.Struct, frozen=True):
-    """The throughput limit of one partition key, to see on a laptop how a store throttles."""
+class PartitionLimit(CheckedStruct, frozen=True):
+    """The throughput limit of each partition key, to try on a laptop how a store throttles."""
 
     writes_s: float = 1_000.0
     """Write units a second: one per KB of a write."""
@@ -35,7 +33,7 @@ class PartitionLimit(msgspec.Struct, frozen=True):
 
 
 class TokenBuckets:
-    """One token bucket per partition key; buckets that are full again are dropped from memory."""
+    """One token bucket per partition key. Buckets that are full again are dropped from memory."""
 
     def __init__(self, rate: float, burst_s: float, clock: Clock) -> None:
         self._rate = rate
@@ -45,9 +43,9 @@ class TokenBuckets:
         self.refused = 0
 
     def take(self, partition: str, units: float) -> None:
-        """Take units, or raise `Throttled` if the bucket holds too few.
+        """Take `units` from the bucket of the partition key. Raises `Throttled` if it has too few.
 
-        A request larger than the whole bucket needs a full bucket.
+        A request for more units than the bucket can hold passes if the bucket is full.
         """
         now_s = self._clock.monotonic_s()
         level = self._level(partition, now_s)
@@ -60,7 +58,7 @@ class TokenBuckets:
             self._forget_full(now_s)
 
     def charge(self, partition: str, units: float) -> None:
-        """Take units that were already consumed. The level may become negative."""
+        """Take units that a request has already consumed. The level may become negative."""
         now_s = self._clock.monotonic_s()
         self._levels[partition] = (self._level(partition, now_s) - units, now_s)
 
@@ -79,7 +77,10 @@ class _Limits:
         self.reads = TokenBuckets(limit.reads_s, limit.burst_s, clock)
 
     def charge_read(self, partition: str, size: int) -> None:
-        """Charge a read's units beyond the first one, which was taken before the size was known."""
+        """Take the units of a read of `size` bytes, except the first unit.
+
+        The first unit was taken before the read, when the size was unknown.
+        """
         extra = -(-size // READ_UNIT_BYTES) - 1
         if extra > 0:
             self.reads.charge(partition, extra)
@@ -146,7 +147,10 @@ class ThrottledCounters:
 
 
 def throttled(stores: Stores, limit: PartitionLimit, clock: Clock) -> Stores:
-    """The same stores with one limit per partition key, shared by its rows and counters."""
+    """Return the same stores with a limit on each partition key.
+
+    The rows and the counters of a partition key share one limit.
+    """
     limits = _Limits(limit, clock)
     log = ThrottledLog(stores.log, limits)
     return replace(stores, log=log, counters=ThrottledCounters(stores.counters, limits))

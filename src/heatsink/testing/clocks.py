@@ -1,8 +1,8 @@
 """Clocks for tests: one turned by hand, and an event loop on virtual time.
 
 On virtual time the clock advances only when no task is ready to run. So an hour of timeouts,
-retries and leases takes only as long as its computations, and every run takes the same course. The
-production code runs unchanged.
+retries and leases takes only as long as its computations, and every run is the same. The production
+code runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class ManualClock:
     """A clock that stands still until `advance` or `set_wall` moves it.
 
-    All manual clocks belong to the same boot of the machine unless `boot` says otherwise.
+    `boot` identifies the boot of the machine. By default it is the same for all manual clocks.
 
     Example::
 
@@ -64,7 +64,10 @@ class ManualClock:
         self._began_s = now_s - self._passed_s
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass: wake sleepers in order, and let each run before the next."""
+        """Let `seconds` pass.
+
+        Sleepers are woken in order, and each runs before the next one wakes.
+        """
         until_s = self._passed_s + seconds
         await self._let_others_run()
         while self._sleepers and self._sleepers[0][0] <= until_s:
@@ -81,10 +84,10 @@ class ManualClock:
 
 
 class SkewedClock:
-    """One process's clock on virtual time: wrong by `offset_s`, and stopped while it is stalled.
+    """One process's clock on virtual time: wrong by `offset_s`, and stopped by `stall`.
 
-    `boot` identifies the boot of its machine. `kernel_offset_s` is the error of the kernel's clock
-    if the kernel reports it as synchronised, otherwise None.
+    `boot` identifies the boot of the process's machine. `kernel_offset_s` is the error of the
+    kernel's clock if the kernel reports it as synchronised, otherwise None.
 
     Example::
 
@@ -155,18 +158,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._leaping.now_s
 
     def block(self, seconds: float) -> None:
-        """Advance the time as if a handler blocked the event loop for `seconds`."""
+        """Advance the virtual time as if a handler blocked the event loop for `seconds`."""
         self._leaping.now_s += seconds
 
 
 def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine like `asyncio.run`, on virtual time; raises `Deadlock` if nothing can run.
 
-    Threads and sockets do not work there.
+    Threads and sockets do not work on virtual time.
 
     Example::
 
-        run_on_virtual_time(asyncio.sleep(3600))  # returns at once
+        run_on_virtual_time(asyncio.sleep(3600))  # returns immediately
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:
@@ -177,7 +180,7 @@ def run_on_virtual_time(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _end_all() -> None:
-    """Cancel all tasks, including those that tasks start while they end."""
+    """Cancel all tasks, and then the tasks that these start while they end."""
     me = asyncio.current_task()
     for _ in range(ROUNDS_MAX):
         left = [task for task in asyncio.all_tasks() if task is not me]

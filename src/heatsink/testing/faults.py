@@ -17,9 +17,11 @@ from .clocks import SkewedClock
 
 @dataclass
 class Faults:
-    """How often calls fail, and how; change the fields at any time.
+    """How often calls over a link fail, and how. You may change the fields at any time.
 
-    `lost`, `answer_lost` and `late` are probabilities from 0 to 1. `cut` loses every call.
+    `lost`, `answer_lost` and `late` are probabilities from 0 to 1: that a call never arrives, that
+    its answer never returns, and that the call arrives `late_s` seconds late. `cut` loses every
+    call, `deaf` every answer.
 
     Example::
 
@@ -37,14 +39,14 @@ class Faults:
     deaf: bool = False  # a one-way network partition: calls arrive, answers do not return
 
     def heal(self) -> None:
-        """End all faults; latency stays: `faults.heal()`"""
+        """End all faults, but keep the latency: `faults.heal()`"""
         self.lost = self.answer_lost = self.late = 0.0
         self.cut = self.deaf = False
 
 
 @dataclass
 class Link:
-    """Carries calls to a store. A sent call arrives even if its sender gives up or dies.
+    """Carries calls to a store. A call on its way arrives even if its sender gives up or dies.
 
     Example::
 
@@ -58,7 +60,7 @@ class Link:
     landings: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def call(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Call `method` over the link; raises `Unavailable` if it times out."""
+        """Call `method` over the link, and return its result. Raises `Unavailable` on a timeout."""
         await self.clock.awake()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._send(answer, method, arguments)
@@ -123,7 +125,9 @@ class _Linked:
 
 
 def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stores:
-    """The same stores over `link`; heat, news and soft decisions over `relay` if it is given.
+    """Return the same stores, with every call over `link`.
+
+    If `relay` is given, heat reports, news and soft decisions (which may be lost) go over `relay`.
 
     Example::
 
@@ -146,7 +150,10 @@ def linked_stores(stores: Stores, link: Link, relay: Link | None = None) -> Stor
 
 
 def linked_queue(stores: QueueStores, link: Link) -> QueueStores:
-    """The same queue over `link`; bell and soft decisions bypass it, since they may be lost anyway.
+    """Return the same queue, with its calls over `link`.
+
+    The bell, which wakes consumers, and soft decisions bypass the link: they may be lost
+    anyway.
 
     Example::
 

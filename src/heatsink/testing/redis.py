@@ -1,7 +1,7 @@
 """Private Redis or Valkey servers for tests: one server, a cluster, or a primary with a sentinel.
 
-They need no root, listen on free ports of the loopback interface, and end with the process that
-started them. All raise `MissingServer` if no server is installed or it does not start.
+The servers need no root, listen on free ports of the loopback interface, and end with the process
+that started them. Each class raises `MissingServer` if no server is installed or it does not start.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EVERY_WRITE = {"appendonly": "yes", "appendfsync": "always"}  # `everysec` makes
 class RedisServer:
     """One private server; all its data is deleted at the end.
 
-    `append_only` keeps its writes on disk, so that they survive `kill` and `start`. `options` are
-    lines of its configuration, `acl` lines of its ACL file (`user app on …`).
+    With `append_only`, writes are on disk and survive `kill` and `start`. `options` are lines of
+    the configuration, `acl` lines of the ACL file (`user app on …`).
 
     Example::
 
@@ -85,7 +85,7 @@ class RedisServer:
         return self
 
     def _start_somewhere(self) -> None:
-        """Start the server, on other ports if another process has taken the first ones."""
+        """Start the server. If another process takes one of its ports first, try other ports."""
         find_server()
         for _ in range(START_ATTEMPTS - 1):
             with suppress(MissingServer):
@@ -111,7 +111,10 @@ class RedisServer:
         self._wait_for_answer()
 
     def _command(self, config: Path) -> list[str | Path]:
-        """Tests override this to run the server under another program."""
+        """Return the command that starts the server.
+
+        Tests override this to run the server under another program.
+        """
         return [find_server(), config, *self._mode]
 
     def _configuration(self) -> str:
@@ -149,7 +152,7 @@ class RedisServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Freeze the server: it accepts connections and answers nothing."""
+        """Freeze the server during the block: it accepts connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:

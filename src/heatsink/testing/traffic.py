@@ -14,8 +14,9 @@ HEAD = 100_000
 class Zipf:
     """A Zipf distribution over ranks 0 to `keys` - 1: rank n has the weight 1 / (n + 1) ** skew.
 
-    A table holds the first 100,000 ranks. Beyond them neighbours hardly differ, so an integral with
-    a closed inverse replaces the sum. So a billion keys take no more memory than the table.
+    A table holds the first 100,000 ranks. Beyond these, neighbouring ranks hardly differ. So an
+    integral, whose inverse is a formula, replaces the sum. A billion keys take no more memory than
+    the table.
     """
 
     def __init__(self, keys: int, skew: float) -> None:
@@ -26,25 +27,25 @@ class Zipf:
         self._total = self._head[-1] + tail
 
     def at(self, chance: float) -> int:
-        """The rank at `chance`, a number from 0 up to 1."""
+        """Return the rank that `chance`, a random number from 0 up to 1, selects."""
         weight = chance * self._total
         if weight <= self._head[-1]:
             return bisect_left(self._head, weight)
         return min(int(self._inverse(HEAD + 0.5, weight - self._head[-1]) - 0.5), self._keys - 1)
 
     def share(self, rank: int) -> float:
-        """This rank's share of all draws."""
+        """Return the share of all draws that select this rank."""
         return float((rank + 1) ** -self._skew / self._total)
 
     def _integral(self, low: float, high: float) -> float:
-        """The integral of x ** -skew from `low` to `high`; a logarithm where the skew is 1."""
+        """Return the integral of x ** -skew from `low` to `high`; a logarithm if the skew is 1."""
         power = 1 - self._skew
         if abs(power) < 1e-9:
             return log(high / low)
         return float(low**power * expm1(power * log(high / low)) / power)
 
     def _inverse(self, low: float, area: float) -> float:
-        """The `high` for which `_integral(low, high)` is `area`."""
+        """Return the `high` for which `_integral(low, high)` is `area`."""
         power = 1 - self._skew
         if abs(power) < 1e-9:
             return low * exp(area)

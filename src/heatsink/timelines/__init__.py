@@ -1,4 +1,4 @@
-"""Heavy producers, isolated: posts are pushed to few followers and pulled by many."""
+"""Timelines: posts of authors with few followers are pushed to homes, other posts are pulled."""
 
 from .policy import TimelineSettings
 from .timelines import HomePage, Post, Timelines

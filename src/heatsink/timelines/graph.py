@@ -1,11 +1,11 @@
 """Who follows whom: each change is an event in two logs, the user's and the author's.
 
-The latest event of a pair (user, author) is in force, and the user's log is authoritative. The n-th
-change of a pair always has the same row id. So if several processes make it at once, one of them
-writes the row and the others find it. The event also holds a token, which identifies the writes
-that follow: the row in the author's log and the add to the count of followers. So these can be
-repeated safely. Rows in the author's log have ids with the current time, so this log is spread when
-an author gets many followers at once.
+The latest event of a user and an author is in force, and the user's log is authoritative. The n-th
+event of a user and an author always has the same row id. So if several processes write that event
+at the same time, one process writes the row and the other processes find it. The event holds a
+token, which identifies two other writes: the row in the author's log and the add to the count of
+followers. So both writes can be repeated safely. Rows in the author's log have ids with the current
+time. So Heatsink can spread this log if an author gets many followers in a short time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class FollowEvent(msgspec.Struct, frozen=True, array_like=True):
-    """One change of a pair. `name` is the other side, `is_in` whether the user follows now.
+    """One follow or unfollow.
 
-    `number` counts the changes of the pair from 1 on. `token` is an id with the time of the change.
+    In the user's log, `name` is the author. In the author's log, `name` is the user. `is_in` is
+    True for a follow and False for an unfollow. `number` counts the events of this user and this
+    author from 1. `token` is an id with the time of the event.
     """
 
     name: str
@@ -46,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(FollowEvent).decode
 
 
 class Graph:
-    """Follows and unfollows, and the lists of both sides."""
+    """Stores who follows whom: the authors that a user follows, and the followers of an author."""
 
     def __init__(
         self,
@@ -72,9 +74,12 @@ class Graph:
     async def _change(self, user: str, author: str, follows: bool) -> bool:
         """Follow or unfollow. Returns whether this call made a change.
 
-        The process may die between two steps. A push too many is filtered by the reader, but a
-        missing push loses a post. So a follow writes the author's log first, and an unfollow writes
-        it last. The next call for the pair completes the steps that the last one left out.
+        Each change writes two events. One goes to the user's log, which is authoritative. The other
+        goes to the author's log, which lists the homes that get a new post. The process may die
+        between the two writes. A post in the home of a user who does not follow is harmless: it is
+        filtered out when the home is read. A post that misses the home of a follower is lost. So a
+        follow writes to the author's log first, and an unfollow writes to it last. The next call
+        for the same user and author completes the missing writes.
         """
         last = await self._last(user, author)
         await self._count(author, last)
@@ -97,7 +102,10 @@ class Graph:
         return FollowEvent(author, False)
 
     async def _claim(self, user: str, event: FollowEvent) -> FollowEvent:
-        """Write the event to the user's log. Returns the stored event, which may be another's."""
+        """Write the event to the user's log, and return the event that the log then holds.
+
+        If another process wrote an event with the same number first, that event is returned.
+        """
         key, id = (
             Subject(Kind.FOLLOWING, user),
             self._scheme.value(self._raw(event.number, user, event.name)),
@@ -128,7 +136,11 @@ class Graph:
             self._cache.forget(key)
 
     def _token(self, user: str, last: FollowEvent) -> bytes:
-        """A token above the pair's last, even if a clock is wrong: it orders the author's log."""
+        """A token above the token of the last event, even if a clock is wrong.
+
+        The rows of the author's log are in the order of their tokens, so a newer event must have a
+        higher token.
+        """
         fresh = self._mint()
         if fresh > last.token:
             return fresh
@@ -152,18 +164,28 @@ class Graph:
         return frozenset([name async for name in self._current(Subject(Kind.FOLLOWING, user))])
 
     async def follower_count(self, author: str) -> int:
-        key = Subject(Kind.FOLLOWERS, author)
+        """The number of followers, from a cache. It may be some seconds old."""
         count: int = await self._cache.get_own(
-            key, lambda: self._counts.value(key), fresh_for=FRESH_S, stale_for=STALE_S
+            Subject(Kind.FOLLOWERS, author),
+            lambda: self.load_follower_count(author),
+            fresh_for=FRESH_S,
+            stale_for=STALE_S,
         )
-        return max(count, 0)
+        return count
+
+    async def load_follower_count(self, author: str) -> int:
+        """The number of followers, read from the store."""
+        return max(await self._counts.value(Subject(Kind.FOLLOWERS, author)), 0)
 
     def followers(self, author: str) -> AsyncIterator[str]:
         """All followers. A user who followed several times may be returned more than once."""
         return self._current(Subject(Kind.FOLLOWERS, author))
 
     async def some_followers(self, author: str, count: int) -> list[str]:
-        """A sample of followers: a quarter are the newest, the others are from random times."""
+        """A sample of at most `count` followers, from a few stretches of the author's log.
+
+        One stretch holds the newest followers. The other stretches begin at random times.
+        """
         key, each = Subject(Kind.FOLLOWERS, author), count // STRETCHES
         newest = await self._log.page(key, limit=each)
         pages = [newest]
@@ -177,7 +199,11 @@ class Graph:
         return sorted({event.name for event in events if event.is_in})
 
     async def _current(self, key: Subject) -> AsyncIterator[str]:
-        """The names in force. Events are read newest first, to remember only those who left."""
+        """The names whose newest event in the log is a follow.
+
+        Events are read from the newest to the oldest. So only names with an unfollow must be
+        remembered.
+        """
         gone: set[str] = set()
         async for event in self._events(key):
             if not event.is_in:

@@ -16,6 +16,7 @@ from heatsink.errors import Retryable
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import PIN, Decision
 from heatsink.registry.registry import Registry
+from heatsink.registry.settings import StoredSetting, set_decision
 
 from .graph import FRESH_S, STALE_S, Graph
 from .policy import (
@@ -31,16 +32,17 @@ from .policy import (
 from .store import Cache, HomeStore, PostLog, posts_of
 
 PINNED = "pinned: "
-THRESHOLD = Subject(Kind.SETTING, "timelines.threshold")
+THRESHOLD = "timelines.threshold"
 BUCKETS = {PUSHED: 1, PULLED: 2}
 LAST_POSTS, POSTS_MIN = 20, 10
 SAMPLE = 64
+DECIDE_ATTEMPTS = 3
 READS_FRESH_S, READS_STALE_S = 5.0, 15.0
 POSTS_S_MAX = 10.0  # assumed maximum; with few followers even that many posts are not costly
 
 
 class AuthorMode(NamedTuple):
-    """An author's mode, and the reason for it. It applies to posts from `since_ms` on."""
+    """An author's mode, and the reason for it. The mode applies to posts from `since_ms` on."""
 
     author: str
     mode: str
@@ -49,33 +51,46 @@ class AuthorMode(NamedTuple):
 
 
 def mode_of(author: str) -> Subject:
-    """The registry's subject whose layout stores an author's mode."""
+    """The subject in the registry whose layout stores an author's mode."""
     return Subject(Kind.AUTHOR, author)
 
 
 class Modes:
     """Reads and changes the modes of authors in the registry.
 
-    `reach` renews the registry's view until it holds all epochs up to a time.
+    `reach` renews the registry's view until the view holds all epochs up to a time. `reach_buckets`
+    waits until a key's layout has a given number of buckets.
     """
 
-    def __init__(self, registry: Registry, reach: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        reach: Callable[[int], Awaitable[None]],
+        reach_buckets: Callable[[str, int], Awaitable[None]],
+    ) -> None:
         self._registry = registry
         self._reach = reach
+        self._reach_buckets = reach_buckets
 
     async def know(self, posts: Iterable[tuple[str, int]]) -> None:
-        """Renew the view until `at` is exact for these posts, each an author and a time."""
+        """Make sure that `at` is exact for these posts, given as pairs (author, time).
+
+        If necessary, this renews the view.
+        """
         knows = self._registry.view.knows
         unknown = [time_ms for author, time_ms in posts if not knows(mode_of(author).text, time_ms)]
         if unknown:
             await self._reach(max(unknown))
 
     def now(self, author: str) -> str:
-        """The mode of the author's newest posts, according to this process's view."""
+        """The mode in the author's newest epoch, according to this process's view."""
         return _mode(self._registry.view.layout(mode_of(author).text).buckets)
 
     def at(self, author: str, time_ms: int) -> str:
-        """The mode of a post. Exact for ids below this process's horizon."""
+        """The mode of the post that the author made at `time_ms`.
+
+        The result is exact for times below this process's horizon.
+        """
         return _mode(self._registry.view.layout(mode_of(author).text).epoch_at(time_ms).buckets)
 
     def was_ever_pulled(self, author: str) -> bool:
@@ -86,16 +101,31 @@ class Modes:
         return pin.reason if pin else "few followers"
 
     def since_ms(self, author: str) -> int:
-        """The time from which the newest mode applies; 0 if it never changed."""
+        """The time from which the newest mode applies; 0 if the mode never changed."""
         return self._registry.view.layout(mode_of(author).text).epochs[-1].start_ms
 
     def wanted(self, author: str) -> str | None:
-        """The mode that was decided last, which may not be in effect yet. None if none was."""
+        """The mode that was decided last. It may not be in effect yet.
+
+        None if no mode was ever decided.
+        """
         pin = self._registry.view.pins.get(mode_of(author).text)
         return _mode(pin.value or 1) if pin else None
 
+    async def take_effect(self, author: str) -> None:
+        """If the last decision for the author is pull, wait until it is in effect.
+
+        A decision takes effect within about a second. A change to push needs no wait: until it is
+        in effect, posts are pulled, which costs little.
+        """
+        if self.wanted(author) == PULLED:
+            await self._reach_buckets(mode_of(author).text, BUCKETS[PULLED])
+
     def decided(self) -> list[AuthorMode]:
-        """The authors with a decided mode, latest first. All other authors are pushed."""
+        """The authors with a decided mode, the latest change first.
+
+        All other authors are pushed.
+        """
         view = self._registry.view
         found = []
         for key, pin in view.pins.items():
@@ -104,20 +134,25 @@ class Modes:
                 found.append(AuthorMode(author, _mode(epoch.buckets), pin.reason, epoch.start_ms))
         return sorted(found, key=lambda one: -one.since_ms)
 
-    def threshold(self, otherwise: int) -> int:
-        """The number of followers from which authors are pulled, if an operator set one.
-
-        If not, returns `otherwise`.
-        """
-        pin = self._registry.view.pins.get(THRESHOLD.text)
-        return pin.value if pin and pin.value else otherwise
-
     async def set_threshold(self, followers: int, reason: str) -> None:
-        await self._registry.publish([Decision(THRESHOLD, PIN, followers, reason)], term=None)
+        now_ms = self._registry.now_ms()
+        setting = StoredSetting(THRESHOLD, followers, "hs.timelines", now_ms, reason)
+        await self._registry.publish([set_decision(setting)], term=None)
 
     async def change(self, author: str, mode: str, reason: str) -> None:
         decision = Decision(mode_of(author), PIN, BUCKETS[mode], reason)
         await self._registry.publish([decision], term=None)
+
+    def last_decision(self, author: str) -> Decision | None:
+        return self._registry.view.pins.get(mode_of(author).text)
+
+    async def replace(self, seen: Decision | None, author: str, mode: str, reason: str) -> bool:
+        """Decide a mode, if `seen` is still the last decision for the author.
+
+        Returns False if another process has made a decision after `seen`.
+        """
+        decision = Decision(mode_of(author), PIN, BUCKETS[mode], reason)
+        return await self._registry.replace_pin(seen, decision)
 
 
 def _mode(buckets: int) -> str:
@@ -127,8 +162,9 @@ def _mode(buckets: int) -> str:
 class CostMeter:
     """Measures the cost of an author's posts from stored data, without counters.
 
-    The ids of the last posts give the rate of posts. The time to live of some followers' homes
-    shows which of these followers read their home since about the last post.
+    The ids of the last posts give the rate of posts. The remaining time to live of a home shows
+    when the home was last read. So a sample of homes shows how many followers have read their home
+    since about the last post.
     """
 
     def __init__(
@@ -148,7 +184,8 @@ class CostMeter:
     async def cost(self, author: str, followers: int, costly_writes_s: float = 0.0) -> PostingCost:
         """The cost of the author's posts.
 
-        Reads are not measured if there are too few writes to be costly.
+        Reads are not measured if pushing would write far fewer homes per second than
+        `costly_writes_s`.
         """
         if followers * POSTS_S_MAX < costly_writes_s:
             return PostingCost(0.0, followers)
@@ -164,7 +201,7 @@ class CostMeter:
         return cost._replace(reads_s=None if one_s is None else one_s * followers)
 
     async def posts_s(self, author: str) -> float:
-        """Posts per second since the 20th-last post; 0 while the author has fewer than 10."""
+        """Posts per second since the 20th-last post; 0 while the author has fewer than 10 posts."""
         posts_s: float = await self._cache.get_own(
             Subject(Kind.CACHED, f"rate/{author}"),
             lambda: self._posts_s(author),
@@ -181,10 +218,10 @@ class CostMeter:
         return len(page.entries) / max(self._now_ms() - oldest_ms, 1) * 1000
 
     async def _reads_s(self, author: str, within_s: float) -> float | None:
-        """Reads per second and follower, from a sample of followers.
+        """Reads per second by one follower, on average over a sample of followers.
 
-        A follower who reads twice counts once, so this is a lower bound. None if homes are
-        unavailable.
+        A follower who reads twice within `within_s` counts once, so the result is a lower bound.
+        None if the homes are unavailable.
         """
         users = await self._graph.some_followers(author, SAMPLE)
         try:
@@ -196,7 +233,7 @@ class CostMeter:
 
 
 class Choice:
-    """Chooses the mode of an author when they post, and explains it."""
+    """Chooses an author's mode each time the author posts, and explains the mode."""
 
     def __init__(
         self,
@@ -212,15 +249,37 @@ class Choice:
         self._settings = settings
         self._now_ms = now_ms
 
+    def adopt(self, settings: TimelineSettings) -> None:
+        self._settings = settings
+
     async def renew(self, author: str) -> None:
-        if self._modes.reason(author).startswith(PINNED):
-            return
-        limits, followers = self._limits(), await self._graph.follower_count(author)
-        cost = PostingCost(0.0, followers)
+        """Decide the mode of the author's next post, and wait until it is in effect."""
+        if not self._modes.reason(author).startswith(PINNED):
+            for _ in range(DECIDE_ATTEMPTS):
+                if await self._decide(author):
+                    break
+        await self._modes.take_effect(author)
+
+    async def _decide(self, author: str) -> bool:
+        """Change the author's mode if necessary. False if another process decided meanwhile.
+
+        The other process may have counted other followers. So after False, this process must count
+        the followers again.
+        """
+        seen, change = self._modes.last_decision(author), None
+        if self._modes.wanted(author) == PULLED:
+            change = await self._change(author, await self._graph.follower_count(author))
+        if change or self._modes.wanted(author) != PULLED:
+            # A cached count may be seconds old, and lower than that of another process. A push to
+            # many followers is costly, so this process reads the count before it pushes a post.
+            change = await self._change(author, await self._graph.load_follower_count(author))
+        return change is None or await self._modes.replace(seen, author, *change)
+
+    async def _change(self, author: str, followers: int) -> tuple[str, str] | None:
+        limits, cost = self._limits(), PostingCost(0.0, followers)
         if followers < limits.threshold:  # otherwise the number of followers alone decides
             cost = await self._meter.cost(author, followers, limits.costly_writes_s)
-        if change := wanted_mode(self._author(author, cost), limits):
-            await self._modes.change(author, *change)
+        return wanted_mode(self._author(author, cost), limits)
 
     async def explain(self, author: str) -> str:
         cost = await self._meter.cost(author, await self._graph.follower_count(author))
@@ -233,5 +292,4 @@ class Choice:
 
     def _limits(self) -> ModeLimits:
         settings = self._settings
-        threshold = self._modes.threshold(settings.threshold)
-        return ModeLimits(threshold, settings.costly_writes_s, settings.costly_ratio)
+        return ModeLimits(settings.threshold, settings.costly_writes_s, settings.costly_ratio)

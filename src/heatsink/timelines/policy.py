@@ -1,18 +1,17 @@
 """Push or pull: decided by an author's number of followers and by the cost of pushing.
 
-Authors whose followers reach a threshold are pulled. Authors below it are pulled if pushing costs
-far more than their followers' reads: `posts/s × followers` homes written per second, compared with
-homes read per second. Both rules switch back to push only well below the limit, so that modes do
-not flap. The reason of a change begins with the rule that caused it.
+Authors whose followers reach a threshold are pulled. Authors below the threshold are pulled if
+pushing costs far more than their followers' reads: `posts/s × followers` homes written per second,
+compared with homes read per second. Both rules switch back to push only well below the limit, so
+that modes do not flap. The reason of a change begins with the rule that caused it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
+from heatsink.primitives.words import counted
 
 PUSHED, PULLED = "push", "pull"
 SLACK = 0.8  # a pulled author goes back to push well below the threshold
@@ -23,7 +22,7 @@ FOLLOWERS_MAX = 10**9
 
 
 class PostingCost(NamedTuple):
-    """The cost of an author's posts per second. `reads_s` is None if it was not measured."""
+    """What an author's posts cost per second. `reads_s` is None if reads were not measured."""
 
     posts_s: float
     followers: int
@@ -31,7 +30,7 @@ class PostingCost(NamedTuple):
 
     @property
     def writes_s(self) -> float:
-        """Homes written per second if every post is pushed."""
+        """How many homes would be written per second if every post was pushed."""
         return self.posts_s * self.followers
 
     def is_above(self, writes_s: float, ratio: float) -> bool:
@@ -39,13 +38,13 @@ class PostingCost(NamedTuple):
 
     def __str__(self) -> str:
         rate = f"{self.posts_s:,.0f}" if self.posts_s >= 10 else f"{self.posts_s:.2g}"
-        posts = f"{rate} posts/s × {self.followers:,} followers"
+        posts = f"{rate} posts/s × {counted(self.followers, 'follower')}"
         reads = "" if self.reads_s is None else f" against {self.reads_s:,.0f} reads/s"
         return f"{posts} = {self.writes_s:,.0f} writes/s{reads}"
 
 
 class Author(NamedTuple):
-    """An author's mode, the reason `why` they have it, for how long, and the cost of posts."""
+    """An author's mode, the reason for the mode, how long it has been in force, and the cost."""
 
     mode: str
     why: str
@@ -62,7 +61,7 @@ class Author(NamedTuple):
 
 
 class ModeLimits(NamedTuple):
-    """The limits from which an author is pulled."""
+    """The limits at which an author's posts are pulled instead of pushed."""
 
     threshold: int
     costly_writes_s: float
@@ -77,7 +76,7 @@ class ModeLimits(NamedTuple):
 
 
 def wanted_mode(author: Author, limits: ModeLimits) -> tuple[str, str] | None:
-    """The mode to change to, and the reason. None if the mode should stay."""
+    """The mode to change to, and the reason. None if the mode should not change."""
     if author.is_pulled_by_cost:
         return _of_costly(author, limits)
     pulled = author.mode == PULLED
@@ -103,24 +102,25 @@ def _many(author: Author, limits: ModeLimits) -> str:
     return f"followers: {author.followers:,}, {limits.threshold:,} or more are pulled"
 
 
-class TimelineSettings(msgspec.Struct, frozen=True):
+class TimelineSettings(CheckedStruct, frozen=True):
     """When authors are pulled, and how old cached posts in a home may be.
 
     Use the same values in every process: otherwise processes disagree about an author's mode.
     """
 
     threshold: int = 10_000
-    """Authors with this many followers are pulled, until they have less than 80 % of it."""
+    """Authors with this many followers are pulled. Below 80 % of this number, they are pushed."""
     fresh_for: float = 0.5
-    """Seconds for which cached posts are served without another read."""
+    """For this many seconds, a cached post is served without another read."""
     stale_for: float = 5.0
-    """Seconds after which a cached post is never served."""
+    """A cached post that is older than this many seconds is never served."""
     costly_writes_s: float = 1_000.0
-    """Authors whose posts would write this many homes per second may be pulled by cost."""
+    """An author is costly if pushing their posts would write this many homes per second."""
     costly_ratio: float = 4.0
-    """They are pulled if that is also this many times the homes that their followers read.
+    """A costly author is pulled if pushing writes this many homes for each home that is read.
 
-    They are pushed again below half of either limit.
+    The author is pushed again when the writes are below half of `costly_writes_s`, or when the
+    writes for each read are below half of `costly_ratio`.
     """
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ class HomeEntry(msgspec.Struct, frozen=True, order=True):
     """A post in a home timeline.
 
     Entries are ordered by id, then by author, since several authors may use the same id. `raw`
-    sorts like the ids, and authors sort the same as text and as UTF-8.
+    sorts like the ids. Names of authors sort in the same order as text and as UTF-8 bytes.
     """
 
     raw: bytes
@@ -27,22 +27,28 @@ class HomeEntry(msgspec.Struct, frozen=True, order=True):
 
 
 class HomeStore(Protocol):
-    """Home timelines: caches of pushed posts. A home that is lost is rebuilt."""
+    """Home timelines: caches of pushed posts. If a home is lost, the next read rebuilds it."""
 
     async def push(self, users: Sequence[str], entry: HomeEntry) -> None:
-        """Add an entry to the homes of these users, who are in one slot. Repeating it is safe."""
+        """Add an entry to the homes of users whose homes are in one slot.
+
+        Repeating a push is safe.
+        """
 
     async def page(self, user: str, below: HomeEntry | None, limit: int) -> list[HomeEntry] | None:
-        """Entries below `below`, newest first. None if the home was never built, or was lost."""
+        """At most `limit` entries that are older than `below`, newest first.
+
+        None if the home was never built, or was lost.
+        """
 
     async def fill(self, users: Sequence[str], entries: Sequence[HomeEntry], built: bool) -> None:
-        """Add entries to each home. With `built`, the homes count as complete from now on."""
+        """Add entries to the home of each user. With `built`, the homes then count as complete."""
 
     async def drop(self, user: str, author: str) -> None:
-        """Remove an author's entries. The home is then incomplete, so the next read rebuilds it."""
+        """Remove an author's entries from a home. The next read rebuilds the home."""
 
     async def looked_at_s(self, users: Sequence[str]) -> list[float | None]:
-        """Seconds since each home was last read or created. None if there is no home."""
+        """Seconds since each home was last read or created. None for a home that does not exist."""
 
 
 class Stored(Protocol):
@@ -73,7 +79,7 @@ def posts_of(author: str) -> Subject:
 
 
 class PostLog(Protocol):
-    """Logs by key, as `heatsink.spread.log.Log` has them."""
+    """Logs by key: the part of `heatsink.spread.log.Log` that timelines use."""
 
     @property
     def scheme(self) -> IdScheme: ...
@@ -115,12 +121,15 @@ class Cache(Protocol):
 
 
 class FanOut(Protocol):
-    """Submits the push of one post to the queue. Returns the batch's id; repeating it is safe."""
+    """Submits the push of one post to the queue. Returns the id of the batch.
+
+    Repeating the call is safe.
+    """
 
     async def __call__(self, author: str, post: str, items: AsyncIterable[Any]) -> str: ...
 
 
 def slot_of(user: str) -> int:
-    """The slot of a user's home. One call pushes to many users of the same slot."""
+    """The slot of a user's home. One call can push a post to many users of the same slot."""
     digest = blake2b(user.encode(), digest_size=4, person=b"home").digest()
     return int.from_bytes(digest, "big") % HOME_SLOTS

@@ -47,7 +47,7 @@ PRIORITY = -10  # an author is a tenant of the queue: pushes come after their ot
 
 @dataclass(frozen=True)
 class Post:
-    """A post. `batch` is the id of the bulk batch that pushes it, empty if the post is pulled."""
+    """A post. `batch` is the id of the batch that pushes it; empty if the post is pulled."""
 
     id: Any
     author: str
@@ -58,7 +58,7 @@ class Post:
 
 @dataclass(frozen=True)
 class HomePage:
-    """Posts, newest first. `cursor` is where the next page starts; None on the last page."""
+    """Posts, newest first. Pass `cursor` to get the next page; it is None on the last page."""
 
     posts: list[Post]
     cursor: str | None
@@ -95,13 +95,18 @@ class Timelines:
         self._scheme = log.scheme
         self._settings = settings
 
+    def adopt(self, settings: TimelineSettings) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
+        self._choice.adopt(settings)
+
     # -- following -------------------------------------------------------------------------
 
     async def follow(self, user: str, author: str) -> bool:
-        """Let a user follow an author; returns whether that is new.
+        """Let a user follow an author. Returns False if the user already follows the author.
 
-        The author's last 100 pushed posts are then in the user's home. After an error, repeat the
-        call or call `unfollow`: either completes what was left half done::
+        After the call, the author's last 100 pushed posts are in the user's home. After an error,
+        repeat the call or call `unfollow`. Either call completes the unfinished change::
 
             is_new = await hs.timelines.follow("alice", "bob")
         """
@@ -111,10 +116,10 @@ class Timelines:
     async def follow_many(
         self, pairs: Iterable[tuple[str, str]] | AsyncIterable[tuple[str, str]]
     ) -> int:
-        """Import many follows; returns how many are new.
+        """Import many follows. Returns how many of them are new.
 
-        `pairs` is any (async) iterable of (user, author). After an error some pairs are stored, and
-        it is safe to start again from the first one::
+        `pairs` is any (async) iterable of (user, author). After an error, some pairs are stored. It
+        is safe to repeat the call with all pairs::
 
             new = await hs.timelines.follow_many([("alice", "bob"), ("carol", "bob")])
         """
@@ -130,7 +135,8 @@ class Timelines:
     async def _follow_together(self, pairs: list[tuple[str, str]]) -> int:
         """Follow, then fill the users' homes with the authors' recent posts.
 
-        The posts are read after all users follow, so that no post is missed.
+        Returns how many follows are new. The posts are read only after all follows are stored, so
+        that no post is missed.
         """
         are_new = await _all(self._graph.follow(*pair) for pair in pairs)
         authors = sorted({author for _, author in pairs})
@@ -141,9 +147,9 @@ class Timelines:
         return sum(are_new)
 
     async def unfollow(self, user: str, author: str) -> bool:
-        """Let a user no longer follow an author; returns whether that is new.
+        """End a follow. Returns whether the user followed the author before.
 
-        The author's posts leave the user's home, and older posts of others take their places::
+        The author's posts leave the user's home. Older posts of other authors take their places::
 
             was_following = await hs.timelines.unfollow("alice", "bob")
         """
@@ -161,9 +167,9 @@ class Timelines:
         return sorted(await self._graph.following(_check_name("user", user)))
 
     def authors(self) -> list[AuthorMode]:
-        """The authors whose mode was ever changed, latest first; all others are pushed.
+        """The authors whose mode was ever decided, the latest change first.
 
-        Example::
+        All other authors are pushed. Example::
 
             pulled = [each.author for each in hs.timelines.authors() if each.mode == "pull"]
         """
@@ -174,9 +180,9 @@ class Timelines:
     async def post(self, author: str, body: bytes, *, id: Any = None) -> Post:
         """Store a post and, if its author is pushed, queue its push to all followers.
 
-        With an `id` the call may be repeated: it is the same post. `batch` of the result is the
-        batch that pushes it. Raises `Conflict` if the id has another body, `Deleted` if its post
-        was deleted::
+        A call with an `id` may be repeated: all such calls store one post. In the result, `batch`
+        is the id of the batch that pushes the post. Raises `Conflict` if the id has another body,
+        `Deleted` if its post was deleted::
 
             post = await hs.timelines.post("bob", b"hello")
             await hs.bulk.wait(post.batch)  # only to see it arrive
@@ -193,10 +199,10 @@ class Timelines:
         return Post(stored.id, author, body, mode, batch)
 
     async def delete(self, author: str, id: Any) -> bool:
-        """Delete a post from every home; returns whether it existed.
+        """Delete a post from every home. Returns whether the post existed.
 
-        Homes hold references, so nothing is rewritten. Other processes may show the post until
-        their cached copy expires. Raises `InvalidId` for a malformed id::
+        Homes hold only references to posts, so no home is rewritten. Other processes may show the
+        post until their cached copy expires. Raises `InvalidId` for a malformed id::
 
             await hs.timelines.delete("bob", post.id)
         """
@@ -235,7 +241,7 @@ class Timelines:
         await self._modes.change(author, mode, "unpinned: followers and cost decide")
 
     async def explain(self, author: str) -> str:
-        """The reason why an author is pushed or pulled, and what pushing costs now.
+        """Why an author is pushed or pulled, and what pushing would cost now, in words.
 
         Example::
 
@@ -244,7 +250,11 @@ class Timelines:
         return await self._choice.explain(_check_name("author", author))
 
     async def _push_items(self, author: str, raw: bytes) -> AsyncIterator[Any]:
-        """The items of a push: groups of followers that one call to `HomeStore.push` serves."""
+        """The items of the batch that pushes a post.
+
+        Each item holds the author, the post's id and a group of followers. One call to
+        `HomeStore.push` serves one item.
+        """
         groups: dict[int, list[str]] = {slot: [] for slot in range(HOME_SLOTS)}
         async for follower in self._graph.followers(author):
             group = groups[slot_of(follower)]
@@ -297,7 +307,7 @@ class Timelines:
     async def _newest(
         self, user: str, following: Iterable[str], below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """The newest pushed and pulled posts for a user, merged, each post once."""
+        """The newest posts for a user, pushed and pulled ones merged. No post occurs twice."""
         followed = frozenset(following)
         pulled = sorted(author for author in followed if self._modes.was_ever_pulled(author))
         pushed, *celebrities = await asyncio.gather(
@@ -312,7 +322,7 @@ class Timelines:
     ) -> list[HomeEntry]:
         """The pushed posts in the user's home, by authors that the user follows now.
 
-        Posts of other authors may still arrive after an unfollow.
+        A home may get posts of an author even after an unfollow. Such posts are left out.
         """
         found: list[HomeEntry] = []
         while len(found) < limit:
@@ -329,8 +339,9 @@ class Timelines:
     async def _rebuild(self, user: str) -> None:
         """Rebuild a home from the authors' logs, which hold all posts.
 
-        The list of authors is read from the store and not from the cache. The home counts as
-        complete afterwards, so it must include authors followed a moment ago in another process.
+        The list of authors is read from the store, not from the cache. The home counts as complete
+        afterwards. So it must include an author whom the user followed a moment ago in another
+        process.
         """
         followed = await self._graph.load_following(user)
         each = max(BACK_FILL, HOME_MAX // max(len(followed), 1))
@@ -354,7 +365,10 @@ class Timelines:
     async def _author_page(
         self, author: str, below: HomeEntry | None, limit: int
     ) -> list[HomeEntry]:
-        """A page of an author's log. The newest posts come from the cache: most read those."""
+        """A page of an author's log.
+
+        The newest posts, which most readers want, come from the cache.
+        """
         settings = self._settings
         newest: list[HomeEntry] = await self._cache.get_own(
             posts_of(author),
@@ -380,9 +394,9 @@ class Timelines:
         return [HomeEntry(entry.raw, author) for entry in entries[:limit]]
 
     async def _in_mode(self, mode: str, newest_first: list[HomeEntry]) -> list[HomeEntry]:
-        """The entries that were posted in this mode.
+        """The entries whose author was in this mode at the time of the post.
 
-        The view is renewed first if it does not cover their times.
+        If the view does not cover these times, it is renewed first.
         """
         time_ms = self._scheme.time_ms
         await self._modes.know((entry.author, time_ms(entry.raw)) for entry in newest_first)
@@ -395,9 +409,10 @@ class Timelines:
         return list(await asyncio.gather(*map(self._post, entries)))
 
     async def _post(self, entry: HomeEntry) -> Post | None:
-        """The post of an entry; None if it was deleted.
+        """The post of an entry; None if the post was deleted.
 
-        Posts never change. But other processes may delete them, so the cache expires.
+        The body of a post never changes. But another process may delete the post, so a cached post
+        expires.
         """
         id = self._scheme.value(entry.raw)
 
@@ -418,7 +433,7 @@ class Timelines:
 
 
 async def _all(calls: Iterable[Awaitable[Result]]) -> list[Result]:
-    """Run calls concurrently and wait for all, even if one fails. Then raise the first error."""
+    """Run calls concurrently and wait for all, even if one fails. Raises the first error."""
     done = await asyncio.gather(*calls, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

@@ -37,6 +37,21 @@ def test_a_trace_gives_tables_advice_and_a_page(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=|@import|url\(", page.partition("<script")[0])
 
 
+def test_answers_stand_below_their_questions_and_apart_from_each_other(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, "".join(f"{n / 50},key-{n % 9},write,100\n" for n in range(1_000)))
+    result = plan(str(trace), "--out", str(tmp_path / "plan.html"), "--remedy", "nothing")
+    lines = [line.strip() for line in result.output.splitlines()]
+    assert "?:" not in result.output
+    for question in ("What should I do?", "What will it cost?", "What stays?"):
+        at = lines.index(question)
+        assert lines[at - 1] == ""
+        assert lines[at + 1]
+    assert lines[lines.index("What should I do?") + 1] == "Nothing"
+    short = "The trace covers only 20 s: a month is an extrapolation from it."
+    assert short in lines
+    assert f"<p>{short}</p>" in (tmp_path / "plan.html").read_text()
+
+
 def test_json_is_all_that_is_printed_if_it_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,3 +140,16 @@ def test_settings_may_come_from_a_file(tmp_path: Path) -> None:
     result = plan("--config", str(settings), "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "heatsink plan --keys 100" in out.read_text()
+
+
+def test_a_plan_that_is_there_is_kept_and_the_new_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in ("plan.html", "plan-2.html", "plan-3.html"):
+        result = plan(*SMALL, "--remedy", "nothing")
+        assert f"Wrote the page {expected}\n" in result.output
+        (tmp_path / expected).write_text("kept")
+    assert {file.read_text() for file in tmp_path.iterdir()} == {"kept"}
+    result = plan(*SMALL, "--remedy", "nothing", "--out", "plan.html")
+    assert "Replaced the page plan.html\n" in result.output

@@ -60,9 +60,21 @@ def test_a_gzipped_trace_is_read_whatever_its_name(tmp_path: Path) -> None:
     assert requests_of(tmp_path, zipped) == [TraceRequest(1.0, "a", False, 1)]
 
 
-def test_a_line_that_is_a_little_late_counts_as_of_the_one_before(tmp_path: Path) -> None:
-    found = requests_of(tmp_path, HEADER + "100,a,read,1\n95,b,read,1\n101,c,read,1\n")
-    assert [request.time_s for request in found] == [100.0, 100.0, 101.0]
+def test_operations_may_have_the_names_of_dynamodb(tmp_path: Path) -> None:
+    names = ["GetItem", "Query", "BatchGetItem", "PutItem", "updateitem", "TransactWriteItems"]
+    found = requests_of(tmp_path, HEADER + "".join(f"1,a,{name},1\n" for name in names))
+    assert [request.is_write for request in found] == [False, False, False, True, True, True]
+
+
+@given(st.lists(st.integers(0, 90), max_size=40))
+def test_lines_up_to_ten_seconds_late_are_sorted(
+    tmp_path_factory: pytest.TempPathFactory, tenths: list[int]
+) -> None:
+    """As in the logs of several servers, put together."""
+    times = [100 + tenth / 10 for tenth in tenths]
+    lines = "".join(f"{time_s},k,write,1\n" for time_s in times)
+    found = requests_of(tmp_path_factory.mktemp("late"), HEADER + lines)
+    assert [request.time_s for request in found] == sorted(times)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +85,7 @@ def test_a_line_that_is_a_little_late_counts_as_of_the_one_before(tmp_path: Path
         ("nan,a,read,1", "time must be"),
         ("100,,read,1", "key must not be empty"),
         (f"100,{'k' * 1_025},read,1", "key has 1,025 characters"),
-        ("100,a,look,1", "operation must be one of read, get"),
+        ("100,a,look,1", "operation must be a read (read, get, gets, query, scan, GetItem, "),
         ("100,a,read,big", "bytes must be a whole number from 0 to 1,048,576, not 'big'"),
         (f"100,a,read,{BYTES_MAX + 1}", "bytes must be"),
         ("100,a,read,-1", "bytes must be"),
@@ -117,7 +129,7 @@ def test_a_sample_of_nothing_is_refused(tmp_path: Path, weight: int) -> None:
 
 def test_how_much_is_read_is_told_meanwhile(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
-    file.write_text(HEADER + "1,a,read,1\n" * 50_000)
+    file.write_text(HEADER + "".join(f"{second},a,read,1\n" for second in range(50_000)))
     trace = CsvTrace(file)
     assert trace.done() == 0
     done = [trace.done() for _ in trace.requests()]

@@ -13,6 +13,7 @@ from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.rows import token_of
 from heatsink.emulator.units import write_units
 from heatsink.errors import InvalidSetting
+from heatsink.lab.plan.findings import report_of
 from heatsink.lab.plan.lane import NOTHING, REMEDIES, Remedy
 from heatsink.lab.plan.replay import ReplayOutcome, replay
 from heatsink.lab.plan.settings import PlanSettings, Prices
@@ -226,7 +227,76 @@ def test_a_month_costs_its_units_or_its_hours() -> None:
     assert found.cost_factor == 1.0
     assert found.cost.on_demand == pytest.approx(30 * paid, rel=1e-3)
     hourly = (0.2 * prices.write_unit_hour + 0.05 * prices.read_unit_hour) / 0.5
-    assert found.cost.provisioned == pytest.approx(720 * hourly)
+    assert found.cost.provisioned == pytest.approx(720 * hourly, rel=0.01)
+
+
+def mixed(per_s: float, seconds: float) -> list[TraceRequest]:
+    """70 % writes, over many keys."""
+    even = evenly(count_of("k", 97), per_s, seconds)
+    return [each._replace(is_write=number % 10 < 7) for number, each in enumerate(even)]
+
+
+@pytest.mark.parametrize("seconds", [3, 20, 60, 60.5, 90, 600])
+@pytest.mark.parametrize("weight", [1, 50])
+def test_a_month_of_the_same_traffic_costs_the_same_however_short_the_trace(
+    seconds: float, weight: int
+) -> None:
+    trace = Recorded(mixed(50, seconds))
+    trace.weight = weight
+    found = replay(trace, PlanSettings(), seed=1, remedies=[NOTHING])
+    cost, prices = found.outcomes[0].cost, Prices()
+    assert found.outcomes[0].throttled == 0
+    writes_s, reads_s = weight * 50 * 0.7, weight * 50 * 0.3 * 0.5
+    paid = (writes_s * prices.million_writes + reads_s * prices.million_reads) / 1e6
+    assert cost.on_demand == pytest.approx(30 * 86_400 * paid, rel=0.02)
+    assert cost.plain == cost.on_demand
+    hourly = writes_s * prices.write_unit_hour + reads_s * prices.read_unit_hour
+    assert cost.provisioned == pytest.approx(720 * hourly / prices.target, rel=0.02)
+    assert found.survey.peak_writes_s == pytest.approx(writes_s, rel=0.02)
+
+
+def test_a_busy_part_of_a_minute_at_the_end_counts_with_its_real_length() -> None:
+    calm, busy = evenly(["a"], 10, 60), evenly(["a"], 40, 15)
+    later = [each._replace(time_s=each.time_s + 60) for each in busy]
+    found = replay(Recorded(calm + later), PlanSettings(), seed=1, remedies=[NOTHING])
+    assert found.survey.peak_writes_s == pytest.approx(40, rel=0.02)
+    hourly = 40 * Prices().write_unit_hour / Prices().target
+    assert found.outcomes[0].cost.provisioned == pytest.approx(720 * hourly, rel=0.02)
+
+
+def test_one_request_in_the_last_minute_is_no_high_rate() -> None:
+    """A write every 50 s, the last of them at the start of a minute."""
+    found = replay(Recorded(evenly(["a"], 0.02, 350)), PlanSettings(), seed=1, remedies=[NOTHING])
+    assert found.survey.peak_writes_s <= 2 / 60
+
+
+def test_the_last_hour_counts_for_the_part_that_the_trace_covers() -> None:
+    hour, busy = evenly(["a"], 0.5, 3_600), evenly(["a"], 2, 900)
+    later = [each._replace(time_s=each.time_s + 3_600) for each in busy]
+    hourly = (0.5 * 4 + 2 * 1) / 5 * Prices().write_unit_hour / Prices().target
+    assert outcome(hour + later, settings=PlanSettings()).cost.provisioned == pytest.approx(
+        720 * hourly, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("seconds", [1, 20, 60.1, 600])
+def test_pictures_show_the_rate_of_a_trace_of_any_length(seconds: float) -> None:
+    found = replay(Recorded(mixed(100, seconds)), PlanSettings(), seed=1, remedies=[NOTHING])
+    (chart,) = report_of(found).charts
+    served, throttled = chart.series
+    assert len(served.y) >= 8
+    assert served.y == pytest.approx([100] * len(served.y), rel=0.11)
+    assert set(throttled.y) == {0}
+
+
+def test_silence_in_the_trace_is_a_line_at_zero() -> None:
+    later = [each._replace(time_s=each.time_s + 30) for each in mixed(100, 10)]
+    found = replay(Recorded(mixed(100, 10) + later), PlanSettings(), 1, [NOTHING])
+    served = report_of(found).charts[0].series[0]
+    seconds = [float(each) for each in served.x]
+    silent = [y for x, y in zip(seconds, served.y, strict=True) if 10 <= x < 30]
+    assert len(silent) >= 10
+    assert set(silent) == {0}
 
 
 def test_provisioned_capacity_costs_what_it_is() -> None:
@@ -305,5 +375,5 @@ def test_a_trace_without_requests_is_refused() -> None:
 
 
 def test_half_a_capacity_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="capacity needs write and read units"):
+    with pytest.raises(InvalidSetting, match="capacity needs both write and read units"):
         PlanSettings(capacity=TableCapacity(writes=5))

@@ -41,6 +41,22 @@ async def test_an_unknown_path(api: AsyncClient) -> None:
         check(await api.get(path), 404)
 
 
+async def test_an_unknown_path_names_the_nearest_one(api: AsyncClient) -> None:
+    told = check(await api.get("/v1/conversation/k/messages"), 404)["detail"]
+    assert told == (
+        "there is nothing at this path: see /docs; did you mean /v1/conversations/{key}/messages?"
+    )
+    assert "did you mean" not in check(await api.get("/zzz"), 404)["detail"]
+
+
+async def test_a_body_that_is_not_called_json_names_the_header(api: AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    told = check(await api.post(MESSAGES, content=b"hey", headers=headers), 400, "body")["detail"]
+    assert told == "the body is not JSON: invalid character at byte 0"
+    told = check(await api.post(MESSAGES, data={"body": "hey"}), 415)["detail"]
+    assert told == "the body must be JSON: send the header 'content-type: application/json'"
+
+
 async def test_a_wrong_method_says_which_are_right(api: AsyncClient) -> None:
     answer = await api.request("PATCH", MESSAGES)
     check(answer, 405)
@@ -77,7 +93,7 @@ async def test_a_body_that_is_not_as_expected(api: AsyncClient, body: bytes, fie
         (b'"\\udC00"', "\\udC00 is a lone surrogate, which is not text"),
         (b'"\xff"', "it is not UTF-8"),
         (b'"\xed\xa0\x80"', "it is not UTF-8"),
-        (b'"half', "Input data was truncated"),
+        (b'"half', "it ends too early"),
     ],
 )
 async def test_text_that_is_none_is_refused_with_the_reason(
@@ -376,3 +392,14 @@ async def test_operators_calls_are_audited(asking: Asker, caplog: pytest.LogCapt
     assert lines[0]["who"] == TOKENS[2].name
     assert lines[1]["who"] == "nobody"
     assert "boss-0001" not in caplog.text
+
+
+async def test_a_wrong_field_is_answered_in_words(api: AsyncClient) -> None:
+    told = check(await api.get(f"{MESSAGES}?limit=many"), 400, "limit")
+    assert told["detail"] == "limit must be a whole number, not text"
+    told = check(await api.get(f"{MESSAGES}?order=up"), 400, "order")
+    assert told["detail"] == "order must be one of newest, oldest, not 'up'"
+    told = check(await api.get(f"{MESSAGES}?limitt=5"), 400, "limitt")
+    assert told["detail"] == "there is no field 'limitt': did you mean 'limit'?"
+    told = check(await api.post(MESSAGES, json={"body": "x", "text": "hey"}), 400, "text")
+    assert "there is no field 'text'" in told["detail"]

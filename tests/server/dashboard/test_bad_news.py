@@ -62,6 +62,7 @@ class Overloaded:
     stop: Callable[[], None]
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_refused_writes_are_red_and_a_server_that_is_gone_is_said_so(
     overloaded: Overloaded, visit: Visit
 ) -> None:

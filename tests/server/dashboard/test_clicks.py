@@ -12,6 +12,7 @@ from heatsink.stores.embedded import free_port
 from tests.processes import serving
 
 from .conftest import SHOTS, Site, Visit
+from .test_screenshots import PAGES
 from .traffic import PULLED, WARM, submit
 
 TOKEN = "a-long-enough-word"  # noqa: S105
@@ -54,6 +55,8 @@ def test_a_batch_is_paused_resumed_and_cancelled(site: Site, visit: Visit) -> No
 def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/bulk")
     row = row_of(page, site.mail)
+    expect(row).to_be_hidden()  # finished batches are folded
+    page.get_by_text(re.compile(r"\d+ finished batch.* with failed or lost items")).click()
     row.get_by_role("button", name="Failures").click()
     shown = page.get_by_role("region", name="Failures")
     expect(shown.get_by_text(re.compile("no mailbox 57"))).to_be_visible()
@@ -63,6 +66,27 @@ def test_failures_are_shown_and_tried_again(site: Site, visit: Visit) -> None:
     expect(page.get_by_text("Failed items run again.")).to_be_visible()
 
 
+def test_what_is_not_known_yet_is_said_in_words(site: Site, visit: Visit) -> None:
+    """No chart has axes, no table is empty and no figure is zero before the server has answered."""
+    page = visit(f"{site.url}/docs")
+    page.route("**/v1/**", lambda _: None)  # a server that takes its time
+    for path in PAGES.values():
+        page.goto(f"{site.url}{path}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.get_by_text("Loading: ").first).to_be_visible()
+        expect(page.locator(".main-svg")).to_have_count(0)
+        shown = page.locator("main").inner_text()
+        assert not re.search(r"^No |^0$|not been used|are idle", shown, re.MULTILINE), shown
+
+
+def test_charts_come_first_and_finished_batches_are_folded(site: Site, visit: Visit) -> None:
+    page = visit(f"{site.url}/bulk")
+    expect(page.get_by_text(re.compile(r"\d+ finished batch"))).to_be_visible()
+    titles = page.locator("h2:visible").all_inner_texts()
+    assert titles[:3] == ["The queue now", "Waiting in each partition", "Workers in each partition"]
+
+
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_decisions_can_be_searched(site: Site, visit: Visit) -> None:
     page = visit(f"{site.url}/registry")
     expect(page.locator("tbody tr").first).to_be_visible()
@@ -87,6 +111,7 @@ def test_tabs_are_reached_by_keyboard_and_have_urls(site: Site, visit: Visit) ->
     expect(page).to_have_title("Keys · Heatsink")
 
 
+@pytest.mark.full("one browser run of each page is enough in plain runs")
 def test_an_empty_page_says_what_to_do_and_comes_back_by_itself(
     tmp_path: Path, visit: Visit
 ) -> None:

@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import msgspec
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
+from heatsink.lab.demo.act import Offer
 from heatsink.lab.demo.acts import ACTS, NAMES
+from heatsink.lab.demo.acts.chat import ChatAct, ReadBack, reach_verdict
+from heatsink.lab.demo.lanes import Totals
+from heatsink.lab.demo.stage import Event, Hello, Start, Told
 from heatsink.lab.demo.traffic import TrafficPlan
 
 from .conftest import ROOT, SHOTS, Visit, expect_to_fit
@@ -30,6 +35,9 @@ LOOKS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
 }
 DRAWN = "document.querySelectorAll('#picture .chart .main-svg').length"
 ACTED = pytest.mark.full("plays acts in a browser for many seconds")
+AS_EVENTS = {"content-type": "text/event-stream"}
+EDGE = "(one) => getComputedStyle(one).borderLeftColor"
+INK = "(one) => getComputedStyle(one).color"
 POINTS = "#picture path.js-line, #picture .point path"
 
 
@@ -103,7 +111,10 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     assert plot is not None
     assert label["x"] < plot["x"] + plot["width"] / 4  # where no line runs
     expect(page.locator("#findings li")).to_have_count(3)
-    expect(page.locator("#verdict.failed")).to_have_count(0)
+    expect(page.locator("#verdict")).to_have_attribute("data-outcome", "held")
+    expect(page.locator("#outcome")).to_have_text("The verdict: held")
+    expect(page.get_by_role("button", name="Act 3: A product page, held")).to_be_visible()
+    expect(page.locator("#smaller")).to_be_hidden()
     page.keyboard.press("ArrowRight")
     shows(page, "celebrity")
     expect(page.locator("#verdict")).to_be_hidden()
@@ -114,6 +125,37 @@ def test_an_act_ends_with_a_verdict_stays_and_is_played_again(demo: str, visit: 
     expect(page.locator("#verdict")).to_be_hidden()
     shows(page, "product", 1)
     expect(page.get_by_role("button", name="Play it again")).to_be_disabled()
+
+
+def too_busy() -> str:
+    """The events of a run on a machine that offered 29 % of the messages."""
+    plan, act = TrafficPlan(peak=400, limit=100), ChatAct()
+    offer = Offer("messages", due=54_168, made=15_752)
+    totals = Totals(offered=15_752, accepted=13_954, dropped=1_798)
+    ended = ReadBack(totals, 13_954, 0, 0)
+    events: list[tuple[str, Event]] = [
+        ("", Hello([act.about(plan) for act in ACTS], act.name, [act.name])),
+        (act.name, Start(plan, act.seconds(plan), act.about(plan), shrinks=True)),
+        (act.name, reach_verdict(ended, ended, None, offer=offer)),
+    ]
+    told = (msgspec.json.encode(Told(*each)).decode() for each in events)
+    return "".join(f"data: {each}\n\n" for each in told)
+
+
+def test_a_busy_machine_gets_a_grey_verdict_and_a_smaller_run(demo: str, visit: Visit) -> None:
+    page = visit(demo)
+    page.route("**/demo/events", lambda route: route.fulfill(body=too_busy(), headers=AS_EVENTS))
+    page.reload()
+    verdict, button = page.locator("#verdict"), page.locator("#smaller")
+    expect(page.locator("#outcome")).to_have_text("The verdict: too busy")
+    expect(page.locator("#line")).to_have_text("This machine was too busy: play again.")
+    expect(page.get_by_role("button", name="Act 1: A hot chat, too busy")).to_be_visible()
+    expect(page.locator("#findings li.bad")).to_have_count(0)
+    expect(page.locator("#findings")).to_contain_text("15,752 of 54,168 messages (29%)")
+    assert verdict.evaluate(EDGE) == page.locator("#small-print").evaluate(INK)  # grey
+    page.route("**/demo/run?*", lambda route: route.fulfill(status=204))
+    with page.expect_request("**/demo/run?act=chat&shape=ramp&smaller=1"):
+        button.click()
 
 
 @ACTED

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from click.testing import CliRunner
 from mypy_boto3_dynamodb import DynamoDBClient
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from heatsink.cli import main
 from heatsink.emulator.settings import EngineSettings
@@ -47,6 +47,31 @@ def test_a_long_key_is_shown_by_its_beginning(visit: Visit) -> None:
         client.close()
 
 
+def assert_numbers_are_beside_the_colours(page: Page) -> None:
+    """A number on red or blue cannot be read."""
+    overlaps = page.evaluate(
+        """() => [...document.querySelectorAll(".space.numbered > div")].map((part) =>
+            part.querySelector("span").getBoundingClientRect().bottom
+            - part.querySelector("i").getBoundingClientRect().top)"""
+    )
+    assert overlaps
+    assert max(overlaps) <= 1
+
+
+@pytest.mark.timeout(90)
+def test_what_is_scrolled_or_focused_stays_so_while_the_figures_change(visit: Visit) -> None:
+    with ours(BUSY) as url:
+        page, client = visit(url, viewport={"width": 390, "height": 844}), client_of(url)
+        create(client, "chat", "S")
+        rows = page.get_by_role("group", name="Partitions of table chat")
+        rows.evaluate("element => { element.focus(); element.scrollLeft = 60; }")
+        client.put_item(TableName="chat", Item={"pk": {"S": "one"}})
+        expect(rows.get_by_role("cell", name="1", exact=True).nth(1)).to_be_attached()
+        expect(rows).to_be_focused()
+        assert rows.evaluate("element => element.scrollLeft") == 60
+        client.close()
+
+
 @pytest.mark.timeout(90)
 def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit: Visit) -> None:
     with ours(BUSY) as url:
@@ -65,6 +90,11 @@ def test_the_page_shows_a_hot_partition_and_what_the_engine_does_about_it(visit:
                 break
         expect(cannot).to_be_visible()
         expect(page.get_by_text("<i>hot (100%)").first).to_be_visible()
+        expect(
+            page.get_by_text("In the order of key hashes, as in the bar, not by number.")
+        ).to_be_visible()
+        expect(page.get_by_text("The same event in two measures.")).to_be_visible()
+        assert_numbers_are_beside_the_colours(page)
         expect(page.get_by_text("isolate done")).to_be_visible()
         expect(page.locator(".space > div")).to_have_count(4)
         client.close()

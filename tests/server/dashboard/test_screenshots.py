@@ -18,6 +18,7 @@ PAGES = {
     "reads": "/reads",
     "timelines": "/timelines",
     "registry": "/registry",
+    "settings": "/settings",
 }
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -61,7 +62,9 @@ def test_every_page_fits_and_is_drawn(site: Site, visit: Visit, look: str) -> No
         go(page, path)
         page.wait_for_timeout(DRAWN_MS)
         if name == "overview":
-            page.locator("progress").first.wait_for()
+            page.get_by_role("heading", name="Unfinished batches").wait_for()
+        if name == "settings":
+            page.get_by_text("rules.buckets_max").first.wait_for()
         if name == "keys":
             until_bars_are_tall(page)
         shot = SHOTS / f"{name}-{look}.png"

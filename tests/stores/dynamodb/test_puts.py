@@ -105,7 +105,7 @@ async def test_an_item_that_is_no_row_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         id = (await hs.log.append("general", b"hello")).id
         await put_past(endpoint, "general", ROW + id.bytes, color={"S": "green"})
-        with pytest.raises(Misconfigured, match=r"not Heatsink's row .*general.*Delete the item"):
+        with pytest.raises(Misconfigured, match=r"general.*not a valid row .*Delete the item"):
             await hs.log.append("general", b"hello", id=id)
         with pytest.raises(Misconfigured, match="another program writes"):
             await hs.log.page("general")
@@ -114,14 +114,14 @@ async def test_an_item_that_is_no_row_is_named() -> None:
 async def test_a_row_whose_id_is_none_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "general", ROW + b"short", b={"B": "aGVsbG8="})
-        with pytest.raises(Misconfigured, match=r"not Heatsink's row .*Delete the item"):
+        with pytest.raises(Misconfigured, match=r"not a valid row .*Delete the item"):
             await hs.log.page("general")
 
 
 async def test_a_counter_that_is_none_is_named() -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "views", SHARE, v={"S": "many"})
-        with pytest.raises(Misconfigured, match=r"not Heatsink's counter .*views.*again at 0"):
+        with pytest.raises(Misconfigured, match=r"views.*not a valid counter .*again at 0"):
             await hs.counters.value("views")
 
 
@@ -130,10 +130,10 @@ async def test_a_layout_that_is_none_is_named_and_other_keys_get_their_buckets(
 ) -> None:
     async with on_an_engine() as (hs, endpoint):
         await put_past(endpoint, "bad", EPOCHS, color={"S": "green"})
-        with pytest.raises(Misconfigured, match=r"not Heatsink's layout .*bad.*fsck --rebuild"):
+        with pytest.raises(Misconfigured, match=r"bad.*not a valid layout .*fsck --rebuild"):
             await hs.log.page("bad")
         await hs.pin("bad", buckets=2, reason="launch")
         await hs.pin("good", buckets=2, reason="launch")
         while (await hs.explain("good")).buckets != 2:
             await asyncio.sleep(0.05)
-    assert "a turn of the coordinator failed: the table holds an item that is no" in caplog.text
+    assert "a turn of the coordinator failed: the item with p=" in caplog.text

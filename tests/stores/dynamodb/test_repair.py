@@ -57,7 +57,7 @@ async def test_half_of_a_layout_is_found_missing_and_mended(
 
     outcome = await run_fsck(url(address), False, CLOCK)
     assert (outcome.findings.clean, outcome.findings.unlike_layouts) == (False, 1)
-    assert "conv: starting processes find another layout" in str(outcome)
+    assert "conv: processes that start find another layout" in str(outcome)
     assert "--rebuild" in str(outcome)
 
     mended = await run_fsck(url(address), True, CLOCK)

@@ -142,6 +142,7 @@ def test_those_who_join_at_once_share_one_server(tmp_path: Path) -> None:
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.sleeps("it must still be there after a while")
 def test_the_server_outlives_the_process_that_started_it_but_not_the_last(tmp_path: Path) -> None:
     first, second = (
         subprocess.Popen(

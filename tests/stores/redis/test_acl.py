@@ -23,9 +23,10 @@ from heatsink.stores.redis.news import RedisNews, RedisSoft, RedisWire
 from heatsink.testing import ManualClock
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, real
+from tests.waiting import soon
 
 from .test_relay_conformance import PAIR, body
-from .test_wire_conformance import Listener, listening, until
+from .test_wire_conformance import Listener, listening
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "redis.md").read_text()
 ROLES = re.findall(r"^    (user heatsink-.*)$", PAGE, re.MULTILINE)
@@ -98,9 +99,9 @@ async def test_each_role_hears_and_says_what_is_forgotten(
         address, keys, ear = patient(guarded.url_for(*role)), RedisKeys(), Listener()
         one, two = (RedisWire(connection, address, keys, SystemClock(), Random()) for _ in "ab")
         async with listening(one, ear):
-            await until(lambda: ear.links)
+            await soon(lambda: ear.links)
             await two.send(["k"])
-            await until(lambda: ear.keys)
+            await soon(lambda: ear.keys)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from heatsink.stores.redis.connection import Connection
 from heatsink.stores.redis.news import RedisWire
 from heatsink.testing.redis import RedisCluster, RedisServer
 from tests.servers import patient, real
+from tests.waiting import soon
 
 CLOCK = SystemClock()
 MakeWire = Callable[[], Wire]
@@ -36,12 +36,6 @@ class Listener:
 
     def heard(self, keys: Sequence[str]) -> None:
         self.keys.append(list(keys))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -76,10 +70,10 @@ async def test_the_others_hear_what_one_sends_and_it_does_not_hear_itself(
         listening(wires[1], ears[1]),
         listening(wires[2], ears[2]),
     ):
-        await until(lambda: all(ear.links == 1 for ear in ears))
+        await soon(lambda: all(ear.links == 1 for ear in ears))
         await wires[0].send(["a", "ü"])
         await wires[0].send([])
-        await until(lambda: len(ears[1].keys) == len(ears[2].keys) == 2)
+        await soon(lambda: len(ears[1].keys) == len(ears[2].keys) == 2)
     assert ears[1].keys == ears[2].keys == [["a", "ü"], []]
     assert ears[0].keys == []
 
@@ -92,7 +86,7 @@ async def test_in_a_cluster_all_listen_where_all_send(
     connection = Connection(address, CLOCK, rng)
     wires = [RedisWire(connection, address, keys, CLOCK, rng) for _ in ears]
     tasks = [asyncio.ensure_future(wire.listen(ear)) for wire, ear in zip(wires, ears, strict=True)]
-    await until(lambda: all(ear.links for ear in ears))
+    await soon(lambda: all(ear.links for ear in ears))
     counts = [master.command("PUBSUB", "NUMSUB", keys.forgotten) for master in cluster.masters]
     for task in tasks:
         task.cancel()
@@ -112,7 +106,7 @@ def process(invalidation: Invalidation) -> tuple[Reads, asyncio.Task[None]]:
 async def test_what_one_process_forgets_the_others_forget(make_wire: MakeWire) -> None:
     invalidations = [Invalidation(make_wire(), CLOCK, Random()) for _ in range(2)]
     (one, run_one), (two, run_two) = (process(invalidation) for invalidation in invalidations)
-    await until(lambda: one.is_linked and two.is_linked)
+    await soon(lambda: one.is_linked and two.is_linked)
     version = 1
 
     async def load() -> int:
@@ -123,13 +117,13 @@ async def test_what_one_process_forgets_the_others_forget(make_wire: MakeWire) -
     version = 2
     one.forget("k")
     entry = two._find("k")
-    await until(lambda: two._find("k") is not entry)
+    await soon(lambda: two._find("k") is not entry)
     assert await two.get("k", load, fresh_for=600, stale_for=600) == 2
     assert await two.get("other", load, fresh_for=600, stale_for=600) == 1
     for number in range(OUTBOX_MAX + 1):
         one.forget(f"many-{number}")
     other = two._find("other")
-    await until(lambda: two._find("other") is not other)
+    await soon(lambda: two._find("other") is not other)
     assert await two.get("other", load, fresh_for=600, stale_for=600) == 2
     late = Reads()
     invalidations[0].tie(late)
@@ -151,7 +145,7 @@ async def test_a_process_knows_when_its_link_is_down(
         connection = Connection(address, CLOCK, rng)
         wire = RedisWire(connection, address, RedisKeys(), CLOCK, rng)
         reads, run = process(Invalidation(wire, CLOCK, rng))
-        await until(lambda: reads.is_linked)
+        await soon(lambda: reads.is_linked)
 
         async def load() -> int:
             return 1
@@ -160,13 +154,13 @@ async def test_a_process_knows_when_its_link_is_down(
         entry = reads._find("k")
         if trouble == "killed":
             server.kill()
-            await until(lambda: not reads.is_linked)
+            await soon(lambda: not reads.is_linked)
             server.restart_empty()
         else:
             with server.stopped():
-                await until(lambda: not reads.is_linked)
+                await soon(lambda: not reads.is_linked)
         assert reads._find("k") is entry, "what is fresh is still served"
-        await until(lambda: reads.is_linked)
+        await soon(lambda: reads.is_linked)
         assert reads._find("k") is not entry, "something may have been missed"
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)

@@ -1,7 +1,7 @@
 """Scaling laws: how many workers a partition needs for its load.
 
-`LittlesLaw` is the default: it computes the workers that the work needs, and stops adding workers
-that do not add throughput. `Exponential`, `Congestion` and `TimeDecay` look only at the number of
+`LittlesLaw` is the default: it computes how many workers the work needs, and stops when more
+workers add no throughput. `Exponential`, `Congestion` and `TimeDecay` look only at the number of
 runnable items per worker. They are the three experiments of the article that this queue is modelled
 on, kept for comparison.
 """
@@ -13,10 +13,13 @@ from math import ceil, sqrt
 import msgspec
 
 from heatsink.primitives.damping import RecentPeak
+from heatsink.primitives.words import counted
 
 from .load import Load, Target, WorkerRules
 
 STEP = 1.2
+SAMPLE_ITEMS = 10
+SLOWER = 0.15  # service times may grow by this share, beyond what chance explains
 GAIN_MIN = 0.7  # share of the throughput that a step adds if every new worker counts in full
 LOOK_ITEMS, LOOK_S = 100, 10.0
 LONG_LOOK_ITEMS, LONG_LOOK_S = 1_000, 20.0
@@ -27,15 +30,17 @@ CALM = 0.1  # share of `depth` below which there are too many workers
 
 
 class LittlesLaw:
-    """Workers = (arrival rate + backlog / drain time) × service time, plus a square-root margin.
+    """Workers = (arrival rate + backlog / drain time) × service time, plus a margin for arrivals.
 
-    Only runnable items count as backlog. A rate-limited lane counts for at most its rate × service
-    time, since further workers would only wait for the rate limit.
+    The margin is a multiple of the square root of the workers that arrivals need. Only runnable
+    items count as backlog. Rate-limited items count at most at the rate at which items finish now,
+    since further workers would only wait for the rate limit.
     """
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
         self._knee = Knee(rules.probe_again_s)
+        self._last: Load | None = None
         self._peak = RecentPeak(rules.hold_s)
         self._since_s: float | None = None
         self._arrival_per_s = 0.0
@@ -43,31 +48,36 @@ class LittlesLaw:
     def target(self, load: Load) -> Target | None:
         if self._since_s is None:
             self._since_s = load.time_s
+        last, self._last = self._last, load
         if not load.service_s:
             return None
         needed = self._needed(load)
         self._peak.add(load.time_s, needed)
-        if needed > load.workers:
-            return self._more(load, needed)
+        if needed > load.workers or (needed == load.workers and self._knee.is_untested(needed)):
+            return self._more(load, last, needed)
         self._knee.rest()
         return self._fewer(load)
 
     def _needed(self, load: Load) -> int:
-        """Workers needed. Arrivals count at most at the rate they finish: the rest is backlog.
+        """Return the number of workers that the load needs.
 
-        What rate limits allow is not known here, so limited items count for what they use already.
+        Arrivals count at most at the rate at which items finish, since items that arrive faster are
+        already in the backlog. This law does not know the rates of rate limits, so rate-limited
+        items count at most at the rate at which items finish now.
         """
         arrival_per_s = min(load.arrival_per_s, load.done_per_s)
         self._arrival_per_s += ARRIVAL_WEIGHT * (arrival_per_s - self._arrival_per_s)
-        busy = self._arrival_per_s * load.service_s + load.work_s / self._rules.drain_s
+        arrivals = self._arrival_per_s * load.service_s
         if load.limited:
-            busy += min(load.done_per_s, load.limited / self._rules.drain_s) * load.service_s
-        return self._rules.bounded(ceil(busy + self._rules.margin * sqrt(busy)))
+            arrivals += min(load.done_per_s, load.limited / self._rules.drain_s) * load.service_s
+        backlog = load.work_s / self._rules.drain_s
+        return self._rules.bounded(ceil(arrivals + backlog + self._rules.margin * sqrt(arrivals)))
 
-    def _more(self, load: Load, needed: int) -> Target:
-        allowed, why = self._knee.allow(load, needed)
-        work = f"{load.runnable:,} runnable items × {load.service_s:,.3g} s"
-        reason = f"{work} in {self._rules.drain_s:g} s need {needed} workers; {why}"
+    def _more(self, load: Load, last: Load | None, needed: int) -> Target:
+        allowed, why = self._knee.allow(load, last, needed)
+        work = f"{counted(load.runnable, 'item')} can start, {_duration(load.service_s)} each"
+        aim = f"{counted(needed, 'worker')} for an empty queue in {self._rules.drain_s:g} s"
+        reason = f"{work}: {aim}; {why}"
         return Target(max(allowed, self._rules.base), reason)
 
     def _fewer(self, load: Load) -> Target | None:
@@ -77,16 +87,66 @@ class LittlesLaw:
         peak = int(self._peak.at(load.time_s))
         if peak > load.workers * WORTH_SHRINKING:
             return None
-        return Target(peak, f"at most {peak} workers needed in the last {self._rules.hold_s:g} s")
+        return Target(
+            peak, f"at most {counted(peak, 'worker')} needed in the last {self._rules.hold_s:g} s"
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1_000 * seconds:,.3g} ms"
+
+
+class SlowStart:
+    """Decides after each doubling of the workers whether they may double again (slow start in TCP).
+
+    `judge` compares the service time after the doubling with the service time before. Service times
+    vary, so the items in a small sample may be slow by chance. Therefore `judge` tolerates a larger
+    difference if the sample is small.
+    """
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._used_s = 0.0
+        self._first: Load | None = None
+        self.knee: int | None = None
+
+    def rest(self) -> None:
+        self._first = None
+
+    def judge(self, load: Load, last: Load | None) -> bool | None:
+        """Return True if items take no longer than with fewer workers.
+
+        Return False and set `knee` if items take longer. Return None until enough items have been
+        measured.
+        """
+        if self._first is None or self._first.workers != load.workers:
+            self._first = last if last is not None and last.workers == load.workers else load
+        items = load.settled - self._first.settled
+        used_s = load.used_s - self._first.used_s
+        elapsed_s = load.time_s - self._first.time_s
+        is_over = elapsed_s >= LOOK_S + 2 * load.service_s
+        if used_s <= 0 or elapsed_s < load.service_s or (items < SAMPLE_ITEMS and not is_over):
+            return None
+        slower = used_s / items / (self._used_s / self._items) if self._items else 1.0
+        chance = 2 * sqrt(1 / items + 1 / self._items) if self._items else 0.0
+        if slower > 1 + max(SLOWER, chance):
+            self.knee = max(int(load.workers / slower), load.workers // 4)
+            return False
+        self._items += items
+        self._used_s += used_s
+        self._first = None
+        return True
 
 
 class Knee:
     """Finds the point where more workers no longer add throughput.
 
-    Every step up is measured before the next. By Little's law, throughput is the number of items in
-    flight divided by the service time. So a downstream service at its limit shows as service times
-    that grow with the workers. Service times vary, so a step that seems to add no throughput is
-    measured longer, both before and after it.
+    By Little's law, throughput is the number of items in flight divided by the service time. So if
+    a downstream service is at its limit, service times grow with the number of workers. First the
+    number of workers doubles until service times grow. So for one or two turns of the coordinator
+    there may be twice as many workers as at the knee. After that, every step up is small and is
+    measured before the next step. Service times vary. So if a step seems to add no throughput, the
+    throughput before and after the step is measured longer.
     """
 
     def __init__(self, probe_again_s: float) -> None:
@@ -95,32 +155,51 @@ class Knee:
         self._place = 0
         self._proven = 0
         self._found_s: float | None = None
+        self._start = SlowStart()
         self.rest()
 
     def rest(self) -> None:
-        """Stop measuring: the partition has enough workers, and no step up to judge."""
+        """Drop the current measurement, for example because the partition has enough workers."""
         self._look: Look | None = None
         self._before: Point | None = None
         self._above: Point | None = None
         self._is_doubtful = False
+        self._start.rest()
 
-    def allow(self, load: Load, wanted: int) -> tuple[int, str]:
-        """How many of the wanted workers to allow, and the reason."""
+    def is_untested(self, workers: int) -> bool:
+        """Whether the workers have doubled to `workers` and the effect is not yet measured."""
+        return self._start.knee is None and 0 < self._proven < workers
+
+    def allow(self, load: Load, last: Load | None, wanted: int) -> tuple[int, str]:
+        """Return how many of the `wanted` workers to allow, and the reason."""
         if self._found_s is None and load.workers >= self._proven:
-            return self._climb(load, wanted)
+            is_first = self._start.knee is None
+            return self._double(load, last, wanted) if is_first else self._climb(load, wanted)
         if self._found_s is not None and load.time_s - self._found_s >= self._wait_s:
             self._step_back()
         self.rest()
-        known = f"up to {self._proven} workers added throughput"
+        known = f"up to {counted(self._proven, 'worker')} added throughput"
         if self._found_s is not None:
-            known = f"more than {self._proven} workers added no throughput"
+            known = f"more than {counted(self._proven, 'worker')} added no throughput"
         return min(load.workers * 2, self._proven, wanted), known
 
     def _step_back(self) -> None:
-        """The knee may have moved: go one step back, and measure again on the way up."""
+        """Go one step down, and measure again on the way up, since the knee may have moved."""
         self.rest()
         self._found_s = None
         self._proven = max(int(self._proven / STEP), 1)
+
+    def _double(self, load: Load, last: Load | None, wanted: int) -> tuple[int, str]:
+        is_faster = self._start.judge(load, last)
+        if is_faster is None:
+            return load.workers, f"measuring {counted(load.workers, 'worker')}"
+        if is_faster:
+            self._proven = load.workers
+            return min(load.workers * 2, wanted), f"no slower with {load.workers}"
+        assert self._start.knee is not None
+        self._proven = self._start.knee
+        slower = f"items take longer with {counted(load.workers, 'worker')}"
+        return min(self._proven, wanted), slower
 
     def _climb(self, load: Load, wanted: int) -> tuple[int, str]:
         if self._look is None or self._look.workers != load.workers:
@@ -134,7 +213,9 @@ class Knee:
             return self._step_up(here, wanted)
         if self._is_doubtful:
             self._above, self._look = here, None
-            return min(self._before.workers, wanted), f"comparing with {here.workers} workers"
+            return min(
+                self._before.workers, wanted
+            ), f"comparing with {counted(here.workers, 'worker')}"
         self._is_doubtful = True
         return min(load.workers, wanted), "measuring longer whether the last step added throughput"
 
@@ -142,7 +223,7 @@ class Knee:
         self.rest()
         self._proven, self._before = here.workers, here
         step = min(ceil(here.workers * STEP), wanted)
-        return step, f"{here.workers} workers finish {here.per_s:,.0f}/s"
+        return step, f"{here.per_s:,.0f}/s with {counted(here.workers, 'worker')}"
 
     def _judge(self, below: Point, above: Point, load: Load, wanted: int) -> tuple[int, str]:
         if _gain(below, above) >= GAIN_MIN:
@@ -152,11 +233,11 @@ class Knee:
         is_known = self._place / STEP <= self._proven <= self._place * STEP
         self._wait_s = min(self._wait_s * 2 if is_known else FIRST_PROBE_S, self._wait_s_max)
         self._place = self._proven
-        return min(wanted, self._proven), f"{above.workers} workers added no throughput"
+        return min(wanted, self._proven), f"{counted(above.workers, 'worker')} added no throughput"
 
 
 class Look:
-    """Measures the throughput of a number of workers, once a change has taken effect."""
+    """Measures the throughput after a change of the number of workers has taken effect."""
 
     def __init__(self, load: Load) -> None:
         self.workers = load.workers
@@ -165,7 +246,10 @@ class Look:
         self._busy: list[int] = []
 
     def at(self, load: Load, is_long: bool) -> Point | None:
-        """The throughput, once enough items were seen; until then None."""
+        """Return the throughput; None until enough items have been measured.
+
+        With `is_long`, more items are needed.
+        """
         if load.time_s < self._from_s:
             return None
         if self._first is None:
@@ -196,7 +280,10 @@ def _knee(below: Point, above: Point) -> int:
 
 
 class Exponential:
-    """Experiment 0: double above the depth, halve below a tenth of it. This law oscillates."""
+    """Experiment 0: double the workers if there are more than `depth` runnable items per worker.
+
+    Below a tenth of `depth`, halve the workers. Under this law the number of workers oscillates.
+    """
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
@@ -211,7 +298,10 @@ class Exponential:
 
 
 class Congestion:
-    """Experiment 1, like TCP: double up to a threshold, then add; halve and lower the threshold."""
+    """Experiment 1, like TCP: double the workers up to a threshold, then add a few at a time.
+
+    When the load falls, this law halves the workers and sets the threshold to the halved number.
+    """
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
@@ -222,7 +312,8 @@ class Congestion:
         if load.depth > rules.depth:
             starting = workers < self._threshold
             wanted = min(workers * 2, self._threshold) if starting else workers + rules.base
-            why = "slow start" if starting else f"linear from {self._threshold:.0f} on"
+            linear = f"{rules.base} more at a time from {self._threshold:.0f} workers on"
+            why = "slow start, doubled" if starting else linear
             return Target(rules.bounded(wanted), f"{_deep(load)}: {why}")
         if load.depth < rules.depth * CALM and workers > rules.base:
             self._threshold = max(workers / 2, rules.base)
@@ -231,7 +322,11 @@ class Congestion:
 
 
 class TimeDecay:
-    """Experiment 2, which the article chose: double when depth persists; shrink only with time."""
+    """Experiment 2, which the article chose: double the workers after several turns above `depth`.
+
+    `depth` is a number of runnable items per worker. This law removes workers only after the load
+    has stayed below `depth` for a time.
+    """
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules = rules
@@ -250,18 +345,18 @@ class TimeDecay:
         if load.time_s < self._shrink_s:
             return None
         self._shrink_s = load.time_s + rules.decay_s
-        return Target(rules.bounded(load.workers // 2), f"{_calm(load)}: decays with time")
+        return Target(rules.bounded(load.workers // 2), f"{_calm(load)}: halved after a calm time")
 
     def _grown(self, load: Load) -> Target:
         self._deep_cycles = 0
         cap = self._rules.base * self._rules.growth_max
         wanted = self._rules.bounded(min(load.workers * 2, cap))
-        return Target(wanted, f"{_deep(load)} for {self._rules.cycles} cycles")
+        return Target(wanted, f"{_deep(load)} for {self._rules.cycles} turns")
 
 
 def _deep(load: Load) -> str:
-    return f"depth per worker {load.depth:,.1f}"
+    return f"{load.depth:,.1f} runnable items per worker"
 
 
 def _calm(load: Load) -> str:
-    return f"depth per worker down to {load.depth:,.1f}"
+    return f"only {load.depth:,.1f} runnable items per worker"

@@ -11,12 +11,12 @@ from typing import Protocol
 import msgspec
 
 from heatsink.bulk.store import PartitionLoad
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
 
 WORKERS_MAX = 10_000
 
 
-class WorkerRules(msgspec.Struct, frozen=True):
+class WorkerRules(CheckedStruct, frozen=True):
     """How many workers there may be, and the parameters of the scaling laws."""
 
     base: int = 8
@@ -26,24 +26,24 @@ class WorkerRules(msgspec.Struct, frozen=True):
     fleet_max: int = WORKERS_MAX
     """Maximum number of workers of all partitions together."""
     depth: float = 10.0
-    """`exponential`, `congestion` and `time_decay` grow above this many runnable items per
+    """`exponential`, `congestion` and `time_decay` add workers above this many runnable items per
     worker."""
     cycles: int = 3
-    """`time_decay` grows after this many turns above `depth` in a row."""
+    """`time_decay` adds workers after this many turns above `depth` in a row."""
     growth_max: float = 8.0
-    """`time_decay` grows up to this multiple of `base`."""
+    """`time_decay` adds workers up to this multiple of `base`."""
     decay_after_s: float = 600.0
-    """`time_decay` starts to shrink this long after it last grew."""
+    """`time_decay` starts to remove workers this long after the last turn above `depth`."""
     decay_s: float = 60.0
-    """`time_decay` then halves the workers at this interval."""
-    drain_s: float = 30.0
-    """`littles_law` has enough workers to drain the runnable items in this time."""
+    """While `time_decay` removes workers, it halves them at this interval."""
+    drain_s: float = 10.0
+    """`littles_law` provides enough workers to run all runnable items within this time."""
     margin: float = 1.0
-    """`littles_law` adds this many times the square root of the workers needed."""
+    """`littles_law` adds `margin` × √n workers as a reserve, if arriving items need n workers."""
     hold_s: float = 60.0
-    """`littles_law` shrinks after it needed fewer workers for this long."""
+    """`littles_law` removes workers that were not needed for this long."""
     probe_again_s: float = 120.0
-    """`littles_law` tests a knee again after 30 s, then at intervals that double up to this."""
+    """`littles_law` measures a knee again after 30 s. Then the interval doubles up to this time."""
 
     def __post_init__(self) -> None:
         check_whole("base", self.base, 1, WORKERS_MAX)
@@ -76,9 +76,11 @@ class WorkerObservation(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A partition's load since its last reading.
+    """A partition's load, computed from two readings.
 
-    The `settled` items took `used_s` in total. `service_s`, the time per item, is 0 until known.
+    `settled` and `used_s` are running totals: the `settled` items took `used_s` seconds in total.
+    The two rates are averages since the last reading. `service_s`, the time per item, is 0 until
+    known.
     """
 
     time_s: float
@@ -99,7 +101,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def work_s(self) -> float:
-        """Seconds of work that wait only for a worker."""
+        """How many seconds one worker would need for all runnable items."""
         return self.runnable * self.service_s
 
 
@@ -142,6 +144,6 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Law(Protocol):
-    """A scaling law for one partition. `target` returns None to leave the workers as they are."""
+    """A scaling law for one partition. `target` returns None if the workers should not change."""
 
     def target(self, load: Load) -> Target | None: ...

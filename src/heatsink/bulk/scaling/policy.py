@@ -1,4 +1,4 @@
-"""The scaling policy: one law per partition, and a cap on the workers of all of them."""
+"""The scaling policy: one law per partition, and a maximum for the workers of all partitions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .laws import Congestion, Exponential, LittlesLaw, TimeDecay
 from .load import Law, Load, LoadMeter, Target, WorkerObservation, WorkerRules
 
 WORKERS = "workers"
+SHARE_SLACK = 0.1
 PATIENCE = 3  # turns that a decision gets to take effect
 LAWS: dict[str, Callable[[WorkerRules], Law]] = {
     "littles_law": LittlesLaw,
@@ -30,7 +31,11 @@ class _Partition:
     waited: int = 0
 
     def next_target(self, load: Load) -> Target:
-        """The law's target, once the last one has taken effect or `PATIENCE` has run out."""
+        """Return the law's next target.
+
+        The old target stays until the partition has as many workers as the old target, but for at
+        most `PATIENCE` turns.
+        """
         settled = Target(load.workers if self.target is None else self.target, "as before")
         if load.workers != settled.workers and self.waited < PATIENCE:
             self.waited += 1
@@ -40,12 +45,19 @@ class _Partition:
 
 
 class WorkerPolicy:
-    """One law per partition, and one cap for all partitions."""
+    """Decides the number of workers of each partition: one law per partition, one total maximum."""
 
     def __init__(self, law: Callable[[WorkerRules], Law], rules: WorkerRules) -> None:
         self._law = law
         self._rules = rules
         self._partitions: dict[int, _Partition] = {}
+
+    def adopt(self, law: str, rules: WorkerRules) -> None:
+        """Use this law and these rules from now on. A change drops what the old law measured."""
+        if (LAWS[law], rules) != (self._law, self._rules):
+            self._law, self._rules = LAWS[law], rules
+            for partition in self._partitions.values():
+                partition.law = self._law(rules)
 
     def decide(self, observation: WorkerObservation) -> list[Decision]:
         self._partitions = {
@@ -64,14 +76,31 @@ class WorkerPolicy:
     def _within_cap(self, loads: dict[int, Load], targets: dict[int, Target]) -> dict[int, Target]:
         wanted = {number: target.workers for number, target in targets.items()}
         work = {number: load.work_s for number, load in loads.items()}
-        given = water_fill(wanted, work, self._rules.fleet_max)
-        shared = f"of {self._rules.fleet_max} for all partitions"
+        given = self._settled(wanted, water_fill(wanted, work, self._rules.fleet_max))
+        shared = f"of the {self._rules.fleet_max} workers for all partitions"
         return {
             number: target
             if given[number] == target.workers
             else Target(given[number], f"{given[number]} {shared}; {target.reason}")
             for number, target in targets.items()
         }
+
+    def _settled(self, wanted: dict[int, int], given: dict[int, int]) -> dict[int, int]:
+        """Return each partition's share of the maximum number of workers.
+
+        If the current target of every partition is within a tenth of its share in `given`, the
+        current targets stay. Waiting work changes every second, and workers should not move for
+        small changes.
+        """
+        in_force = {number: self._partitions[number].target or 0 for number in given}
+        if given == wanted or sum(in_force.values()) > self._rules.fleet_max:
+            return given
+        is_near = all(
+            in_force[number] <= wanted[number]
+            and abs(in_force[number] - share) <= max(1, SHARE_SLACK * share)
+            for number, share in given.items()
+        )
+        return in_force if is_near else given
 
     def _news(self, loads: dict[int, Load], targets: dict[int, Target]) -> list[Decision]:
         decisions = []
@@ -94,9 +123,12 @@ POLICIES: dict[str, Callable[[WorkerRules], WorkerPolicy]] = {
 
 
 def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int) -> dict[int, int]:
-    """Divide `cap` workers by weight. No partition gets more than it wants; others get the rest.
+    """Return how many workers each partition gets if `cap` workers are divided by weight.
 
-    Every partition gets at least one worker, even beyond the cap: without one, its items wait.
+    Workers that one partition does not want go to other partitions.
+
+    Every partition gets at least one worker, even beyond the cap: without a worker, its items would
+    wait.
     """
     if sum(wanted.values()) <= cap:
         return dict(wanted)
@@ -121,7 +153,7 @@ def water_fill(wanted: Mapping[int, int], weights: Mapping[int, float], cap: int
 def _with_rest(
     given: dict[int, int], wanted: Mapping[int, int], weights: Mapping[int, float], left: int
 ) -> dict[int, int]:
-    """Give the remainder one by one to the partition that is furthest behind its share."""
+    """Add the `left` workers one by one, each to the partition with the fewest for its weight."""
     for _ in range(left):
         behind = [name for name in given if given[name] < wanted[name]]
         if not behind:

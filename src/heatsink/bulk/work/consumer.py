@@ -2,8 +2,8 @@
 
 Any number of consumers may run. Each stays a member as long as it renews its membership. Members
 divide the partitions evenly. Each member tries the partitions in a different order, so that two
-rarely compete for one. Ownership only decides which consumer claims from a partition. Only the
-lease of an item keeps two workers from running it at once.
+members rarely compete for a partition. Ownership only decides which consumer claims from a
+partition. Only the lease of an item keeps two workers from running the item at the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from http.client import HTTPException
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -34,8 +34,15 @@ from heatsink.bulk.batch import Batch, State
 from heatsink.bulk.bulk import Bulk
 from heatsink.bulk.store import LEGACY, QueuePlan, QueueStores, Verb
 from heatsink.bulk.submit import LEFT_BEHIND, give_up, lane_of
-from heatsink.errors import Closed, HeatsinkError
-from heatsink.primitives.checks import check_kind, check_number, check_whole, shown, shown_url
+from heatsink.errors import Closed, HeatsinkError, InvalidInput
+from heatsink.primitives.checks import (
+    CheckedStruct,
+    check_kind,
+    check_number,
+    check_whole,
+    shown,
+    shown_url,
+)
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
@@ -56,21 +63,22 @@ TIMEOUT_S = 10.0
 LEGACY_PREFIX = "unpartitioned/"  # of consumers that share the unpartitioned queue
 
 
-class ConsumerSettings(msgspec.Struct, frozen=True):
+class ConsumerSettings(CheckedStruct, frozen=True):
     """The settings of `hs.worker(actions, …)`, such as `workers=16`."""
 
     workers: int = 8
-    """Workers in each partition, until a coordinator decides otherwise."""
+    """Workers in each partition, until a coordinator sets another number."""
     workers_max: int = 256
     """Maximum number of workers in one partition."""
     lease_s: float = 10.0
     """Seconds of the lease on claimed items. If it is not renewed, other workers get the items."""
     member_s: float = 5.0
-    """Seconds of the lease on partitions. If it is not renewed, other processes get them."""
+    """Seconds of the lease on partitions. If it is not renewed, other processes get the partitions.
+    """
     grace_s: float = 8.0
     """How long running items may take to finish after `stop`."""
     partitioned: bool = True
-    """As in `BulkSettings`."""
+    """The same setting as in `BulkSettings`."""
 
     def __post_init__(self) -> None:
         check_whole("workers", self.workers, 1, WORKERS_MAX)
@@ -82,13 +90,18 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer:
-    """Runs items of the queue: owns partitions, and has workers in each of them.
+    """Runs items of the queue, with several workers in each queue partition that it owns.
 
-    Any number of processes may run one::
+    Any number of processes may run a consumer::
 
         worker = hs.worker(actions, workers=16)
         await worker.run()  # until worker.stop()
     """
+
+    if not TYPE_CHECKING:  # type checkers report it by themselves
+
+        def __await__(self) -> Never:
+            raise InvalidInput("a worker cannot be awaited: write `await worker.run()`")
 
     def __init__(
         self,
@@ -120,7 +133,7 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this process owns now: `worker.partitions`"""
+        """The queue partitions that this process owns now: `worker.partitions`"""
         return sorted(self._pumps)
 
     @property
@@ -137,7 +150,7 @@ class Consumer:
         return {partition: pump.pool.size for partition, pump in self._pumps.items()}
 
     async def run(self) -> None:
-        """Run items until `stop` is called, then hand the partitions over and return.
+        """Run items until `stop` is called, then give up the partitions and return.
 
         Raises `Closed` if the client is closed meanwhile::
 
@@ -165,7 +178,7 @@ class Consumer:
             raise Closed("the client was closed while its worker ran: stop the worker first")
 
     def stop(self) -> None:
-        """Let `run` finish the running items, give back the others, and return.
+        """Make `run` return, after it has finished running items and given back all other items.
 
         Example::
 
@@ -217,7 +230,10 @@ class Consumer:
         return list(range((await self._bulk.plan()).high_water))
 
     async def _own(self, partition: int, ttl_ms: int) -> bool | None:
-        """Take or renew ownership; None if the partition's server does not answer."""
+        """Take or renew ownership of a partition. Returns whether this consumer owns it now.
+
+        Returns None if the partition's server does not answer.
+        """
         workers = self._target(partition)
         try:
             return await self._stores.fleet.own(partition, self.name, ttl_ms, workers)
@@ -269,7 +285,10 @@ class Consumer:
             await self._quietly(self._housekeeping.tidy(partition))
 
     async def _look_for_losses(self) -> None:
-        """Check the parts in own partitions; the owner of the first one checks batches too."""
+        """Check the parts in this process's partitions for losses.
+
+        The owner of the first partition also checks all batches.
+        """
         if self.partitions and self.partitions[0] <= 0:
             await self._quietly(self._housekeeping.look_at_batches())
         for partition in self.partitions:
@@ -295,7 +314,7 @@ class Consumer:
     # -- ending ----------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        """Finish or give back running items, then give up the partitions at once."""
+        """Finish or give back running items, then give up the partitions."""
         pumps = list(self._tasks)
         grace_s = 0.0 if self._is_cut_off else self._settings.grace_s
         await asyncio.gather(*(pump.stop(grace_s) for pump in pumps), return_exceptions=True)
@@ -319,7 +338,10 @@ class Consumer:
 
 
 def quota(name: str, members: Sequence[str], partitions: int) -> int:
-    """How many partitions a member may own. The quotas of all members cover all partitions."""
+    """Return how many partitions a member may own.
+
+    The quotas of all members add up to the number of partitions.
+    """
     if name not in members:
         return 0
     each, rest = divmod(partitions, len(members))
@@ -327,7 +349,10 @@ def quota(name: str, members: Sequence[str], partitions: int) -> int:
 
 
 def wanted_first(name: str, members: Sequence[str], partitions: Sequence[int]) -> list[int]:
-    """The order in which a member tries partitions. Each member starts at a different one."""
+    """Return the order in which a member tries to own partitions.
+
+    Each member starts at a different partition.
+    """
     if name not in members:
         return list(partitions)
     start = sorted(members).index(name) * len(partitions) // len(members)
@@ -338,9 +363,9 @@ class Housekeeping:
     """The duties of a partition's owner besides running items.
 
     The owner reports ends of parts, removes parts of aborted submissions, and looks for data that
-    servers have lost. A partition forgets an end only after the batch's record has it and the
-    callback is submitted. `lost_items` is the number of items, at the last pass over all batches,
-    that were lost and not submitted again.
+    servers have lost. A partition forgets that a part has ended only after the batch's record
+    counts the end and the callback is submitted. `lost_items` is the number of lost items that were
+    not submitted again, as of the last pass over all batches.
     """
 
     def __init__(self, stores: QueueStores, bulk: Bulk, clock: Clock) -> None:
@@ -362,10 +387,10 @@ class Housekeeping:
             await self._clear(partition, part, batch, stamp)
 
     async def _clear(self, partition: int, part: str, id: str, stamp: int) -> None:
-        """Release or drop a part whose submission stopped half way, as the batch's record says.
+        """Release a part whose submission stopped halfway if the batch was accepted; else drop it.
 
-        The record is aborted durably first, so that a batch with a dropped part can never be
-        accepted, even if a server loses its newest writes.
+        Before a part is dropped, the batch's record is durably marked as aborted. So a batch with a
+        dropped part can never be accepted, even if a server loses its newest writes.
         """
         await give_up(self._stores.batches, id, LEFT_BEHIND, self._clock)
         (batch,) = await self._stores.barrier.batches([id])
@@ -379,7 +404,10 @@ class Housekeeping:
     # -- looking for losses ----------------------------------------------------------------
 
     async def look_at_parts(self, partition: int) -> None:
-        """Check that running parts have their records, one page of parts per call."""
+        """Check that the batches of running parts have their records. Restore lost records.
+
+        One call checks one page of the partition's parts.
+        """
         after = self._after.get(partition, "")
         parts = await self._stores.losses.live_parts(partition, after, PAGE)
         self._after[partition] = parts[-1].id if len(parts) == PAGE else ""
@@ -387,7 +415,10 @@ class Housekeeping:
             await self._bulk.reconciler.adopt(partition, part)
 
     async def look_at_batches(self) -> None:
-        """Check that running batches have their parts, one page of batches per call."""
+        """Check that running batches have their parts, and record what is lost.
+
+        One call checks one page of batches.
+        """
         batches = await self._stores.batches.browse(self._place, PAGE)
         if not batches:
             self.lost_items, self._lost_so_far, self._place = self._lost_so_far, 0, 0
@@ -398,7 +429,10 @@ class Housekeeping:
         self._lost_so_far += sum(looked)
 
     async def _look(self, batch: Batch, plan: QueuePlan) -> int:
-        """Repair a batch; return how many items it has lost."""
+        """Compare a batch's record with its parts, and repair it. Returns the number of lost items.
+
+        Also restores the batch's rate limit and `plan`, if a server has lost them.
+        """
         if not batch.is_sealed or (batch.is_final and batch.state != "lost"):
             return 0
         try:
@@ -417,21 +451,27 @@ class Housekeeping:
             await limits.declare(lane, batch.rate)
 
     async def _drain_all(self, partitions: Sequence[int], plan: QueuePlan) -> None:
-        """Raise the plan's highest partition if parts are beyond it: the server lost a change."""
+        """Raise the plan's `high_water` if a batch has parts in `partitions` beyond it.
+
+        A batch has such parts if the server has lost a change of the plan.
+        """
         most = max(partitions, default=-1) + 1
         if most > plan.high_water:
             await self._stores.fleet.change(QueuePlan(plan.partitions, most, plan.version + 1))
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Refuses redirects: an allowed URL must not lead to another one."""
+    """Refuses redirects: an allowed URL must not lead to a URL that is not allowed."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def webhook_action(allowed: Sequence[str]) -> Action:
-    """The action that every worker has: post a batch's outcome to a URL."""
+    """Return the built-in action that posts a batch's outcome to a URL.
+
+    `allowed` are the URL prefixes that this worker may call.
+    """
     return Action(WEBHOOK, _handler(allowed), max_attempts=10, is_async=False)
 
 

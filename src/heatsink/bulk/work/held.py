@@ -3,10 +3,11 @@
 The `Ledger` holds the slices, and the outcomes that this process has not yet sent to the store.
 
 A rate-limited item waits in a lane for its start time. This process reserves start times in the
-Redis slot that keeps the rate limit's state. It claims items and reserves times slightly in advance
-and for all lanes at once, so that a fast lane does not need a call per start. An item begins when
-its start time has come and a worker is free. A time that is not used within `LATE_MS` expires, and
-its item waits for the next one. So delays in this process never break the rate limit.
+Redis slot that keeps the rate limit's state. It claims items and reserves times slightly in
+advance, with one call for all lanes, so that a fast lane does not need a call per start. An item
+begins when its start time has come and a worker is free. A start time that is not used within
+`LATE_MS` expires, and its item waits for another start time. So delays in this process never break
+the rate limit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
 
 logger = logging.getLogger("heatsink")
-UNREADABLE = "its chunk cannot be read: the queue's data is damaged"
+UNREADABLE = "the item's chunk cannot be read: the queue's data is damaged"
 AHEAD_MS = int(BOOKED_MS_MAX)
 LATE_S = LATE_MS / 1000
 LEAD_S = 0.05  # how long before they are needed items are claimed and starts booked
@@ -60,7 +61,7 @@ _decoded = msgspec.msgpack.Decoder(Setback).decode
 class Held:
     """One slice under its lease."""
 
-    __slots__ = ("_marks", "first", "items", "lost", "open", "setbacks", "slice", "told", "used_s")
+    __slots__ = ("_marks", "first", "items", "lost", "open", "sent", "setbacks", "slice", "used_s")
 
     def __init__(self, claimed: Slice) -> None:
         self.slice = claimed
@@ -70,11 +71,14 @@ class Held:
         self.lost = False
         self.used_s = 0.0
         self.setbacks: list[Setback] = []
-        self.told: Outcome | None = None
+        self.sent: Outcome | None = None
         self._marks = bytearray(RUNNING * claimed.count, "ascii")
 
     def unpack(self) -> None:
-        """Decode the items; those of an unreadable chunk fail, so that the others can go on."""
+        """Decode the items.
+
+        If the chunk cannot be read, its items fail, so that the batch can go on.
+        """
         claimed = self.slice
         try:
             first, items = unpacked(claimed.body)
@@ -86,7 +90,10 @@ class Held:
             self.mark(offset, _FAILED, 0.0, Setback(offset, UNREADABLE))
 
     def mark(self, offset: int, mark: int, used_s: float, setback: Setback | None = None) -> bool:
-        """Set an item's outcome; False if it has one already, so that none counts twice."""
+        """Set the outcome of the item at `offset`.
+
+        Returns False if the item has an outcome already, so that no item counts twice.
+        """
         if self._marks[offset] != _RUNNING:
             return False
         self._marks[offset] = mark
@@ -97,7 +104,7 @@ class Held:
         return True
 
     def mend(self) -> None:
-        """Replace setbacks that cannot be encoded, so that the others can be sent."""
+        """Replace setbacks that cannot be encoded, so that all other setbacks can be sent."""
         self.setbacks = [_sound(setback) for setback in self.setbacks]
 
     def outcome(self) -> Outcome:
@@ -114,7 +121,7 @@ def _sound(setback: Setback) -> Setback:
     try:
         return _decoded(_encoded(setback))
     except (ValueError, TypeError, OverflowError):
-        return Setback(setback.offset, "its reason could not be stored", 0, setback.counted)
+        return Setback(setback.offset, "the failure's reason cannot be stored", 0, setback.counted)
 
 
 class Ledger:
@@ -136,7 +143,7 @@ class Ledger:
         return bool(self._changed)
 
     def take(self, slices: Iterable[Slice]) -> list[Held]:
-        """Add claimed slices; return those with items to run."""
+        """Add claimed slices. Returns the slices that have items to run."""
         taken = [Held(claimed) for claimed in slices]
         for held in taken:
             held.unpack()
@@ -149,7 +156,7 @@ class Ledger:
         self._changed[held.slice.attempt] = held
 
     def give_back(self, held: Held, offset: int) -> None:
-        """Mark an item as not started, so that another worker may run it at once."""
+        """Mark an item as not started, so that another worker may run it immediately."""
         if held.mark(offset, _BACK, 0.0):
             self.changed(held)
 
@@ -161,19 +168,23 @@ class Ledger:
         return news
 
     def put_back(self, news: Iterable[tuple[Held, Outcome]]) -> None:
-        """Keep outcomes that the store did not acknowledge; it counts every mark once."""
+        """Keep outcomes that the store did not acknowledge, to send them again.
+
+        Sending an outcome twice is safe, since the store counts each item once.
+        """
         for held, outcome in news:
             held.used_s += outcome.used_us / 1e6
             self._changed.setdefault(held.slice.attempt, held)
 
-    def told(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+    def sent(self, news: Iterable[tuple[Held, Outcome]]) -> None:
+        """Remember that the store has these outcomes, and drop the slices that have ended."""
         for held, outcome in news:
-            held.told = outcome
+            held.sent = outcome
             if RUNNING not in outcome.marks:
                 self._held.pop(held.slice.attempt, None)
 
     def lose(self, attempts: Iterable[str]) -> int:
-        """Drop slices whose lease was lost; return how many of them still had open items."""
+        """Drop slices whose lease was lost. Returns how many of them had items without outcome."""
         lost = [self._held.pop(attempt, None) for attempt in attempts]
         for held in lost:
             if held is not None:
@@ -188,11 +199,12 @@ class Ledger:
 class HomeClock:
     """Estimates the clock of a rate limit's home slot from the times in its answers.
 
-    The home read its clock between the request and its answer. Intersecting these intervals over
-    many answers gives a more exact estimate than one answer. A start within `window` is on time at
-    the home, however long the booking took. Without the estimate, starts booked before and after a
-    slow answer could come closer together than the rate allows. If none of several answers was
-    quick, latency is high, and the estimate is used as it is.
+    The home slot read its clock at some time between the request and the answer. So every answer
+    gives an interval for the difference of the two clocks. The intersection of many intervals is
+    more exact than one interval. A start within `window` is on time by the home slot's clock,
+    however long the booking took. Without the estimate, starts that were booked before and after a
+    slow answer could come closer together than the rate allows. After `ANSWERS` answers, the
+    estimate is used even if it is not exact.
     """
 
     def __init__(self) -> None:
@@ -220,7 +232,10 @@ class HomeClock:
         return self._is_exact or self._answers >= ANSWERS
 
     def window(self, home_s: float) -> tuple[float, float]:
-        """The earliest and latest local time for a start that was booked for `home_s`."""
+        """Return the earliest and latest local time for a start that was booked for `home_s`.
+
+        `home_s` is a time by the clock of the home slot.
+        """
         latest_s = home_s + (self._low_s if self._is_exact else self._high_s) + LATE_S
         return home_s + self._high_s, latest_s
 
@@ -233,10 +248,10 @@ class Start(NamedTuple):
 
 @dataclass
 class Lane:
-    """A rate-limited lane: each of its items needs a booked start.
+    """A rate-limited lane: each of its items needs a start time, booked in advance in `starts`.
 
-    `waiting` items are in the store, `items` are claimed. The last booking took `took_s`; the
-    largest grant so far held `grant` starts.
+    `waiting` is the number of items that are not claimed yet. `items` holds the claimed items. The
+    last booking took `took_s`. The largest grant so far was for `grant` items.
     """
 
     starts: deque[Start] = field(default_factory=deque)
@@ -253,21 +268,24 @@ class Lane:
 
     @property
     def start_s(self) -> float:
-        """When its next item may start."""
+        """When the lane's next claimed item may start; `NEVER` without an item or a start time."""
         return self.starts[0].from_s if self.starts and self.items else NEVER
 
     def after(self, now_s: float) -> float:
-        """The time of its first start that is not due yet."""
+        """Return the first booked start time after `now_s`; `NEVER` if there is none."""
         return next((start.from_s for start in self.starts if start.from_s > now_s), NEVER)
 
     def booked(self, until_s: float) -> int:
-        """The number of starts until then."""
+        """Return how many items may start by `until_s` at the start times booked so far."""
         due = takewhile(lambda start: start.from_s <= until_s, self.starts)
         return sum(start.size for start in due)
 
     @property
     def claim_s(self) -> float:
-        """When to claim an item for the first start that has none."""
+        """When to claim more items: shortly before the first start time without a claimed item.
+
+        `NEVER` if all booked start times have items, or if no item is left to claim.
+        """
         if not self.waiting:
             return NEVER
         spare = len(self.items)
@@ -278,7 +296,7 @@ class Lane:
         return NEVER
 
     def lacks(self, until_s: float) -> int:
-        """How many items to claim for the starts until then."""
+        """Return how many more items to claim for the booked start times up to `until_s`."""
         return min(max(self.booked(until_s) - len(self.items), 0), self.waiting)
 
     @property
@@ -287,17 +305,20 @@ class Lane:
 
     @property
     def book_s(self) -> float:
-        """When to book more starts: before the last one is used."""
+        """When to book more start times: shortly before the last booked start time.
+
+        `NEVER` if all items have start times.
+        """
         if self.unbooked <= 0:
             return NEVER
         return max(self.retry_s, self.starts[-1].from_s - LEAD_S if self.starts else 0.0)
 
     def lasts(self, now_s: float) -> bool:
-        """Whether the starts last until more are booked, if booking takes as long as before."""
+        """Whether a booking that begins now will probably end before the last booked start time."""
         return bool(self.starts) and self.starts[-1].from_s > now_s + self.took_s
 
     def take(self, now_s: float, most: int) -> list[Place]:
-        """Take up to `most` items that start now."""
+        """Remove and return up to `most` items that may start now."""
         taken: list[Place] = []
         while self.start_s <= now_s and len(taken) < most:
             start = self.starts.popleft()
@@ -320,7 +341,7 @@ class Lanes:
     # -- starts ----------------------------------------------------------------------------
 
     def learn(self, depths: Iterable[LaneDepth]) -> None:
-        """Update how many items of each lane wait in the store."""
+        """Update how many items of each lane wait in the store to be claimed."""
         known = {depth.lane: depth.waiting for depth in depths}
         self._lanes = {
             name: self._lanes.get(name) or Lane()
@@ -330,11 +351,12 @@ class Lanes:
             lane.waiting = known.get(name, 0)
 
     async def book(self, room: int, run: int) -> None:
-        """Book starts for the lanes that will soon have none.
+        """Book start times for the lanes that will soon have none.
 
-        Book no more starts than workers are free: further starts would be forfeited, and other
-        partitions could have used them. Book at most `run` in a row, so that partitions take
-        turns, unless booking is so slow that workers would go idle.
+        `room` is the number of items that free workers can run. Further start times would expire,
+        although other partitions could have used them. A lane books for at most `run` items at a
+        time, so that all partitions get start times. A lane books for more than `run` items if its
+        booked start times would be used up before the store answers.
         """
         now_s = self._clock.monotonic_s()
         soon = sum(lane.booked(now_s + READY_S) for lane in self._lanes.values())
@@ -348,7 +370,7 @@ class Lanes:
 
     @property
     def book_s(self) -> float:
-        """When to call `book` again."""
+        """When to call `book` the next time."""
         return min((lane.book_s for lane in self._lanes.values()), default=NEVER)
 
     async def _reserve(self, name: str, lane: Lane, most: int) -> None:
@@ -356,7 +378,7 @@ class Lanes:
         try:
             grants = await self._booked(name, min(lane.unbooked, most), lane.clock)
         except HeatsinkError as error:
-            logger.info("booking starts of a rate-limited lane failed: %s", error)
+            logger.info("booking start times for a rate-limited lane failed: %s", error)
             lane.retry_s = self._clock.monotonic_s() + RETRY_S
             return
         lane.grant = max(lane.grant, grants.size)
@@ -370,7 +392,7 @@ class Lanes:
         self.idle_until_s = 0.0
 
     async def _booked(self, name: str, starts: int, clock: HomeClock) -> Grants:
-        """Learn the home's clock first, then book."""
+        """Book start times. If the clock of the limit's home slot is unknown, ask for it first."""
         while True:
             wanted = starts if clock.is_known else 0
             asked_s = self._clock.monotonic_s()
@@ -383,7 +405,7 @@ class Lanes:
 
     @property
     def claim_s(self) -> float:
-        """When to claim next."""
+        """When to claim the next items: the earliest `claim_s` of all lanes."""
         self._forfeit()
         return min((lane.claim_s for lane in self._lanes.values()), default=NEVER)
 
@@ -394,7 +416,10 @@ class Lanes:
         return now_s
 
     def lacking(self, room: int) -> dict[str, int]:
-        """What to claim now, by lane: at most `room` items, for the earliest starts first."""
+        """Return how many items to claim now, by lane.
+
+        The sum is at most `room`. Lanes with the earliest `claim_s` come first.
+        """
         now_s = self._forfeit()
         due = sorted((lane.claim_s, name) for name, lane in self._lanes.items())
         if not due or due[0][0] > now_s:
@@ -419,7 +444,10 @@ class Lanes:
     # -- starting --------------------------------------------------------------------------
 
     def take(self, together: Callable[[str], int]) -> list[Place]:
-        """The items that a free worker runs now: of one lane, or none."""
+        """Remove and return the items that one free worker runs now; empty if no item may start.
+
+        All items are of one lane. `together(action)` is the maximum number of items.
+        """
         if self._clock.monotonic_s() < self.idle_until_s:
             return []
         now_s = self._forfeit()
@@ -430,7 +458,7 @@ class Lanes:
         return lane.take(now_s, together(lane.items[0][0].slice.action))
 
     def due(self) -> tuple[int, float]:
-        """How many items may start now, and when the next one may."""
+        """Return how many items may start now, and the next start time after now."""
         now_s = self._forfeit()
         ready = [lane for lane in self._lanes.values() if lane.items]
         count = sum(min(lane.booked(now_s), len(lane.items)) for lane in ready)

@@ -1,4 +1,7 @@
-"""Actions whose runs hooks observe; made only for workers with such hooks."""
+"""Wraps actions so that hooks observe the runs of handlers.
+
+Only workers with hooks that observe calls use this.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ BATCHES_MAX = 1_000
 
 
 def observed(actions: Actions, hooks: Hooks, bulk: Bulk) -> Actions:
-    """The same actions, with a `bulk.run` call around each run of a handler."""
+    """Return the same actions, with the hooks of a `bulk.run` call around each handler."""
     return actions.wrapped(partial(_observed, hooks, _Traces(bulk)))
 
 

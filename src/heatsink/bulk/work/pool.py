@@ -34,9 +34,11 @@ ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
 
 
 class WorkerPool:
-    """Runs items with `size` workers: first those that are due in `lanes`, then jobs in order.
+    """Runs items with `size` workers.
 
-    It calls `on_change` when jobs end, and `on_refused` when a handler raises `RateLimited`.
+    A free worker first takes items in `lanes` whose start time has come. If there are none, it
+    takes the next items passed to `put`. The pool calls `on_change` when items end, and
+    `on_refused` when a handler raises `RateLimited`.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class WorkerPool:
 
     @property
     def backlog(self) -> int:
-        """Items that were claimed and have not started."""
+        """The number of items passed to `put` that have not started."""
         return self._waiting_items
 
     @property
@@ -79,7 +81,11 @@ class WorkerPool:
         return max(self.size - self.busy, 0)
 
     def resize(self, size: int) -> None:
-        """Grow at once; shrink as workers finish their items."""
+        """Change the number of workers.
+
+        Additional workers start immediately. Surplus workers end when they have finished their
+        items.
+        """
         self.size = size
         while len(self._workers) < size:
             worker = Worker()
@@ -101,7 +107,7 @@ class WorkerPool:
         self.wake(len(jobs))
 
     def together(self, action: str) -> int:
-        """How many items the action's handler takes per call."""
+        """Return the maximum number of items that the action's handler takes per call."""
         known = self._actions.get(action)
         return known.together if known else 1
 
@@ -164,7 +170,10 @@ class WorkerPool:
         self._settle(job, action, results, self._clock.monotonic_s() - started_s)
 
     def _unknown(self, name: str, job: Job) -> Action:
-        """A stand-in for an unknown action: its items wait for a worker of another release."""
+        """Return a substitute for an action that this worker does not have.
+
+        The substitute refuses every item, so that the item waits for a worker with the action.
+        """
         now_s = self._clock.monotonic_s()
         known = ", ".join(sorted(self._actions)) or "none"
         why = f"no action {name!r} in this worker: it has {known}"
@@ -190,7 +199,10 @@ class WorkerPool:
         return error
 
     async def _recovers(self, worker: Worker) -> bool:
-        """Clear cancellations before the next job; True if one came from outside the pool."""
+        """Clear the cancellations of a worker's task, so that the worker can go on.
+
+        Returns True if someone other than the pool cancelled the task.
+        """
         assert worker.task is not None
         if not worker.task.cancelling():
             return False
@@ -242,7 +254,7 @@ class WorkerPool:
     # -- timeouts --------------------------------------------------------------------------
 
     def check_times(self) -> None:
-        """Cancel handlers that time out; replace workers whose handler ignores that."""
+        """Cancel handlers that time out. Replace workers whose handlers ignore the cancellation."""
         if len(self._workers) < self.size:
             self.resize(self.size)  # replace workers that ended unexpectedly
         now_s = self._clock.monotonic_s()
@@ -287,7 +299,7 @@ class WorkerPool:
         self._on_change()
 
     async def stop(self, grace_s: float) -> None:
-        """Let running items finish for up to `grace_s`; give back the rest."""
+        """Give back all items that have not started, and those that run longer than `grace_s`."""
         self.is_ending = True
         self.give_back_waiting()
         workers = list(self._workers)
@@ -339,11 +351,11 @@ class Job:
 
     @property
     def batches(self) -> str:
-        """Their ids, for a log line."""
+        """The ids of the items' batches, for a log line."""
         return ", ".join(sorted({repr(held.slice.batch) for held, _ in self.places}))
 
     def may_take(self, held: Held) -> bool:
-        """Whether a slice's items may join: items of one action and tenant run together."""
+        """Whether a slice's items may join this job, which has items of one action and tenant."""
         mine, other = self.places[0][0].slice, held.slice
         return (mine.action, mine.tenant) == (other.action, other.tenant)
 
@@ -362,19 +374,23 @@ async def call_handler(action: Action, items: Any, contexts: Any) -> Any:
 
 
 def _outcomes(answer: Any, count: int) -> list[BaseException | None]:
-    """The result per item: a batch handler returns None (all done) or a list of results."""
+    """Convert the return value of a handler that took `count` items into one result per item.
+
+    A result is None if the item is done, otherwise the item's error. The handler returns None if
+    all items are done, otherwise a list of results.
+    """
     if answer is None:
         return [None] * count
     results = list(answer) if isinstance(answer, Iterable) else []
     is_right = all(r is None or isinstance(r, BaseException) for r in results)
     if len(results) != count or not is_right:
-        wrong = f"the handler must return None, or a list of {count}: None or an exception per item"
-        return [BadAnswer(wrong)] * count
+        wanted = f"a list with None or an exception for each of the {count} items"
+        return [BadAnswer(f"the handler must return None, or {wanted}")] * count
     return results
 
 
 class BadAnswer(Exception):
-    """A handler's return value does not fit its items."""
+    """A handler returned a value that is not a valid result for its items."""
 
 
 class TimedOut(Exception):
@@ -382,7 +398,7 @@ class TimedOut(Exception):
 
 
 class UnknownAction(Exception):
-    """This worker has no such action; if `may_come`, another worker may still have it."""
+    """This worker does not have the item's action. If `may_come`, another worker may have it."""
 
     def __init__(self, why: str, may_come: bool) -> None:
         super().__init__(why)
@@ -396,9 +412,9 @@ class BadDelay(Exception):
 def verdict(
     action: Action, offset: int, attempt: int, error: BaseException, rng: Random
 ) -> tuple[str, Setback]:
-    """The outcome of an item whose handler raised: retry or failed, with the reason and delay.
+    """Return the outcome of an item whose handler raised `error`.
 
-    `attempt` counts from 1.
+    The outcome is a mark (retry or failed), and the reason with the delay. `attempt` counts from 1.
     """
     after_s = None
     try:
@@ -462,11 +478,11 @@ _idle: list[Inbox] = []
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a blocking handler in a thread of our own.
+    """Run a blocking handler in a thread that does not belong to the event loop's executor.
 
-    The event loop's executor has few threads, and a handler that never returns would occupy one for
-    ever and keep the process from exiting. Ours grow with the concurrent calls, are reused, and are
-    daemons.
+    The executor has few threads. A handler that never returns would occupy one of these threads for
+    ever, and keep the process from exiting. Here each concurrent call has its own thread. Threads
+    are reused. They are daemon threads, so they do not keep the process from exiting.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()

@@ -49,7 +49,7 @@ PACE_WEIGHT = 0.5
 
 @dataclass(frozen=True)
 class Terms:
-    """The owner and lease of a pump's claims, and the store of `context.once`."""
+    """The owner and lease of a pump's claims, the function behind `context.once`, and hooks."""
 
     owner: str
     lease_s: float
@@ -58,7 +58,7 @@ class Terms:
 
 
 class Pump:
-    """Keeps the workers of one partition busy; `run` until `hand_off` or `stop`."""
+    """Keeps the workers of one partition busy. `run` returns after `hand_off` or `stop`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Pump:
         self._stopping = False
 
     def ring(self) -> None:
-        """Claim soon: the store may have new items."""
+        """Make the pump claim soon, because the store may have new items."""
         self._has_more = True
         self._nudge()
 
@@ -114,8 +114,11 @@ class Pump:
     # -- claiming --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claim while workers have room; after a stop, wait until held items are settled."""
-        duties = (self._tell, self._mind, self._book_starts, self._call_workers)
+        """Claim items while workers have room.
+
+        After `hand_off` or `stop`, wait until the store has the outcomes of all claimed items.
+        """
+        duties = (self._send_outcomes, self._mind, self._book_starts, self._call_workers)
         others = [asyncio.ensure_future(self._always(duty)) for duty in duties]
         try:
             while not self._stopping:
@@ -128,7 +131,7 @@ class Pump:
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _always(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Restart a loop that fails: items whose outcomes are not sent would never end."""
+        """Run a loop, and restart it when it fails: without the loops, no item would end."""
         while True:
             try:
                 await work()
@@ -138,7 +141,7 @@ class Pump:
                 self._news()
 
     async def _turn(self) -> float:
-        """Claim once if there is room; return how long to wait before the next turn."""
+        """Claim once if workers have room. Returns the seconds to wait before the next call."""
         now_s = self._clock.monotonic_s()
         self._pace.learn(self.pool.finished, now_s)
         lacking, want = self._lanes.lacking(self._room() - self._lanes.held), self._want()
@@ -162,27 +165,27 @@ class Pump:
         return max(next_s - self._clock.monotonic_s(), 0.0)
 
     def _until_room(self) -> float:
-        """Wait for a worker to finish, which nudges this loop."""
+        """Return how long to wait while no worker has room. A finished item ends the wait early."""
         self._has_more = True
         return IDLE_S
 
     def _room(self) -> int:
-        """How many items workers can start now or soon."""
+        """Return how many items workers can start now or within `READY_S`."""
         return self.pool.free * self._together + int(self._pace.per_s * READY_S)
 
     def _run(self) -> int:
-        """How many starts to book in a row: few enough to leave most workers free.
+        """Return for how many items to book start times at a time: few for the number of workers.
 
-        With more, all workers of this partition would be busy at its next turn, while workers of
-        other partitions are idle. Workers that finish within the allowed lateness of a start
-        count as free.
+        If this partition booked start times for all its workers, they would still be busy at its
+        next booking, while workers of other partitions are idle. Items that workers finish within
+        `LATE_S`, the allowed lateness of a start, are added to the number.
         """
         share = (1 + self.pool.size // RUN_SHARE) * self._together
         return share + int(self._pace.per_s * LATE_S)
 
     @property
     def _ahead(self) -> int:
-        """How many items workers finish in `AHEAD_S`. Items claimed beyond that would only wait."""
+        """How many items workers finish in `AHEAD_S`. Further claimed items would only wait."""
         return min(int(self._pace.per_s * AHEAD_S), CLAIM_MAX)
 
     def _want(self) -> int:
@@ -192,7 +195,11 @@ class Pump:
         return min(room, CLAIM_MAX)
 
     async def _claim(self, want: int, granted: dict[str, int]) -> Claimed:
-        """Claim under a new attempt id, so that a claim applied late cannot take running items."""
+        """Claim items under a new attempt id.
+
+        If the server executes an earlier claim late, that claim has another id. So it cannot take
+        items that are running.
+        """
         now_s = self._clock.monotonic_s()
         unanswered = [name for name, until_s in self._unanswered.items() if until_s > now_s]
         attempt = f"{self._rng.getrandbits(96):024x}"
@@ -225,7 +232,7 @@ class Pump:
         self._ready()
 
     async def _book_starts(self) -> None:
-        """Book starts, in a separate loop: claims must not wait for the servers of rate limits."""
+        """Book start times, in a separate loop: claims must not wait for servers of rate limits."""
         while True:
             await self._depths.wait(self._lanes.book_s - self._clock.monotonic_s())
             if self._lanes.book_s <= self._clock.monotonic_s():
@@ -234,7 +241,10 @@ class Pump:
                 self._ready()
 
     async def _call_workers(self) -> None:
-        """Wake idle workers when items of lanes may start; busy ones check by themselves."""
+        """Wake idle workers when items of rate-limited lanes may start.
+
+        Busy workers look for such items whenever they finish an item.
+        """
         while True:
             count, next_s = self._lanes.due()
             self.pool.wake(count)
@@ -242,20 +252,23 @@ class Pump:
 
     # -- outcomes and leases ---------------------------------------------------------------
 
-    async def _tell(self) -> None:
+    async def _send_outcomes(self) -> None:
         took_s = 0.0
         while True:
             await self._news.wait(float("inf"))
             await self._clock.sleep(max(FLUSH_S, 2 * took_s))
             began_s = self._clock.monotonic_s()
-            is_told = await self.flush()
+            is_sent = await self.flush()
             took_s = min(self._clock.monotonic_s() - began_s, FLUSH_S_MAX / 2)
-            if not is_told:
+            if not is_sent:
                 await self._clock.sleep(PAUSE_S)
                 self._news()
 
     async def flush(self, beats: list[str] | None = None) -> bool:
-        """Send new outcomes to the store; False if that failed and has to be retried."""
+        """Send new outcomes to the store, and renew the leases of the attempts in `beats`.
+
+        Returns False if the call failed and must be repeated.
+        """
         news = self._ledger.take_news()
         if not news and not beats:
             return True
@@ -281,8 +294,8 @@ class Pump:
                 count,
             )
         for held, outcome in news:
-            self.meter.told(held.slice, held.told, outcome)
-        self._ledger.told(news)
+            self.meter.sent(held.slice, held.sent, outcome)
+        self._ledger.sent(news)
         if any(outcome.setbacks or BACK in outcome.marks for outcome in outcomes):
             self.ring()  # a claim returns when the first of them is due again
         return True
@@ -297,19 +310,23 @@ class Pump:
             await self._keep_leases(self._lease_s / 3)
 
     async def _keep_leases(self, age_s: float) -> bool:
-        """Renew leases older than `age_s`; also before a claim, which takes back expired ones."""
+        """Renew leases older than `age_s`. Returns False if the call to the store failed.
+
+        The pump also calls this before a claim, since a claim takes back items whose lease has
+        expired.
+        """
         now_s = self._clock.monotonic_s()
         if now_s - self._beat_s < age_s or not len(self._ledger):
             return True
-        if is_told := await self.flush(self._ledger.attempts):
+        if is_sent := await self.flush(self._ledger.attempts):
             self._beat_s = now_s
-        return is_told
+        return is_sent
 
     def _warn_if_blocked(self, late_s: float) -> None:
         if late_s > self._lease_s / 3:
             logger.warning(
                 "the event loop was blocked for %.1f s, probably by a handler of %s: "
-                "make it a plain def, which runs in a thread",
+                "make the handler a plain function (def), which runs in a thread",
                 late_s,
                 ", ".join(self.pool.running_actions()) or "some action",
             )
@@ -327,12 +344,12 @@ class Pump:
             if not claimed.limited:
                 await stores.queue.steer(self.partition, claimed.part, "limit")
         except HeatsinkError as error:
-            logger.info("recording a RateLimited of a handler failed: %s", error)
+            logger.info("the queue did not record that a handler raised RateLimited: %s", error)
 
     # -- ending ----------------------------------------------------------------------------
 
     def hand_off(self) -> None:
-        """Stop claiming and give back unstarted items; running ones continue under their lease."""
+        """Stop claiming, and give back items that have not started. Running items may finish."""
         self._stopping = True
         self.pool.give_back_waiting()
         self._nudge()
@@ -367,7 +384,7 @@ class Pace:
 
 
 class Nudge:
-    """An event with one waiter and a timeout. After a nudge the next `wait` returns at once."""
+    """An event for one waiter. Calling the object ends the current `wait`, or else the next one."""
 
     def __init__(self) -> None:
         self._nudged = False
@@ -403,7 +420,10 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 @dataclass
 class Tally:
-    """Totals since the start. `waited_s` is the sum over items from submission to claim."""
+    """Totals since the process started. `waited_s` is the sum of items' times until their claim.
+
+    An item's time begins when its batch is submitted.
+    """
 
     claimed: int = 0
     done: int = 0
@@ -417,7 +437,7 @@ class Tally:
 class WorkMeter:
     """Counts of a consumer's work by action and tenant, for metrics.
 
-    At most `TENANTS_MAX` tenants get a label each.
+    The first `TENANTS_MAX` tenants get a label each. All other tenants share one label.
     """
 
     def __init__(self) -> None:
@@ -433,8 +453,8 @@ class WorkMeter:
             tally.claimed += each.count
             tally.waited_s += max(now_s - each.submitted_ms / 1000, 0.0) * each.count
 
-    def told(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
-        """Count the marks that are new since the slice's last outcome."""
+    def sent(self, claimed: Slice, before: Outcome | None, now: Outcome) -> None:
+        """Count the items with an outcome in `now` but not in `before`, the outcome sent before."""
         tally = self._tally(claimed)
         old = before.marks if before else ""
         tally.done += now.marks.count(DONE) - old.count(DONE)

@@ -1,1 +1,1 @@
-"""Hot partitions: how a partitioned store relieves them by itself, and where it cannot. Pure."""
+"""The capacity model: how DynamoDB relieves hot partitions by itself, and when it cannot."""

@@ -1,13 +1,14 @@
 """Limits of partitions and tables as token buckets, and the settings of adaptive capacity.
 
-A request needs tokens of two buckets: its partition's ceiling and the table's. It passes if both
-hold the cost of the smallest request, whatever its own cost. So the level of a bucket may become
-negative. The bucket then throttles all requests until its level is positive again. So the long-run
-rate stays the same, and large requests are not starved by small ones (sources:
-docs/concepts/adaptive-capacity.md).
+A request needs tokens of two buckets: the ceiling of its partition, and the limit of its table. The
+request passes if both buckets hold the cost of the smallest request, whatever the request itself
+costs. So the level of a bucket may become negative. The bucket then throttles all requests until
+its level is positive again. So the long-run rate stays the same, and large requests are not starved
+by small ones (sources: docs/concepts/adaptive-capacity.md).
 
-A third bucket, the share, tells whose throughput a request used: the partition's own, its savings
-(burst), or what other partitions leave unused (lent). Without lending, the share is a limit too.
+A third bucket, the share, shows where the units of a request came from: from the partition's own
+throughput, from what the partition has saved (burst), or from what other partitions leave unused
+(lent). Without lending, the share is a limit too.
 
 The defaults are DynamoDB's as far as they are documented:
 
@@ -16,9 +17,9 @@ The defaults are DynamoDB's as far as they are documented:
 | `write_units`, `read_units` | 1,000 and 3,000 | limit of a partition: Developer Guide, "Designing partition keys" |
 | `burst_s` | 300 | "retains up to 5 minutes (300 seconds) of unused capacity": "Burst and adaptive capacity" |
 | `ceiling_s` | 1 | burst "can't alleviate partition-level throttling": AWS re:Post, spiky workloads |
-| `lend` | on | adaptive capacity is on for every table, at once: "Burst and adaptive capacity" |
-| `hot_share` | 0.9 | split when traffic is "near" the partition's limit (AWS Database Blog, "Scaling DynamoDB", part 3): no figure is given |
-| `split_after_s` | 600 | "sustained" traffic; in part 2 of that series a hot partition stays as it is for the first ten minutes |
+| `lend` | on | adaptive capacity is on for every table, without delay: "Burst and adaptive capacity" |
+| `hot_share` | 0.9 | split when traffic is "near" the partition's limit (AWS Database Blog, "Scaling DynamoDB", part 3): AWS gives no figure |
+| `split_after_s` | 600 | "sustained" traffic; in a chart of part 2 of that series a hot partition is not split within ten minutes |
 | `cool_down_s` | 60 | none documented: CockroachDB's, one split of a range a minute |
 | `isolate_share` | 0.6 | none documented: clearly most, so that two equal keys are split, not isolated |
 | `merge_after_s` | never | "only split, never merged": part 3 |
@@ -32,7 +33,7 @@ from typing import Literal
 
 import msgspec
 
-from heatsink.primitives.checks import check_number, check_whole
+from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
 
 START_S = 1.0
 LEAST_WRITE, LEAST_READ = 1.0, 0.5  # the cost of the smallest request
@@ -44,14 +45,19 @@ PARTITIONS_MAX = 100_000
 
 
 class TableCapacity(msgspec.Struct, frozen=True):
-    """Units per second of the whole table; `None` is on demand, without such a limit."""
+    """Maximum units per second of the whole table. None means no maximum (on-demand tables)."""
 
     writes: float | None = None
     reads: float | None = None
 
 
 class CapacityVerdict(msgspec.Struct, frozen=True):
-    """Accepted, and from which source; or throttled, and by which limit."""
+    """Whether the limits accept a request.
+
+    For an accepted request, `source` says whose throughput the request uses: the partition's own,
+    units that the partition has saved up (burst), or units of other partitions (lent). For a
+    throttled request, `limit` names the limit.
+    """
 
     accepted: bool
     source: Source = "own"
@@ -71,7 +77,10 @@ BY_TABLE, BY_PARTITION, BY_KEY = (
 
 
 class Bucket:
-    """A token bucket: fills at `rate` up to its capacity. Its level may be negative."""
+    """A token bucket, which fills at `rate` tokens per second up to its capacity.
+
+    Its level may become negative.
+    """
 
     __slots__ = ("_least", "_since_s", "level", "most", "rate")
 
@@ -83,7 +92,7 @@ class Bucket:
         self._since_s = now_s
 
     def filled(self, now_s: float) -> float:
-        """Fill the bucket up to now; return its level."""
+        """Add the tokens of the time since the last call. Return the new level."""
         level = self.level + (now_s - self._since_s) * self.rate
         most = self.most
         self._since_s = now_s
@@ -94,7 +103,7 @@ class Bucket:
         return self.filled(now_s) >= self._least
 
     def resize(self, rate: float, holds_s: float, now_s: float) -> None:
-        """Change the rate and capacity, and keep the level."""
+        """Change the rate and the capacity. The level stays, up to the new capacity."""
         self.filled(now_s)
         self.rate = rate
         self.most = max(rate * holds_s, 1.0)
@@ -102,7 +111,7 @@ class Bucket:
 
 
 class Side:
-    """The reads or the writes of one partition: its buckets, and this window's counts."""
+    """The reads or the writes of one partition: their token buckets and the window's counts."""
 
     __slots__ = ("ceiling", "demand", "lent", "share", "taken", "throttles", "throttles_ever")
 
@@ -115,7 +124,11 @@ class Side:
     def judge(
         self, units: float, now_s: float, table: Bucket | None, lend: bool
     ) -> CapacityVerdict:
-        """Whether every limit allows a request, without taking units."""
+        """Return whether every limit allows a request. Takes no units.
+
+        `table` is the bucket of the whole table. With `lend`, the partition may use throughput that
+        other partitions leave unused.
+        """
         if table is not None and not table.lets_pass(now_s):
             return BY_TABLE
         if not self.ceiling.lets_pass(now_s):
@@ -128,7 +141,7 @@ class Side:
         return LENT if lend else BY_PARTITION
 
     def record(self, units: float, table: Bucket | None, verdict: CapacityVerdict) -> None:
-        """Take the units of an accepted request, and count it."""
+        """Count a request. If `verdict` accepts the request, take its units from the buckets."""
         self.demand += units
         if verdict.accepted:
             self.give_back(-units, table, verdict)
@@ -155,7 +168,11 @@ class Side:
             self.share.filled(now_s)
 
     def inherit(self, old: list[Side], part: float) -> None:
-        """Start with the levels of the old partitions: a change must not create throughput."""
+        """Start with the levels of the old partitions, so that no change creates throughput.
+
+        The share's level becomes the fraction `part` of the units that the old partitions have
+        saved. The ceiling's level becomes the lowest of the old ones.
+        """
         self.ceiling.level = min(*(one.ceiling.level for one in old), self.ceiling.most)
         if self.share is not None:
             saved = sum(one.share.level for one in old if one.share is not None)
@@ -168,12 +185,17 @@ class Side:
         self.throttles = 0
 
 
-class SplitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits are units per second of one partition; a time of `None` means never.
+class SplitSettings(CheckedStruct, frozen=True, kw_only=True):
+    """The limits of a partition, and when partitions split and merge.
 
-    A partition's limit is averaged over `ceiling_s`; it may save up `burst_s` of its share of the
-    table. A partition that stays hot for `split_after_s` is split, and is then left alone for
-    `cool_down_s`.
+    `write_units` and `read_units` are the limits of one partition, in units per second, averaged
+    over `ceiling_s`. A partition may save up `burst_s` seconds of its share of the table's
+    capacity.
+
+    A partition is hot at `hot_share` of its limit. If a partition stays hot for `split_after_s`,
+    the table splits it, or isolates a key that causes more than `isolate_share` of the heat. The
+    new partitions then do not change for `cool_down_s`. If two neighbours each stay at or below
+    half of `merge_share` for `merge_after_s`, the table merges them. A time of None means never.
     """
 
     write_units: float = 1_000.0

@@ -13,10 +13,11 @@ from .policy import HeatSketch, PartitionLook, is_calm, load
 class PartitionState(msgspec.Struct, frozen=True):
     """The state of a partition, for reports and tests.
 
-    Rates are of the last whole window, in units per second. `writes_s` and `reads_s` were served,
-    `refused_…` were throttled in addition; `load` and heat count both. `burst` is the unused
-    capacity that the partition has saved up, `None` on demand. `hottest` is a key's hash. `stuck`
-    is the reason why the store cannot relieve the partition further.
+    Rates are averages over the last whole window, in units per second. `writes_s` and `reads_s` are
+    the served units; `refused_writes_s` and `refused_reads_s` are the throttled units. `load` and
+    the heat count both. `write_burst` and `read_burst` are the unused units that the partition has
+    saved up, None without a table capacity. `hottest` is the hash of the hottest key. `stuck` is
+    the reason why the table cannot relieve the partition further.
     """
 
     number: int

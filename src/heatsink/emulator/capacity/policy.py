@@ -1,4 +1,4 @@
-"""What to do about a hot partition, and why; decided from measurements, not from events.
+"""Decides from measurements, not from events, how to relieve a hot partition, and says why.
 
     hot for long enough ─┬─ it holds one key ──────────────▶ CannotHelp: spread the key
                          ├─ no more partitions allowed ────▶ CannotHelp
@@ -6,7 +6,8 @@
                          └─ else ──────────────────────────▶ Split at the median of the heat
     both neighbours calm for long enough ──────────────────▶ Merge
 
-Lending needs no decision: each request borrows by itself. `Lend` only reports it.
+Lending needs no decision: a partition that has used up its share borrows with each request. `Lend`
+only reports that a partition has begun to borrow.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class HottestKey(NamedTuple):
 
 
 class HeatSketch:
-    """The heat of one partition in bounded memory: which keys cause it and where its median is.
+    """Estimates, in bounded memory, which keys cause the heat of one partition.
 
-    Heat 1.0 is what one partition may serve in a second. At most twice `KEYS_MAX` keys are counted;
-    beyond that the coldest are dropped, and their heat goes to one of `BINS` bins of the range.
-    Counts halve every second, so that the sketch shows the last few seconds.
+    A heat of 1.0 is what one partition may serve in a second. The sketch counts at most twice
+    `KEYS_MAX` keys. When there are more, the sketch drops all but the `KEYS_MAX` hottest keys. It
+    adds the heat of the dropped keys to `BINS` bins, which divide the partition's range. All counts
+    halve every second, so the sketch shows the last few seconds.
     """
 
     __slots__ = ("_bins", "_start", "_width", "keys")
@@ -60,13 +62,13 @@ class HeatSketch:
             self._bins[place] = self._bins.get(place, 0.0) + heat
 
     def fade(self, elapsed_s: float) -> None:
-        """Halve the counts for every second that has passed."""
+        """Halve all counts for each second in `elapsed_s`."""
         left = 0.5**elapsed_s
         self.keys = _faded(self.keys, left)
         self._bins = _faded(self._bins, left)
 
     def points(self) -> list[tuple[int, float]]:
-        """Heat by place, in order. Dropped keys count at the beginning of their bin."""
+        """Return pairs of hash and heat, by hash. Dropped keys count at the start of their bin."""
         merged = dict(self._bins)
         for key, heat in self.keys.items():
             merged[key] = merged.get(key, 0.0) + heat
@@ -80,7 +82,10 @@ class HeatSketch:
         return HottestKey(key, self.keys[key] / total)
 
     def median(self) -> int | None:
-        """The place that divides the heat most equally; None if there is none."""
+        """Return the hash at which a split divides the heat most equally.
+
+        Returns None if all heat is at one hash.
+        """
         points = self.points()
         total, before = sum(heat for _, heat in points), 0.0
         best, place = total, None
@@ -91,7 +96,10 @@ class HeatSketch:
         return place
 
     def part(self, start: int, end: int) -> dict[int, float]:
-        """The keys of a range, for the heat of a new partition."""
+        """Return the heat of the counted keys in [start, end), by hash.
+
+        A new partition of this range starts with this heat.
+        """
         return {key: heat for key, heat in self.keys.items() if start <= key < end}
 
 
@@ -100,14 +108,14 @@ def _faded(counts: dict[int, float], left: float) -> dict[int, float]:
 
 
 class Lend(msgspec.Struct, frozen=True, tag=True):
-    """The partition began to use throughput that others leave unused."""
+    """Reports that the partition began to use throughput that other partitions leave unused."""
 
     partition: int
     reason: str
 
 
 class Split(msgspec.Struct, frozen=True, tag=True):
-    """Hashes from `at` on get a partition of their own."""
+    """Splits a partition in two. The second one starts with the hash `at`."""
 
     partition: int
     at: int
@@ -115,7 +123,7 @@ class Split(msgspec.Struct, frozen=True, tag=True):
 
 
 class Isolate(msgspec.Struct, frozen=True, tag=True):
-    """The hash `key` gets a partition of its own."""
+    """Gives the key with the hash `key` a partition of its own."""
 
     partition: int
     key: int
@@ -123,7 +131,7 @@ class Isolate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Merge(msgspec.Struct, frozen=True, tag=True):
-    """`partition` takes over the range of `other`, which follows it."""
+    """Merges `partition` with `other`, the partition that follows it."""
 
     partition: int
     other: int
@@ -131,7 +139,7 @@ class Merge(msgspec.Struct, frozen=True, tag=True):
 
 
 class CannotHelp(msgspec.Struct, frozen=True, tag=True):
-    """The partition stays over its limit, and the store can do nothing more about it."""
+    """Reports that a partition stays over its limit and that the table cannot relieve it."""
 
     partition: int
     reason: str
@@ -141,7 +149,11 @@ Change = Lend | Split | Isolate | Merge | CannotHelp
 
 
 class PartitionLook(msgspec.Struct, frozen=True):
-    """Measurements of one partition. `hot_for_s` and `calm_for_s` are uninterrupted."""
+    """Measurements of one partition.
+
+    `hot_for_s` and `calm_for_s` say for how long the partition has been hot or calm without a
+    break. `since_change_s` is the time since the partition was made by a split, isolation or merge.
+    """
 
     number: int
     is_one_key: bool
@@ -154,19 +166,30 @@ class PartitionLook(msgspec.Struct, frozen=True):
 
 
 def load(writes_s: float, reads_s: float, settings: SplitSettings) -> float:
-    """How full a partition is: 1.0 is its limit of writes or of reads, whichever is nearer."""
+    """Return how full a partition is. 1.0 means that the partition is at a limit.
+
+    The load is `writes_s` as a share of the limit for writes or `reads_s` as a share of the limit
+    for reads, whichever is larger.
+    """
     return max(writes_s / settings.write_units, reads_s / settings.read_units)
 
 
 def is_calm(full: float, settings: SplitSettings) -> bool:
-    """Whether it is so calm that two such neighbours fit into one partition with room to spare."""
+    """Return whether the load `full` is at most half of `merge_share`.
+
+    Two such partitions can be merged into one.
+    """
     return full <= settings.merge_share / 2
 
 
 def relieve(
     look: PartitionLook, partitions: int, settings: SplitSettings
 ) -> Split | Isolate | CannotHelp | None:
-    """The change that relieves a hot partition; None until it was hot for long enough."""
+    """Return the change that relieves a hot partition, or a report that none can.
+
+    Returns None if the partition was not hot for long enough, or changed a short time ago.
+    `partitions` is the table's number of partitions.
+    """
     if settings.split_after_s is None or look.hot_for_s < max(settings.split_after_s, 0.001):
         return None
     if look.since_change_s < settings.cool_down_s:
@@ -186,7 +209,10 @@ def relieve(
 
 
 def _cannot(look: PartitionLook, settings: SplitSettings, why: str) -> CannotHelp | None:
-    """Report that nothing helps, but only above the limit: below it, no help is needed."""
+    """Return a report that the table cannot relieve the partition.
+
+    Returns None if the partition's load is within its limit.
+    """
     if load(look.writes_s, look.reads_s, settings) <= 1:
         return None
     return CannotHelp(look.number, f"{_measured(look, settings)}; {why}")
@@ -201,7 +227,10 @@ def _measured(look: PartitionLook, settings: SplitSettings) -> str:
 
 
 def unite(left: PartitionLook, right: PartitionLook, settings: SplitSettings) -> Merge | None:
-    """Merge two neighbours that have been calm for long enough."""
+    """Return the merge of two neighbouring partitions.
+
+    Returns None unless both have been calm for long enough and neither changed a short time ago.
+    """
     if settings.merge_after_s is None:
         return None
     calm_for_s = min(left.calm_for_s, right.calm_for_s)

@@ -1,7 +1,8 @@
-"""One table with adaptive partitions: charges requests, and changes its partitions by policy.
+"""One table with adaptive partitions. It charges requests, and changes partitions by policy.
 
-`charge` is on the path of every request. `review` ends a window once a second, decides and applies.
-A store with rows to move calls `decide` instead, moves the rows, and then calls `apply`.
+Every request calls `charge`. Once a second, `review` ends a window, decides on changes and applies
+them. A caller that stores rows calls `decide` instead of `review`, moves the rows, and then calls
+`apply`.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ P = TypeVar("P", bound=Ranged)
 
 
 def equal_ranges(count: int) -> list[tuple[int, int]]:
-    """The whole space in `count` ranges of equal size."""
+    """Divide the whole space of hashes into `count` ranges [start, end) of equal size."""
     bounds = [number * SPACE // count for number in range(count + 1)]
     return list(pairwise(bounds))
 
 
 class PartitionMap(Generic[P]):
-    """Which partition holds a 64-bit hash, with a version.
+    """Maps every 64-bit hash to the partition that holds the hash.
 
-    Every hash is in exactly one range. A change replaces neighbours by others that cover the same
-    range, and raises the version.
+    Every hash is in exactly one range. A change replaces neighbouring partitions by new partitions
+    that cover the same range, and increases the map's version.
     """
 
     def __init__(self, partitions: Iterable[P]) -> None:
@@ -69,7 +70,7 @@ class PartitionMap(Generic[P]):
         return self._partitions[bisect_right(self._starts, hash_) - 1]
 
     def replace(self, old: Iterable[P], new: Iterable[P]) -> None:
-        """Replace neighbours by others over the same range: a split, an isolation or a merge."""
+        """Replace the neighbouring partitions `old` by `new`, which must cover the same range."""
         leaving, coming = list(old), list(new)
         first = bisect_right(self._starts, leaving[0].start) - 1
         last = first + len(leaving)
@@ -80,7 +81,7 @@ class PartitionMap(Generic[P]):
         self.version += 1
 
     def between(self, first: int, until: int) -> Iterator[P]:
-        """The partitions that hold hashes of [first, until), in order."""
+        """Yield, in order, the partitions whose ranges overlap [first, until)."""
         position = bisect_right(self._starts, first) - 1
         while position < len(self._partitions) and self._starts[position] < until:
             yield self._partitions[position]
@@ -101,7 +102,10 @@ def _cover(partitions: list[P], start: int, end: int) -> bool:
 
 
 class AdaptiveTable:
-    """Starts with `partitions` partitions; merging never leaves fewer."""
+    """A table whose partitions split and merge by policy.
+
+    The table starts with `partitions` partitions. Merges never reduce their number below that.
+    """
 
     def __init__(
         self, settings: SplitSettings, capacity: TableCapacity, partitions: int, now_s: float
@@ -121,18 +125,28 @@ class AdaptiveTable:
         )
 
     def charge(self, key_hash: int, writes: float, reads: float, now_s: float) -> CapacityVerdict:
-        """Take the units of one request: all of them, or none."""
+        """Take the units of one request. If a limit throttles the request, take none.
+
+        The verdict says whether the request was accepted.
+        """
         partition = self.map.find(key_hash)
         verdict = self._judged(partition, writes, reads, now_s)
         self._record(partition, key_hash, writes, reads, verdict)
         return verdict
 
     def judge(self, key_hash: int, writes: float, reads: float, now_s: float) -> CapacityVerdict:
-        """What `charge` would return; for a transaction, which is charged whole or not at all."""
+        """Return the verdict that `charge` would return, without taking units.
+
+        A transaction is charged for all its actions or for none. So it judges all of them first.
+        """
         return self._judged(self.map.find(key_hash), writes, reads, now_s)
 
     def record(self, key_hash: int, writes: float, reads: float, verdict: CapacityVerdict) -> None:
-        """Take the units of an accepted verdict, even if its transaction exceeds the limit."""
+        """Take the units of a request if `verdict` accepts it, or count the request as throttled.
+
+        A transaction judges all its actions before it records the first. So its actions together
+        may exceed a limit.
+        """
         self._record(self.map.find(key_hash), key_hash, writes, reads, verdict)
 
     def _judged(
@@ -165,7 +179,7 @@ class AdaptiveTable:
             partition.heat.add(key_hash, heat)
 
     def refund(self, key_hash: int, writes: float, reads: float, verdict: CapacityVerdict) -> None:
-        """Undo an accepted charge, for a transaction with another action that was throttled."""
+        """Give back the units of an accepted action, because another action was throttled."""
         partition = self.map.find(key_hash)
         if writes:
             partition.writes.give_back(writes, self._writes, verdict)
@@ -173,14 +187,17 @@ class AdaptiveTable:
             partition.reads.give_back(reads, self._reads, verdict)
 
     def review(self, now_s: float) -> list[Change]:
-        """Decide and apply, for callers that have no rows to move."""
+        """Decide on changes, apply them immediately and return them.
+
+        This is for callers that store no rows.
+        """
         changes = self.decide(now_s)
         for change in changes:
             self.apply(change, now_s)
         return changes
 
     def decide(self, now_s: float) -> list[Change]:
-        """End the window if a second has passed; return the changes to make.
+        """If the window has lasted a second, end the window and return the changes to make.
 
         A partition with a pending split, isolation or merge gets no further change until `apply`.
         """
@@ -197,7 +214,8 @@ class AdaptiveTable:
             began = partition.lent_s > 0 and not partition.is_lent_to
             partition.is_lent_to = partition.lent_s > 0
             if began:
-                reason = f"{partition.lent_s:,.0f} units/s beyond its share, unused by others"
+                extra = f"{partition.lent_s:,.0f} units/s beyond its share"
+                reason = f"the partition uses {extra}, which other partitions leave unused"
                 yield Lend(partition.number, reason)
 
     def _reliefs(self, now_s: float) -> Iterator[Split | Isolate | CannotHelp]:
@@ -229,7 +247,7 @@ class AdaptiveTable:
                 yield change
 
     def apply(self, change: Change, now_s: float) -> None:
-        """Apply a change to the map; reports (`Lend`, `CannotHelp`) change nothing."""
+        """Apply a split, isolation or merge to the map. `Lend` and `CannotHelp` change nothing."""
         if isinstance(change, Lend | CannotHelp):
             return
         old = [self.partition(change.partition)]
@@ -264,7 +282,11 @@ class AdaptiveTable:
     def _heir(
         self, old: list[Partition], start: int, end: int, count: int, now_s: float
     ) -> Partition:
-        """A new partition with its part of the old ones' savings, debts and heat."""
+        """Make the partition of [start, end) that replaces `old` or a part of it.
+
+        The new partition inherits saved units, debts and heat. `count` is the table's new number of
+        partitions.
+        """
         heir = self._made(start, end, count, now_s)
         part = min((end - start) / (old[-1].end - old[0].start), 1.0)
         heir.writes.inherit([one.writes for one in old], part)
@@ -275,7 +297,7 @@ class AdaptiveTable:
         return heir
 
     def _share_anew(self, now_s: float) -> None:
-        """Divide the table's capacity equally among the partitions."""
+        """Divide the table's capacity equally among the current partitions."""
         count, burst_s = len(self.map), self._settings.burst_s
         for partition in self.map:
             for side, units in (
@@ -287,7 +309,7 @@ class AdaptiveTable:
 
 
 def edges_after(change: Split | Isolate | Merge, start: int, end: int) -> list[int]:
-    """The bounds of the partitions that take over [start, end)."""
+    """Return the bounds, in order, of the partitions that replace [start, end)."""
     inner: tuple[int, ...] = ()
     if isinstance(change, Split):
         inner = (change.at,)

@@ -1,4 +1,4 @@
-"""BatchGetItem and BatchWriteItem; throttled items are returned as unprocessed."""
+"""BatchGetItem and BatchWriteItem. Throttled items are returned as unprocessed."""
 
 from __future__ import annotations
 

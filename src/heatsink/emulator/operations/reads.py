@@ -1,4 +1,7 @@
-"""GetItem, Query and Scan, and the KeyConditionExpression: one key, and a range of sort keys."""
+"""GetItem, Query and Scan, and the KeyConditionExpression of queries.
+
+A key condition selects one partition key and a range of sort keys.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,10 @@ def _compared(sign: str, value: Native) -> Bounds:
 
 
 def check_filter(condition: Condition, schema: Schema, scope: Scope) -> None:
-    """Refuse a query's filter on key attributes: they belong in the key condition."""
+    """Raise `ValidationFailed` if the filter of a query uses a key attribute.
+
+    Conditions on key attributes belong in the KeyConditionExpression.
+    """
     for name in _mentioned(condition, scope):
         if name in schema.names:
             raise ValidationFailed(
@@ -202,7 +208,7 @@ class Seen(msgspec.Struct):
 
 
 class _PageRules(msgspec.Struct, frozen=True):
-    """How rows become a page: limit, filter and projection."""
+    """Decides which rows go into a page, and what each shows: limit, filter and projection."""
 
     filter: Condition | None
     scope: Scope
@@ -274,7 +280,10 @@ def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
 
 
 def _charge_scan(table: EngineTable, rows: list[Row], units: float, first: int) -> None:
-    """Charge each partition for its share of the bytes that were read."""
+    """Charge each partition for its share of the bytes that the scan read.
+
+    If the scan read no rows, the partition that holds the token `first` pays all `units`.
+    """
     shares: dict[int, int] = {}
     tokens: dict[int, int] = {}
     partitions = table.throughput.adaptive.map

@@ -115,13 +115,16 @@ def _limits(request: CreateTable, settings: EngineSettings) -> TableLimits:
 
 
 def _partitions(reads: int, writes: int, settings: EngineSettings) -> int:
-    """As many partitions as the provisioned throughput needs."""
+    """Return the number of partitions that the provisioned throughput needs."""
     needed = reads / settings.read_limit + writes / settings.write_limit
     return min(max(ceil(needed), 1), PARTITIONS_MAX)
 
 
 def _units(field: str, units: int) -> float:
-    """Check the units before the table gets partitions: one per thousand write units."""
+    """Return `units` as a float. Raises if there are too few or too many.
+
+    The check comes before the table is made, since the number of partitions grows with the units.
+    """
     if units < 1:
         name = field[0].lower() + field[1:]
         member = f"Value '{units}' at 'provisionedThroughput.{name}'"
@@ -203,7 +206,10 @@ def list_tables(database: Database, request: ListTables) -> Json:
 
 
 def update_time_to_live(database: Database, request: UpdateTimeToLive) -> Json:
-    """Store the setting. No item is ever removed; DynamoDB itself may take days to remove one."""
+    """Store the TTL setting. The emulator never deletes expired items.
+
+    DynamoDB deletes an expired item within a few days.
+    """
     table, wanted = _named(database, request.table_name), request.time_to_live_specification
     if wanted.enabled == (table.ttl_attribute is not None):
         raise ValidationFailed(f"TimeToLive is already {'en' if wanted.enabled else 'dis'}abled")

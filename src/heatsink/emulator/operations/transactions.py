@@ -1,7 +1,7 @@
 """TransactWriteItems and TransactGetItems: all or nothing, at twice the price.
 
-The emulator runs one request at a time. So transactions never conflict, and the reason
-`TransactionConflict` is never given.
+The emulator runs one request at a time. So transactions never conflict, and no transaction is
+canceled with the reason `TransactionConflict`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
 
 
 def _replayed(database: Database, request: TransactWriteItems) -> Json:
-    """Answer a repeated transaction: it changes nothing and costs reads."""
+    """Answer a transaction whose client request token was already used.
+
+    The transaction changes nothing and costs as much as a read of its items.
+    """
     charges = []
     for action in request.transact_items:
         table, key = _target(database, action)
@@ -140,7 +143,10 @@ def _plan(database: Database, action: TransactWriteItem) -> PlannedWrite:
 
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
-    """Take the units of all actions or of none. Each is judged by the levels before the first."""
+    """Take the units of all actions. If any action is throttled, take none and raise.
+
+    Each action is judged as if it were the only one, so together they may exceed a limit.
+    """
     places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
     judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
     for (throughput, token, units), verdict in judged:

@@ -33,9 +33,10 @@ Change = Callable[[Row | None], Row | None]
 def scope_of(
     names: Names | None, values: Values | None, parsed: list[Parsed[Any]], missing: str
 ) -> Scope:
-    """The placeholders of a request, checked against the expressions that use them.
+    """Return the placeholders of a request. Raises if they do not match its expressions.
 
-    `missing` is the expression that a request with values must have; errors name it.
+    `missing` is the name of the expression that an error message asks for, if the request has
+    values but no expression.
     """
     if names is None and values is None and not parsed:
         return NO_SCOPE
@@ -94,7 +95,10 @@ def _check_used(scope: Scope, parsed: list[Parsed[Any]]) -> None:
 
 
 class Projection:
-    """The part of each item that goes into the answer; all of it without an expression."""
+    """Selects the part of each item that goes into the answer.
+
+    Without a projection expression, this is the whole item.
+    """
 
     def __init__(self, parsed: Parsed[Any] | None, scope: Scope) -> None:
         self._paths: list[Parts] | None = None
@@ -107,14 +111,17 @@ class Projection:
 
 
 def projection_of(expression: str | None, names: Names | None) -> Projection:
-    """The projection of a request that has no other expression."""
+    """Return the projection of a request that has no other expression."""
     parsed = None if expression is None else parse_projection(expression)
     scope = scope_of(names, None, [] if parsed is None else [parsed], "")
     return Projection(parsed, scope)
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
-    """A valid write with the row before it and the row after it."""
+    """A valid write that is not committed yet, with the row before it and the row after it.
+
+    `failure` is set if the condition of the write does not hold.
+    """
 
     table: EngineTable
     key: Key
@@ -123,7 +130,10 @@ class PlannedWrite(msgspec.Struct, frozen=True):
     failure: ConditionFailed | None
 
     def units(self, factor: int = 1) -> float:
-        """The cost: of the larger item or, if the condition failed, of the existing item."""
+        """Return the cost of the write, which depends on the larger of the old and the new item.
+
+        If the condition failed, only the old item counts. `factor` is 2 in transactions.
+        """
         old, new = self.old, None if self.failure else self.new
         return write_units(max(old.size if old else 0, new.size if new else 0), factor)
 
@@ -208,7 +218,7 @@ def _plan(
 
 
 def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -> Json:
-    """Commit the write; returns the consumed capacity for the answer."""
+    """Charge and commit the write. Returns the field `ConsumedCapacity` for the answer."""
     consumed = Consumed(request.return_consumed_capacity)
     units = plan.units()
     plan.table.take("Write", plan.key, units)

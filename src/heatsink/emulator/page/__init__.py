@@ -1,4 +1,4 @@
-"""The live page about the emulator's partitions; the same data as JSON is at /partitions."""
+"""The live page about the emulator's partitions. The path /partitions has its data as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def answer(path: str, engine: Engine) -> tuple[str, bytes] | None:
-    """Content type and content of a path; None if there is nothing."""
+    """Return the content type and the content of a path. None if the page has no such path."""
     if path == PARTITIONS:
         return "application/json", _encode(engine.partitions())
     name = FILES.get(path)

@@ -1,4 +1,4 @@
-"""What an act is: words, a run with real traffic (often a duel of two lanes), and a verdict."""
+"""An act of the demo: its text, a run with real traffic (often a duel of two lanes), a verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,12 +22,16 @@ Cell = int | str
 Replays = tuple[tuple[str, str], ...]
 AGAIN = (("", "Play it again"),)
 DRAIN_POLL_S = 0.05
+ENOUGH = 0.8  # of the calls that are due
+TOO_BUSY = "This machine was too busy: play again."
+Outcome = Literal["held", "not_held", "too_busy"]
 
 
 class About(msgspec.Struct, frozen=True):
-    """An act in words. `look` says where to look, `small_print` what is special to this run.
+    """The text of an act.
 
-    `replays` are the ways to play it again: shapes of its traffic, and their labels.
+    `look` says where to look on the page. `small_print` says how this run is set up. `replays` are
+    the ways to play the act again: pairs of a traffic shape and a label.
     """
 
     name: str
@@ -39,43 +43,81 @@ class About(msgspec.Struct, frozen=True):
 
 
 def about(name: str, title: str, words: str, replays: Replays = AGAIN) -> About:
-    """Make an `About` of five paragraphs: three sentences, where to look, the small print."""
+    """Make an `About` from `words`, five paragraphs with an empty line between them.
+
+    Three paragraphs tell the story, the fourth says where to look, and the fifth is the small
+    print.
+    """
     first, second, third, look, small_print = (" ".join(p.split()) for p in words.split("\n\n"))
     return About(name, title, (first, second, third), look, small_print, replays)
 
 
 class ActSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
-    """The state `second` seconds into the run; `leg` is the current part of it."""
+    """The state of a run after `second` seconds. `leg` names the current part of the run."""
 
     second: float
     leg: str
 
     def cells(self) -> dict[str, Cell]:
-        """The figures by name, for one line of a table."""
+        """Return the figures of this snapshot by column name, for one line of a table."""
         return {}
 
 
 class ActFinding(msgspec.Struct, frozen=True):
-    """One figure of a verdict: good, bad, or None if Heatsink promises nothing about it."""
+    """One sentence of a verdict. `good` is None if Heatsink promises nothing about its subject."""
 
     good: bool | None
     text: str
 
 
-class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
-    """How a run ended: `line` in one sentence with its figures, `findings` one by one.
+class Offer(msgspec.Struct, frozen=True):
+    """How many calls (messages, likes, …) were due in a run, and how many this machine made.
 
-    `kept_everything`: nothing that Heatsink acknowledged is missing, duplicated or wrong.
+    If `made` is less than the share `least` of `due`, the run proves nothing.
     """
 
+    what: str
+    due: int
+    made: int
+    least: float = ENOUGH
+
+    @property
+    def is_enough(self) -> bool:
+        return self.made >= self.least * self.due
+
+
+class ActVerdict(msgspec.Struct, frozen=True, tag="verdict"):
+    """How a run ended: `line` says it in one sentence with figures, `findings` give the details."""
+
     line: str
-    kept_everything: bool
+    outcome: Outcome
     findings: list[ActFinding]
+
+
+def settle(
+    line: str, offer: Offer, findings: list[ActFinding], wrong: bool = False
+) -> tuple[str, Outcome, list[ActFinding]]:
+    """Return the fields of a verdict: its line, outcome and findings.
+
+    If the machine offered too little traffic, the outcome is "too_busy". But if `wrong` is set,
+    then acknowledged data is missing, duplicated or wrong, and the outcome is "not_held" however
+    busy the machine was.
+    """
+    if not offer.is_enough and not wrong:
+        share = offer.made / max(offer.due, 1)
+        short = (
+            f"This run managed {offer.made:,} of {offer.due:,} {offer.what} ({share:.0%}). It "
+            f"counts from {offer.least:.0%} on."
+        )
+        facts = [ActFinding(None, text) for text in (short, line, *(f.text for f in findings))]
+        return TOO_BUSY, "too_busy", facts
+    held = not wrong and all(finding.good is not False for finding in findings)
+    return line, "held" if held else "not_held", findings
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """The receiver of a run's snapshots, and the interval between them."""
+    """Receives the snapshots of a run: `tell` is called with a snapshot every `every_s` seconds."""
 
     tell: Callable[[ActSnapshot], None]
     every_s: float
@@ -87,13 +129,13 @@ class Act(Protocol):
     def about(self, plan: TrafficPlan) -> About: ...
 
     def seconds(self, plan: TrafficPlan) -> float:
-        """About how long a run takes, for the scales of charts."""
+        """Return about how many seconds a run takes, for the scales of charts."""
 
     async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict: ...
 
 
 class Duel:
-    """Two lanes under one pacer, so that both get the same traffic."""
+    """Offers the same traffic to two lanes: a plain store and Heatsink."""
 
     def __init__(self, traffic: Traffic, clock: Clock, plain: DemoLane, heatsink: DemoLane) -> None:
         self.traffic = traffic
@@ -115,6 +157,9 @@ class Duel:
     def begun_s(self) -> float:
         return self._clock.monotonic_s() - self._pacer.second
 
+    def offer(self, what: str) -> Offer:
+        return Offer(what, self.traffic.calls, self._pacer.offered)
+
     def _offer(self, count: int) -> None:
         for _ in range(count):
             self._sent += 1
@@ -123,13 +168,13 @@ class Duel:
             self.heatsink.offer(body)
 
     async def _run(self) -> None:
-        """Offer all traffic, then wait for the last answers."""
+        """Offer all traffic to both lanes, then wait for the last answers."""
         await self._pacer.run(self._offer)
         while self.plain.totals.waiting or self.heatsink.totals.waiting:
             await self._clock.sleep(DRAIN_POLL_S)
 
     async def fight(self, look: Callable[[], Awaitable[ActSnapshot]], watcher: Watcher) -> None:
-        """Run the whole traffic on both lanes, and send snapshots to the watcher."""
+        """Run the whole traffic on both lanes; `look` takes snapshots for the watcher."""
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(watch(look, watcher, self._clock))
             await self._run()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
-from signal import SIGINT
 from typing import Any
 
 import click
 
 from heatsink.primitives.clock import SystemClock
-from heatsink.server.commands.configuration import PORTS
+from heatsink.server.commands.configuration import PORTS, WholeRange
 
+from .act import Outcome
 from .acts import ACTS, NAMES, find_act
-from .traffic import LIMIT, PEAK, SHAPES, TrafficPlan
+from .calibration import Sized, calibrated, fixed
+from .traffic import LIMIT, OVER_LIMIT, PEAK, PEAK_DEFAULT, SHAPES, TrafficPlan
+from .world import open_world
 
 HOST = "127.0.0.1"
 PORT = 8321
 SHUTDOWN_S = 2
 ALL = "all"
+EXIT_CODES: dict[Outcome, int] = {"held": 0, "not_held": 1, "too_busy": 3}
 NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
 
 
@@ -40,58 +44,77 @@ NUMBERS = [str(number) for number in range(1, len(ACTS) + 1)]
     help="Traffic of the first act: a slow rise or a sudden jump.",
 )
 @click.option(
-    "--peak", type=click.IntRange(*PEAK), default=4_000, help="Calls per second at the peak."
+    "--peak",
+    type=WholeRange(*PEAK),
+    show_default=f"what this machine can offer, up to {PEAK_DEFAULT:,}",
+    help="Calls per second at the peak.",
 )
 @click.option(
     "--limit",
-    type=click.IntRange(*LIMIT),
-    default=1_000,
+    type=WholeRange(*LIMIT),
+    show_default=f"1/{OVER_LIMIT} of the peak",
     help="Maximum writes per second of a partition.",
 )
 @click.option("--port", type=PORTS, default=PORT, help="Port of the page; 0 takes any free port.")
-def demo(headless: bool, as_json: bool, act_name: str, port: int, **options: Any) -> None:
+def demo(
+    headless: bool,
+    as_json: bool,
+    act_name: str,
+    port: int,
+    peak: int | None,
+    limit: int | None,
+    **options: Any,
+) -> None:
     """Show five acts of real traffic, each without and with Heatsink, side by side."""
     plan = TrafficPlan(**options)
+    is_given = peak is not None or limit is not None
+    sized = fixed(plan.sized(peak, limit)) if is_given else calibrated
     if headless or as_json:
-        _demo_in_terminal(plan, act_name, as_json)
+        _demo_in_terminal(plan, sized, act_name, as_json)
     else:
-        _demo_on_page(plan, act_name, port)
+        _demo_on_page(plan, sized, act_name, port)
 
 
-def _demo_in_terminal(plan: TrafficPlan, act_name: str, as_json: bool) -> None:
+def _demo_in_terminal(plan: TrafficPlan, sized: Sized, act_name: str, as_json: bool) -> None:
     from .headless import make_console, run_as_json, run_as_table
 
     clock, rng = SystemClock(), Random()
     acts = ACTS if act_name == ALL else (find_act(act_name),)
-    if as_json:
-        kept = asyncio.run(run_as_json(acts, plan, clock, rng, click.echo))
-    else:
-        kept = asyncio.run(run_as_table(acts, plan, clock, rng, make_console()))
-        if act_name != ALL:
-            click.echo("All five acts: --act all. On a live page: without --headless.")
-    if not kept:
-        click.get_current_context().exit(1)
+
+    async def play() -> Outcome:
+        fit = await sized(plan, clock, rng)
+        if as_json:
+            return await run_as_json(acts, fit, clock, rng, click.echo)
+        return await run_as_table(acts, fit, clock, rng, make_console())
+
+    outcome = asyncio.run(play())
+    if act_name != ALL and not as_json:
+        click.echo(
+            "To run all five acts, pass --act all. To watch in a browser, leave out --headless."
+        )
+    click.get_current_context().exit(EXIT_CODES[outcome])
 
 
-def _demo_on_page(plan: TrafficPlan, act_name: str, port: int) -> None:
+def _demo_on_page(plan: TrafficPlan, sized: Sized, act_name: str, port: int) -> None:
     from heatsink.server.api.requests import RequestLimits
-    from heatsink.server.shell import Ending, Endpoint, address_of, run
+    from heatsink.server.shell import Ending, Endpoint, address_of, run_service
 
     from .page import PATH, serve
     from .stage import Stage
-    from .world import open_world
 
     opening = find_act("1" if act_name == ALL else act_name)
     endpoint = Endpoint(HOST, port, limits=RequestLimits(), grace_s=SHUTDOWN_S)
     with endpoint.listening() as listeners:
         url = address_of(*listeners[0].getsockname()) + PATH
 
-        async def play(ending: Ending) -> None:
-            async with open_world(plan, SystemClock(), Random()) as world:
-                await world.hs.bulk.open()  # starting its server later would delay a running act
-                click.echo(f"Open {url} to watch. The first act starts with the first viewer.")
-                click.echo("Ctrl-C stops the demo.")
-                await serve(world, Stage(world, plan, opening), endpoint, listeners, ending)
+        def started() -> None:
+            click.echo(f"Open {url} to watch. The first act starts with the first viewer.")
+            click.echo("Ctrl-C stops the demo.")
 
-        if run(play) == SIGINT:
-            raise KeyboardInterrupt
+        async def play(ending: Ending) -> None:
+            clock, rng = SystemClock(), Random()
+            stage = Stage(await sized(plan, clock, rng), opening)
+            worlds = partial(open_world, clock=clock, rng=rng)
+            await serve(worlds, stage, endpoint, listeners, ending, started)
+
+        run_service(play)

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from heatsink.primitives.clock import Clock
+from heatsink.server.commands.progress import progress_bar
 
-from .act import Act, ActSnapshot, ActVerdict, Watcher
+from .act import Act, ActSnapshot, ActVerdict, Outcome, Watcher
 from .acts import ACTS
 from .acts.chat import ChatNow, ChatVerdict, ReadBack
 from .lanes import LaneNow, Spread
@@ -26,11 +27,17 @@ EVERY_S = 1.0
 PIPE_WIDTH = 120
 CELL_WIDTH_MIN = 9
 MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("·", "dim")}
+WORDS: dict[Outcome, tuple[str, str]] = {
+    "held": ("Held.", "bold green"),
+    "not_held": ("Did not hold.", "bold red"),
+    "too_busy": ("Too busy.", "dim"),
+}
+SEVERITY: tuple[Outcome, ...] = ("held", "too_busy", "not_held")
 Write = Callable[[str], None]
 
 
 class ChatRows:
-    """The first act: a line per snapshot, and one for each decision of Heatsink."""
+    """Prints the first act: a line for each snapshot, and one for each decision of Heatsink."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +106,10 @@ def _numbers(ended: ReadBack) -> tuple[int, ...]:
 
 
 def make_console() -> Console:
-    """As wide as the terminal; wide enough if the output goes to a file or a pipe."""
+    """Return a console as wide as the terminal.
+
+    If the output is a file or a pipe, the console is wide enough for all tables.
+    """
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
@@ -107,13 +117,26 @@ def make_console() -> Console:
 async def perform(
     act: Act, plan: TrafficPlan, clock: Clock, rng: Random, watcher: Watcher
 ) -> ActVerdict:
-    """Run an act from beginning to end, in temporary files."""
+    """Run an act from beginning to end, on temporary files, and return its verdict."""
     async with open_world(plan, clock, rng) as world:
         return await act.run(world, plan, watcher)
 
 
+async def _with_bar(
+    act: Act, plan: TrafficPlan, clock: Clock, rng: Random, tell: Callable[[ActSnapshot], None]
+) -> ActVerdict:
+    with progress_bar() as bar:
+        task = bar.add_task(f"act {ACTS.index(act) + 1}", total=act.seconds(plan))
+
+        def show(now: ActSnapshot) -> None:
+            bar.update(task, completed=now.second)
+            tell(now)
+
+        return await perform(act, plan, clock, rng, Watcher(show, EVERY_S))
+
+
 class ActRows:
-    """A line per snapshot, under the names of its figures."""
+    """Prints an act: a line for each snapshot, with its figures in named columns."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -137,7 +160,10 @@ class ActRows:
 
 
 def _rows(act: Act, console: Console) -> Callable[[ActSnapshot], None]:
-    """The first act has a table of its own, with two lanes and decisions."""
+    """Return a function that prints each snapshot of the act as a line of a table.
+
+    The first act has a table of its own, with two lanes and decisions.
+    """
     if act is not ACTS[0]:
         return ActRows(console).add
     rows = ChatRows(console)
@@ -145,45 +171,58 @@ def _rows(act: Act, console: Console) -> Callable[[ActSnapshot], None]:
     return rows.add
 
 
-def _end(console: Console, verdict: ActVerdict) -> None:
+def _end(console: Console, verdict: ActVerdict, plan: TrafficPlan) -> None:
     console.print()
     if isinstance(verdict, ChatVerdict):
         console.print(ending(verdict))
     for finding in verdict.findings:
         sign, style = MARKS[finding.good]
         console.print(Text(f"{sign} ", style=style) + Text(finding.text), soft_wrap=True)
-    console.print(Text(verdict.line, style="bold"), soft_wrap=True)
+    word, style = WORDS[verdict.outcome]
+    console.print(Text(f"{word} ", style=style) + Text(verdict.line, style="bold"), soft_wrap=True)
+    if verdict.outcome == "too_busy" and (smaller := plan.smaller()):
+        hint = f"With half the traffic: --peak {smaller.peak} --limit {smaller.limit}."
+        console.print(Text(hint), soft_wrap=True)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the worst of the outcomes: "not_held" is worse than "too_busy"."""
+    return max(outcomes, key=SEVERITY.index, default="held")
 
 
 async def run_as_table(
     acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, console: Console
-) -> bool:
-    """Run acts as tables; returns whether everything was kept."""
-    kept = True
+) -> Outcome:
+    """Run the acts, print each of them as a table, and return the worst outcome."""
+    outcomes: list[Outcome] = []
     for act in acts:
         about = act.about(plan)
         title = f"Act {ACTS.index(act) + 1} of {len(ACTS)}: {about.title}"
         console.print(Text(title, style="bold"))
         console.print("\n".join(about.sentences), highlight=False)
         console.print()
-        verdict = await perform(act, plan, clock, rng, Watcher(_rows(act, console), EVERY_S))
-        _end(console, verdict)
+        tell = _rows(act, console)
+        verdict = await _with_bar(act, plan, clock, rng, tell)
+        _end(console, verdict, plan)
         console.print()
-        kept = kept and verdict.kept_everything
-    return kept
+        outcomes.append(verdict.outcome)
+    return worst(outcomes)
 
 
 async def run_as_json(
     acts: Iterable[Act], plan: TrafficPlan, clock: Clock, rng: Random, write: Write
-) -> bool:
-    """One object per line: snapshots, then the verdict, act by act."""
+) -> Outcome:
+    """Run the acts, print one JSON object per line, and return the worst outcome.
+
+    For each act this prints its snapshots, then its verdict.
+    """
 
     def tell(event: ActSnapshot | ActVerdict) -> None:
         write(msgspec.json.encode(event).decode())
 
-    kept = True
+    outcomes: list[Outcome] = []
     for act in acts:
-        verdict = await perform(act, plan, clock, rng, Watcher(tell, EVERY_S))
+        verdict = await _with_bar(act, plan, clock, rng, tell)
         tell(verdict)
-        kept = kept and verdict.kept_everything
-    return kept
+        outcomes.append(verdict.outcome)
+    return worst(outcomes)

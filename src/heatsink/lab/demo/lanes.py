@@ -1,6 +1,6 @@
-"""Lanes: one store or Heatsink under traffic, with counts of how its calls end.
+"""Lanes: a plain store and Heatsink under the same traffic, with counts of how their calls end.
 
-The plain lanes call their store as an ordinary client does: one key, one partition, three tries.
+A plain lane calls its store as an ordinary client does: one key, one partition, three tries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Store = TypeVar("Store")
 
 
 class Totals(msgspec.Struct):
-    """Calls offered, accepted and dropped; `throttled` counts the store's refusals."""
+    """How many calls of a lane were offered, accepted and dropped.
+
+    `throttled` counts the tries that the store refused: several for one call if it was retried.
+    """
 
     offered: int = 0
     accepted: int = 0
@@ -39,7 +42,7 @@ class Totals(msgspec.Struct):
 
 
 class LaneHeat(msgspec.Struct, frozen=True):
-    """Calls per second that one partition accepted and refused."""
+    """The calls per second that the partition `name` accepted and refused."""
 
     name: str
     taken_s: int
@@ -47,7 +50,7 @@ class LaneHeat(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Rates of the last moment, per second; latencies are of the calls accepted in it."""
+    """Rates per second since the last reading, and the latencies of calls accepted since then."""
 
     offered_s: int
     accepted_s: int
@@ -59,7 +62,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class LaneMeter:
-    """Counts what happens in one lane, and reads the counts as rates."""
+    """Counts the calls of one lane and how they end. `read` returns the counts as rates."""
 
     def __init__(self, clock: Clock, counts_reads: bool = False) -> None:
         self.totals = Totals()
@@ -85,7 +88,7 @@ class LaneMeter:
 
     @contextmanager
     def counting(self, partition: str, raw: bytes) -> Iterator[None]:
-        """Count a call to the store as accepted or refused."""
+        """Count the call to the store inside the block as accepted or refused."""
         try:
             yield
         except Throttled:
@@ -94,7 +97,10 @@ class LaneMeter:
         self.take(partition)
 
     def refuse(self, partition: str, raw: bytes) -> None:
-        """Count a refusal; it is fresh if it was the call's first try."""
+        """Count a refused try of the call with the id `raw`.
+
+        The first refusal of a call sets `last_fresh_refusal_s`; refusals of its retries do not.
+        """
         self.totals.throttled += 1
         self._refused[partition] += 1
         self.last_refusal_s = self._clock.monotonic_s()
@@ -103,7 +109,7 @@ class LaneMeter:
             self.last_fresh_refusal_s = self.last_refusal_s
 
     def read(self) -> Rates:
-        """The rates since the last reading."""
+        """Return the rates since the last call of `read`."""
         now_s = self._clock.monotonic_s()
         per_s = 1 / max(now_s - self._read_s, 0.001)
         before, now = self._read, msgspec.structs.replace(self.totals)
@@ -132,12 +138,16 @@ class LaneMeter:
 
 
 def _percentile_ms(sorted_s: list[float], share: float) -> int:
-    """Rounded up, so that no call takes 0 ms."""
+    """Return a percentile in milliseconds, rounded up, so that no call seems to take 0 ms."""
     return ceil(1000 * sorted_s[int(share * (len(sorted_s) - 1))]) if sorted_s else 0
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The number of partitions for new writes: now, next, and the maximum so far; and why."""
+    """Over how many partitions new writes are spread, and why.
+
+    `buckets` is the number now, `target` the number of the newest epoch, `widest` the maximum so
+    far.
+    """
 
     buckets: int
     target: int
@@ -158,13 +168,13 @@ class Contender(Protocol):
     meter: LaneMeter
 
     async def call(self, body: bytes) -> bytes:
-        """Make one call; returns its id. Raises `Retryable` when it gives up."""
+        """Make one call, with retries, and return its id. Raises `Retryable` if all tries fail."""
 
     async def spread(self) -> Spread: ...
 
 
 class LaneNow(msgspec.Struct, frozen=True):
-    """One lane at one moment: current rates, totals of the run, and its layout."""
+    """One lane at one moment: its rates, its totals of the run, and its number of partitions."""
 
     rates: Rates
     totals: Totals
@@ -172,7 +182,7 @@ class LaneNow(msgspec.Struct, frozen=True):
 
 
 class DemoLane:
-    """One lane at work: starts calls, counts how they end, remembers acknowledged ones."""
+    """Starts the calls of one lane, counts how they end, and keeps the acknowledged ones."""
 
     def __init__(self, contender: Contender, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.contender = contender
@@ -208,7 +218,7 @@ class DemoLane:
 
 
 class PlainClient(Generic[Store]):
-    """A plain client with retries, the base of all plain lanes."""
+    """A client without Heatsink that retries throttled calls; the base class of all plain lanes."""
 
     def __init__(self, store: Store, key: str, meter: LaneMeter, clock: Clock, rng: Random) -> None:
         self.meter = meter
@@ -222,10 +232,10 @@ class PlainClient(Generic[Store]):
         return self._minter.mint(now_ms(self._clock), TIME_MS_MAX)
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry as the "standard" mode of the AWS SDKs does.
+        """Make a call, and retry it as the "standard" mode of the AWS SDKs does.
 
-        A random pause of up to 1 s after the first try, up to 2 s after the second. The SDKs' retry
-        quota, which would give up sooner, is left out.
+        There is a random pause of up to 1 s after the first try, and of up to 2 s after the second.
+        The SDKs' retry quota, which would give up sooner, is left out.
         """
         for attempt in range(TRIES - 1):
             try:

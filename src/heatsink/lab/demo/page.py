@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from asyncio import FIRST_COMPLETED, Event, ensure_future, gather, wait
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from socket import socket
 
@@ -12,25 +14,26 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heatsink.errors import InvalidSetting
 from heatsink.server.api.app import App
 from heatsink.server.dashboard import SafeHeaders, make_pages
 from heatsink.server.process import ServeSettings, running_app
-from heatsink.server.shell import Ending, Endpoint, Server
+from heatsink.server.shell import Ending, Endpoint
 
 from .acts import find_act
 from .stage import Stage
-from .traffic import SHAPES
+from .traffic import SHAPES, TrafficPlan
 from .world import DemoWorld
 
 PATH = "/demo"
 STATIC = Path(__file__).parent / "static"
+OpenWorld = Callable[[TrafficPlan], AbstractAsyncContextManager[DemoWorld]]
 
 
 def make_site(stage: Stage) -> dict[str, ASGIApp]:
-    """All that is served besides the API, by the first part of its path."""
+    """Return the dashboard and the demo's page, by the first segment of their paths."""
 
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -50,7 +53,7 @@ def make_site(stage: Stage) -> dict[str, ASGIApp]:
 
 def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
     async def run(request: Request) -> Response:
-        """Start a run; only the demo's own page may, no other site open in the browser."""
+        """Start a run. Only the demo's own page may do this, no other site in the browser."""
         if request.headers.get("origin") != f"http://{request.headers['host']}":
             return PlainTextResponse("only the demo's own page may do that", status_code=403)
         shape = request.query_params.get("shape") or None
@@ -60,7 +63,8 @@ def _run(stage: Stage) -> Callable[[Request], Awaitable[Response]]:
             act = find_act(request.query_params.get("act", "1"))
         except InvalidSetting as error:
             return PlainTextResponse(str(error), status_code=400)
-        if not stage.start(act.name, shape):
+        smaller = request.query_params.get("smaller") == "1"
+        if not stage.start(act.name, shape, smaller):
             return PlainTextResponse("this act is running already", status_code=409)
         return Response(status_code=204)
 
@@ -72,25 +76,76 @@ async def _as_sse(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"data: " + event + b"\n\n"
 
 
-def make_server(app: App, stage: Stage, endpoint: Endpoint) -> Server:
-    """A server that ends the viewers' streams before it waits for their connections to close."""
+class Front:
+    """Passes requests to the application of the current world.
 
-    def end_streams() -> None:
-        stage.end()
-        app.end_streams()
+    While one world is replaced by another, requests wait.
+    """
 
-    return endpoint.server(app, end_streams)
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._app: App | None = None
+        self._shown = Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while self._app is None:
+            await self._shown.wait()
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def showing(self, world: DemoWorld) -> AsyncIterator[None]:
+        settings, pages = ServeSettings(data=Path()), make_site(self._stage)
+        async with running_app(world.hs, settings, world.clock, pages=pages) as app:
+            self._app = app
+            self._shown.set()
+            try:
+                yield
+            finally:
+                self._app = None
+                self._shown.clear()
+                app.end_streams()
+
+    def end_streams(self) -> None:
+        """End all viewers' streams, before the server waits for their connections to close."""
+        self._stage.end()
+        if self._app is not None:
+            self._app.end_streams()
+
+
+async def _keep_a_world(worlds: OpenWorld, stage: Stage, front: Front, opened: Event) -> None:
+    """Keep a world open that fits the stage's plan, and open another one when the plan changes."""
+    while True:
+        async with worlds(stage.plan) as world, front.showing(world):
+            await world.hs.bulk.open()  # starting its server later would delay a running act
+            stage.enter(world)
+            opened.set()
+            await stage.wants_another()
 
 
 async def serve(
-    world: DemoWorld, stage: Stage, endpoint: Endpoint, listeners: list[socket], ending: Ending
+    worlds: OpenWorld,
+    stage: Stage,
+    endpoint: Endpoint,
+    listeners: list[socket],
+    ending: Ending,
+    started: Callable[[], None],
 ) -> None:
-    """Serve until a signal."""
-    settings = ServeSettings(data=Path())
-    async with running_app(world.hs, settings, world.clock, pages=make_site(stage)) as app:
-        server = make_server(app, stage, endpoint)
-        ending.stop = server.end
-        try:
+    """Serve the demo until a signal arrives."""
+    front, opened = Front(stage), Event()
+    server = endpoint.server(front, front.end_streams)
+    keeping = ensure_future(_keep_a_world(worlds, stage, front, opened))
+    opening = ensure_future(opened.wait())
+    try:
+        await wait([keeping, opening], return_when=FIRST_COMPLETED)
+        if not keeping.done():
+            started()
+            ending.stop = server.end
+            keeping.add_done_callback(lambda _: server.end())  # no world, no demo
             await server.serve(sockets=listeners)
-        finally:
-            await stage.close()
+        if keeping.done():
+            await keeping
+    finally:
+        await stage.close()
+        for task in (opening, keeping):
+            task.cancel()
+        await gather(opening, keeping, return_exceptions=True)

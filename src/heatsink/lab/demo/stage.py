@@ -19,7 +19,10 @@ EVERY_S = 0.5
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The acts, the one played last, and those that can be shown without playing them."""
+    """The first event of a stream: all acts, and the name of the act that was started last.
+
+    The acts named in `played` can be shown without playing them again.
+    """
 
     acts: list[About]
     playing: str
@@ -27,14 +30,16 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """A run begins: its act and plan, for scales and words."""
+    """A run starts: its plan, its act in words, and whether a smaller run is possible."""
 
     plan: TrafficPlan
     seconds: float
+    about: About
+    shrinks: bool
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """The run was stopped in favour of another act."""
+    """The run was stopped because another act was started."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -42,14 +47,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """The demo ends: nothing follows."""
+    """The demo ends. No event follows."""
 
 
 Event = Hello | Start | ActSnapshot | ActVerdict | Broken | Failed | Stop
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event and its act."""
+    """An event, and the name of the act that it belongs to."""
 
     act: str
     event: Event
@@ -60,6 +65,7 @@ class Performance:
     act: Act
     events: list[bytes] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
+    entered: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -71,39 +77,74 @@ class Performance:
 
 
 class Stage:
-    """One run at a time. `follow` sends a late viewer the last run of each act, then new events."""
+    """Plays acts, one run at a time, and sends their events to all viewers.
 
-    def __init__(self, world: DemoWorld, plan: TrafficPlan, opening: Act = ACTS[0]) -> None:
-        self._world = world
-        self._plan = plan
+    `plan` is the plan of the next run. A world has the limits of one plan. So a run with another
+    plan waits until `enter` brings a world for that plan. `wants_another` returns when such a world
+    is needed.
+    """
+
+    def __init__(self, plan: TrafficPlan, opening: Act = ACTS[0]) -> None:
+        self.plan = plan
         self._opening = opening
+        self._world: tuple[DemoWorld, TrafficPlan] | None = None
         self._runs: dict[str, Performance] = {}
         self._latest: Performance | None = None
         self._under_way: list[Performance] = []
         self._news = asyncio.Event()
+        self._moved = asyncio.Event()
         self._closed = False
 
-    def start(self, name: str, shape: str | None = None) -> bool:
-        """Start a run, and stop that of another act; False while this act is running."""
+    def start(self, name: str, shape: str | None = None, smaller: bool = False) -> bool:
+        """Start a run of the act `name`, and stop a run of any other act.
+
+        Returns False, without a new run, if this act is already running or the stage is closed.
+        """
         act, latest = find_act(name), self._latest
         if self._closed or (latest and latest.act is act and not latest.is_over):
             return False
-        plan = msgspec.structs.replace(self._plan, shape=shape or self._plan.shape)
+        if smaller:
+            self.plan = self.plan.smaller() or self.plan
+        plan = msgspec.structs.replace(self.plan, shape=shape or self.plan.shape)
         others = [run for run in self._under_way if not run.is_over]
         self._latest = self._runs[act.name] = run = Performance(act)
         self._under_way = [*others, run]
-        self._tell(run, Start(plan, act.seconds(plan)))
+        shrinks = plan.smaller() is not None
+        self._tell(run, Start(plan, act.seconds(plan), act.about(plan), shrinks))
         run.task = asyncio.create_task(self._play(run, plan, others))
         return True
 
+    def enter(self, world: DemoWorld) -> None:
+        """Play the next runs in this world, which has the limits of the stage's plan."""
+        self._world = world, self.plan
+        self._move()
+
+    async def wants_another(self) -> None:
+        """Wait until the next run needs another world, and no run uses the current one any more."""
+        while self._world is None or self._world[1] == self.plan or self._is_playing_in_it():
+            await self._moved.wait()
+        self._world = None
+
+    def _is_playing_in_it(self) -> bool:
+        return any(not run.is_over and run.entered for run in self._under_way)
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
     async def _play(self, run: Performance, plan: TrafficPlan, others: list[Performance]) -> None:
         await self._break_off(others)
+        self._move()
 
         def tell(event: ActSnapshot) -> None:
             self._tell(run, event)
 
+        while self._world is None or self._world[1] != self.plan:
+            await self._moved.wait()
+        run.entered = True
         try:
-            self._tell(run, await run.act.run(self._world, plan, Watcher(tell, EVERY_S)))
+            verdict = await run.act.run(self._world[0], plan, Watcher(tell, EVERY_S))
+            self._tell(run, verdict)
         except* HeatsinkError as errors:
             self._tell(run, Failed(_first(errors)))
 
@@ -125,7 +166,11 @@ class Stage:
         news.set()
 
     async def follow(self) -> AsyncIterator[bytes]:
-        """Events as JSON, until the stage closes. The first viewer starts the first run."""
+        """Yield events as JSON, until the stage closes.
+
+        A late viewer first gets all events of the last run of each act. The first viewer starts the
+        first run.
+        """
         if self._latest is None:
             self.start(self._opening.name)
         yield self._hello()
@@ -146,12 +191,12 @@ class Stage:
 
     def _hello(self) -> bytes:
         playing = self._latest.act.name if self._latest else self._opening.name
-        acts = [act.about(self._plan) for act in ACTS]
+        acts = [act.about(self.plan) for act in ACTS]
         played = [name for name, run in self._runs.items() if not run.is_broken]
         return msgspec.json.encode(Told("", Hello(acts, playing, played)))
 
     def end(self) -> None:
-        """Stop the run and end the streams of all viewers."""
+        """Stop all runs, and end the streams of all viewers."""
         if not self._closed:
             self._closed = True
             for run in self._under_way:

@@ -1,7 +1,7 @@
-"""What all acts share: one Heatsink, as an application has it, and plain stores to compare with.
+"""What all acts share: one Heatsink, used as in an application, and plain stores to compare with.
 
-The dashboard beside the demo shows this Heatsink. Every store has the same limit per partition key,
-and reports the calls about a watched key to its meter.
+The dashboard beside the demo shows this Heatsink. Every store has the same limit per partition key.
+Every store reports calls on a watched key to the meter of that key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+
+import msgspec
 
 from heatsink.bulk.actions import Actions
 from heatsink.bulk.bulk import BulkSettings
@@ -36,13 +38,16 @@ from .traffic import READS_A_WRITE, TrafficPlan
 
 FILL = 0.8  # the share of a partition's limit that Heatsink plans with
 COOL_DOWN_S = 5.0  # five minutes in production, too long for a demo
-WORKERS = WorkerRules(base=4, workers_max=64, drain_s=12.0, hold_s=10.0)
+WORKERS = WorkerRules(base=4, workers_max=64, drain_s=40.0, hold_s=10.0)
 GRACE_S = 1.0
 MakeStores = Callable[[str], Stores]
 
 
 class Tap:
-    """The meters by key; home timelines are counted by author."""
+    """Finds the meter that counts the calls on a watched key.
+
+    Writes to homes count for the author of the post.
+    """
 
     def __init__(self, meters: Mapping[str, LaneMeter] | None = None) -> None:
         self._meters = dict(meters or {})
@@ -103,7 +108,7 @@ class MeteredCounters:
 
 
 class MeteredHomes:
-    """Counts a write for each home that a post is pushed into."""
+    """Home timelines that count one write for each home into which a post is pushed."""
 
     def __init__(self, store: HomeStore, tap: Tap) -> None:
         self._store = store
@@ -126,7 +131,11 @@ def metered(stores: Stores, tap: Tap) -> Stores:
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """`stores(name, tap)` makes an empty store of Heatsink's kind, with the same limit."""
+    """What an act runs on: one Heatsink, and plain stores to compare it with.
+
+    `stores(name, tap)` makes an empty store of the same kind and with the same limit as Heatsink's
+    store. The meters of `tap` count its calls.
+    """
 
     hs: Heatsink
     tap: Tap
@@ -136,12 +145,12 @@ class DemoWorld:
     _runs: count[int] = field(default_factory=lambda: count(1))
 
     def fresh(self, name: str) -> str:
-        """A key that no run used before, so that each run starts cold."""
+        """Return a key that no run has used before, so that each run starts cold."""
         return f"{name}-{next(self._runs)}"
 
     @asynccontextmanager
     async def plain(self, key: str, meter: LaneMeter) -> AsyncIterator[Stores]:
-        """A store without Heatsink, for one key, which the meter watches."""
+        """Yield a store without Heatsink. The meter counts the calls on `key`."""
         stores = self.stores(f"plain-{key}", Tap({key: meter}))
         await stores.open()
         try:
@@ -151,7 +160,7 @@ class DemoWorld:
 
     @asynccontextmanager
     async def working(self, actions: Actions) -> AsyncIterator[Consumer]:
-        """Run a worker of the queue during the block."""
+        """Run a consumer of the queue during the block, and yield it."""
         consumer = self.hs.worker(actions, workers=WORKERS.base, grace_s=GRACE_S)
         running = asyncio.ensure_future(consumer.run())
         try:
@@ -161,11 +170,15 @@ class DemoWorld:
             await running
 
 
+def workers_of(plan: TrafficPlan) -> WorkerRules:
+    return msgspec.structs.replace(WORKERS, drain_s=WORKERS.drain_s / plan.speed)
+
+
 def settings_of(plan: TrafficPlan) -> Settings:
     return Settings(
         rules=BucketRules(bucket_units_s=int(FILL * plan.limit), cool_down_s=COOL_DOWN_S),
         timelines=TimelineSettings(threshold=plan.threshold),
-        workers=WORKERS,
+        workers=workers_of(plan),
         bulk=BulkSettings(durability="fsync"),
         name="demo",
     )
@@ -201,7 +214,7 @@ async def world_of(
 
 @asynccontextmanager
 async def open_world(plan: TrafficPlan, clock: Clock, rng: Random) -> AsyncIterator[DemoWorld]:
-    """A world of SQLite files and a private Valkey, in a temporary folder."""
+    """Yield a world of SQLite files and a private Valkey server, in a temporary folder."""
     with TemporaryDirectory(prefix="heatsink-demo-", ignore_cleanup_errors=True) as folder:
 
         def make_stores(name: str) -> Stores:

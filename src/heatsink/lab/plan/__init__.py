@@ -1,5 +1,4 @@
 """Plans: how a table would behave under a day's traffic, with and without each remedy.
 
-traces ─▶ survey, replay ─▶ a lane for each remedy            ─▶ tally ─▶ advice, findings
-                            (split's table, watch, spreading, absorbing)
+traces ─▶ replay ─▶ lane (one for each remedy) ─▶ findings
 """

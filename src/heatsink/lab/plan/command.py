@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,8 +12,9 @@ import msgspec
 
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.errors import InvalidSetting
-from heatsink.lab.commands import check_page, show
-from heatsink.server.commands.configuration import Number, config_option
+from heatsink.lab.commands import check_page, next_free, show
+from heatsink.server.commands.configuration import Number, WholeRange, config_option
+from heatsink.server.commands.progress import progress_bar
 
 from .findings import advice, report_of, warnings
 from .lane import REMEDIES
@@ -34,7 +34,7 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option(
             "--sampled",
-            type=click.IntRange(1, WEIGHT_MAX),
+            type=WholeRange(1, WEIGHT_MAX),
             default=1,
             help="If TRACE is a sample: how many requests each line stands for.",
         ),
@@ -44,7 +44,7 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Generate a load with the parameters of a published one.",
         ),
         click.option(
-            "--keys", type=click.IntRange(1, 10**12), default=LOAD.keys, help="Number of keys."
+            "--keys", type=WholeRange(1, 10**12), default=LOAD.keys, help="Number of keys."
         ),
         click.option(
             "--skew",
@@ -69,7 +69,7 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--item-bytes",
-            type=click.IntRange(0, 400 * 1024),
+            type=WholeRange(0, 400 * 1024),
             default=LOAD.item_bytes,
             help="Size of an item in bytes.",
         ),
@@ -81,7 +81,7 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--requests",
-            type=click.IntRange(1_000, 10**9),
+            type=WholeRange(1_000, 10**9),
             default=10**6,
             help="Maximum number of generated requests to replay. If the load has more, each "
             "replayed request stands for several.",
@@ -101,7 +101,7 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--partitions",
-            type=click.IntRange(0, 10_000),
+            type=WholeRange(0, 10_000),
             default=0,
             show_default="what the traffic needs",
             help="Number of partitions of the table at the start.",
@@ -113,7 +113,7 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Make all reads by id: they query one bucket of a spread key instead of all.",
         ),
         click.option(
-            "--servers", type=click.IntRange(1, 10_000), default=10, help="Number of app servers."
+            "--servers", type=WholeRange(1, 10_000), default=10, help="Number of app servers."
         ),
         click.option(
             "--fresh-for",
@@ -190,8 +190,8 @@ def _all(
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    default=Path("plan.html"),
-    help="HTML page to write.",
+    show_default="plan.html; plan-2.html and so on if that exists",
+    help="HTML page to write; replaced if it exists.",
 )
 @click.pass_context
 def plan(
@@ -200,30 +200,35 @@ def plan(
     trace: Path | None,
     remedies: tuple[str, ...],
     as_json: bool,
-    out: Path,
+    out: Path | None,
     **options: Any,
 ) -> None:
     """Replay traffic on virtual time and report throttles, buckets and cost of each remedy.
 
-    TRACE is a CSV file, plain or gzipped, with the columns time, key, operation and bytes. Without
-    TRACE, plan generates a load from --keys, --skew, --peak and so on, or from --shape.
+    TRACE is a CSV file, plain or gzipped, with the columns time, key, operation and bytes. An
+    operation is read, write, a name of DynamoDB (GetItem, PutItem, …) or of a cache (get, set, …).
+    Without TRACE, plan generates a load from --keys, --skew, --peak and so on, or from --shape.
     """
     chosen = [each for each in REMEDIES if not remedies or each.name in remedies]
     source, settings = _trace(ctx, trace, options), _settings(options)
+    page = out or next_free(Path("plan.html"))
     if not as_json:
-        check_page(out)
-    with _progress(is_shown=not as_json) as progress:
-        found = replay(source, settings, options["seed"], chosen, progress)
+        check_page(page)
+    with progress_bar() as bar:
+        task = bar.add_task("replaying", total=1.0)
+        found = replay(
+            source, settings, options["seed"], chosen, lambda done: bar.update(task, completed=done)
+        )
     if as_json:
         click.echo(_as_json(found))
         return
-    show(report_of(found), out, _command(ctx))
+    show(report_of(found), page, _command(ctx))
     for text in [*warnings(found), *advice(found)]:
         click.echo(f"\n{text}")
 
 
 def _given(ctx: click.Context, names: tuple[str, ...]) -> list[str]:
-    """Those of the named options that the user set by flag or environment variable."""
+    """Return the options in `names` that the user has set, by flag or environment variable."""
     default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
     return [name for name in names if ctx.get_parameter_source(name) not in default]
 
@@ -232,7 +237,7 @@ def _trace(ctx: click.Context, path: Path | None, options: dict[str, Any]) -> Tr
     if path is not None:
         _refuse(_given(ctx, (*OF_A_LOAD, "requests")), f"the load comes from TRACE {str(path)!r}")
         return CsvTrace(path, options["sampled"])
-    _refuse(_given(ctx, ("sampled",)), "without TRACE the load is sampled by --requests")
+    _refuse(_given(ctx, ("sampled",)), "it describes a TRACE, and no TRACE is given")
     if options["shape"] is not None:
         _refuse(_given(ctx, OF_A_SHAPE), f"--shape {options['shape']} sets it")
         load = SHAPES[options["shape"]].load(options["hours"])
@@ -270,20 +275,8 @@ def _settings(options: dict[str, Any]) -> PlanSettings:
     )
 
 
-@contextmanager
-def _progress(is_shown: bool) -> Iterator[Callable[[float], object]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    hidden = not is_shown or not console.is_terminal
-    with Progress(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("Replaying", total=1.0)
-        yield lambda done: bar.update(task, completed=done)
-
-
 def _as_json(found: Replay) -> str:
-    """All figures except those per minute, of which there are many."""
+    """Return all figures as JSON, except the figures per minute and period, which are many."""
     said = {"warnings": warnings(found), "advice": advice(found)}
     outcomes = [_figures(each) for each in found.outcomes]
     whole = {**msgspec.to_builtins(found), "outcomes": outcomes, **said}
@@ -292,13 +285,13 @@ def _as_json(found: Replay) -> str:
 
 def _figures(outcome: ReplayOutcome) -> dict[str, Any]:
     figures: dict[str, Any] = msgspec.to_builtins(outcome)
-    del figures["minutes"]
+    del figures["minutes"], figures["periods"]
     computed = {"throttled_share": outcome.throttled_share, "cost_factor": outcome.cost_factor}
     return {**figures, **computed}
 
 
 def _command(ctx: click.Context) -> str:
-    """The command that repeats this plan."""
+    """Return the command line that repeats this plan."""
     words = ["heatsink", "plan"]
     for parameter in ctx.command.params:
         name = parameter.name or ""

@@ -1,29 +1,58 @@
-"""What a replay found, as advice in words, as tables and as a page."""
+"""Presents what a replay has found: as advice in words, as tables and as a page."""
 
 from __future__ import annotations
 
-from heatsink.lab.report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from math import ceil
 
-from .lane import NOTHING
-from .replay import Replay, ReplayOutcome
-from .settings import MINUTE_S, Minute
+from heatsink.lab.report import Cell, Chart, Figure, LabReport, ReportTable, Series
+from heatsink.primitives.words import counted, duration
+
+from .lane import NOTHING, Remedy
+from .replay import Replay, ReplayOutcome, Survey
+from .settings import Period
 
 CALM_SHARE = 0.001  # retries handle less than one throttle in a thousand requests
 CURED = 0.99
 SAME = 0.005
 COARSE = 10_000  # units of one replayed request: a partition's limit for ten seconds
 POINTS_MAX = 288
+NEARLY = 0.99  # the last request of a day comes shortly before midnight
+TEN_MINUTES_S, SIX_HOURS_S, A_DAY_S = NEARLY * 600, NEARLY * 6 * 3_600, NEARLY * 86_400
 THROTTLES = ["remedy", "throttled", "share", "worst minute", "from near cache"]
+THROTTLES_MEAN = (
+    "Throttled: requests that the store refused. Worst minute: the share that it refused in the "
+    "minute with most refusals. From near cache: the share that app servers answered themselves."
+)
 SIZES = ["remedy", "buckets at most", "extra on average", "extra bucket hours", "partitions"]
+SIZES_MEAN = (
+    "A bucket is one of the partition keys over which Heatsink spreads a hot key. Buckets at most: "
+    "of one key. Extra: buckets beyond the first of each key, on average and in hours. Partitions: "
+    "of the table, at the start and at the end."
+)
 COSTS = ["remedy", "on demand, $", "provisioned, $", "per request served"]
+COSTS_MEAN = (
+    "Per request served: compared with the same request without a remedy. A total can be low "
+    "because many requests are throttled and not billed."
+)
+WHAT_IT_DOES = {
+    "adaptive": "the store splits hot partitions and lets partitions lend throughput to each other "
+    "(DynamoDB always does)",
+    "spread": "Heatsink spreads hot keys over several buckets (hs.log, hs.counters)",
+    "absorb": "every app server answers hot reads from a near cache (hs.reads)",
+}
+SHORT = {"adaptive": "adaptive capacity", "spread": "spread hot keys", "absorb": "cache hot reads"}
 
 
 def best(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
-    """The cheapest remedy per served request among those that cure; else the most effective one.
+    """Return the outcome of the remedy that cures throttling at the lowest cost per served request.
 
-    Of those that hardly differ it is the first, which has the fewest parts.
+    If the table hardly throttles, this is the outcome without a remedy. If no remedy cures, it is
+    the outcome with the fewest throttles. If several outcomes hardly differ from that one, it is
+    the first of them, whose remedy has the fewest parts.
     """
     before = _before(outcomes)
+    if _is_calm(before):
+        return before
     cured = [each for each in outcomes if _cures(each, before)]
     if cured:
         return min(cured, key=lambda each: each.cost_factor)
@@ -35,16 +64,33 @@ def _before(outcomes: list[ReplayOutcome]) -> ReplayOutcome:
     return next((each for each in outcomes if each.remedy == NOTHING), outcomes[0])
 
 
+def _is_calm(outcome: ReplayOutcome) -> bool:
+    return outcome.throttled_share < CALM_SHARE
+
+
 def _cures(outcome: ReplayOutcome, before: ReplayOutcome) -> bool:
-    is_calm = outcome.throttled_share < CALM_SHARE
-    return is_calm or outcome.throttled <= (1 - CURED) * before.throttled
+    """Return whether a remedy cures the throttling.
+
+    A cure leaves at most 1 % of the throttles, and its worst minute is no worse than the worst
+    minute of the outcome `before`.
+    """
+    is_no_worse = outcome.worst_minute.share <= before.worst_minute.share
+    return is_no_worse and outcome.throttled <= (1 - CURED) * before.throttled
+
+
+def _without(before: ReplayOutcome) -> str:
+    """Return a name for the outcome that others are compared with.
+
+    The name is "without a remedy", or "with" and the name of the remedy.
+    """
+    return "without a remedy" if before.remedy == NOTHING else f"with {before.remedy.name}"
 
 
 def advice(found: Replay) -> list[str]:
     before, chosen = _before(found.outcomes), best(found.outcomes)
     others = [each for each in found.outcomes if each is not before]
-    first = f"{before.throttled_share:.2%} of the requests are throttled without a remedy."
-    if before.throttled_share < CALM_SHARE:
+    first = f"{before.throttled_share:.2%} of the requests are throttled {_without(before)}."
+    if _is_calm(before):
         first += " No remedy is needed."
         others = [each for each in others if abs(each.cost_factor - 1) >= SAME]
     elif chosen is not before:
@@ -73,19 +119,27 @@ def _effect(outcome: ReplayOutcome, before: ReplayOutcome) -> str:
 
 
 def _price(outcome: ReplayOutcome) -> str:
-    """The change of the cost per served request: throttling much is cheap, but no saving."""
+    """Return the change of the cost per served request, in words.
+
+    The total cost would mislead, because a remedy under which many requests are throttled looks
+    cheap.
+    """
+    return f"for {_change(outcome)} cost per request"
+
+
+def _change(outcome: ReplayOutcome) -> str:
     change = outcome.cost_factor - 1
     if abs(change) < SAME:
-        return "for the same cost per request"
-    return f"for {abs(change):.0%} {'more' if change > 0 else 'less'} cost per request"
+        return "the same"
+    return f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
 
 
 def warnings(found: Replay) -> list[str]:
-    """Problems of the table or of the trace, whatever the remedy.
+    """Return problems of the table or of the trace that do not depend on the remedy.
 
-    A coarse sample has peaks that the load has not.
+    For example, a sample may be so coarse that its peaks exceed the peaks of the whole load.
     """
-    return _coarseness(found) or _overload(found)
+    return [*(_coarseness(found) or _overload(found)), *_shortness(found)]
 
 
 def _coarseness(found: Replay) -> list[str]:
@@ -95,8 +149,18 @@ def _coarseness(found: Replay) -> list[str]:
     return [f"{stands}, so figures are rough: replay more requests (--requests)."]
 
 
+def _shortness(found: Replay) -> list[str]:
+    covered_s = found.survey.covered_s
+    if covered_s >= A_DAY_S:
+        return []
+    return [f"The trace covers only {duration(covered_s)}: a month is an extrapolation from it."]
+
+
 def _overload(found: Replay) -> list[str]:
-    """Say if the table is too small: then it throttles however even its keys are."""
+    """Return a warning if the table is too small for the load.
+
+    Such a table throttles even if all keys have equal load.
+    """
     limits, seen = found.settings.split, found.survey
     writes, reads = found.partitions * limits.write_units, found.partitions * limits.read_units
     capacity = found.settings.capacity
@@ -116,29 +180,87 @@ def _overload(found: Replay) -> list[str]:
 
 
 def report_of(found: Replay) -> LabReport:
-    chosen, hours = best(found.outcomes), found.survey.span_s / 3_600
+    """Return the report: what to do, what that costs, how much throttling remains; all tables."""
+    hours, first = found.survey.covered_s / 3_600, advice(found)[0]
     return LabReport(
         name="plan",
         title=f"Plan of a table: {found.name}",
-        story="\n\n".join([*warnings(found), *advice(found), _traffic(found), _assumptions(found)]),
-        figures=[
-            Figure("requests", f"{found.survey.requests:,}", _sampled(found)),
-            *[_figure(each) for each in found.outcomes if each.remedy in (NOTHING, chosen.remedy)],
-        ],
+        story="\n\n".join([*warnings(found), first, _traffic(found)]),
+        figures=_answers(found),
         tables=[
-            ReportTable("Throttles", THROTTLES, list(map(_throttles, found.outcomes))),
             ReportTable(
-                "Buckets and partitions", SIZES, [_sizes(each, hours) for each in found.outcomes]
+                "Throttles", THROTTLES, list(map(_throttles, found.outcomes)), THROTTLES_MEAN
             ),
-            ReportTable("Cost of a month", COSTS, list(map(_costs, found.outcomes))),
+            ReportTable(
+                "Buckets and partitions",
+                SIZES,
+                [_sizes(each, hours) for each in found.outcomes],
+                SIZES_MEAN,
+            ),
+            ReportTable("Cost of a month", COSTS, list(map(_costs, found.outcomes)), COSTS_MEAN),
         ],
-        charts=[_throttled(found), _served(found)],
+        charts=_pictures(found),
+        notes=_assumptions(found),
     )
 
 
-def _figure(outcome: ReplayOutcome) -> Figure:
-    dollars = f"${outcome.cost.on_demand:,.0f} a month on demand"
-    return Figure(f"throttled, {outcome.remedy.name}", f"{outcome.throttled_share:.2%}", dollars)
+def _answers(found: Replay) -> list[Figure]:
+    before, chosen = _before(found.outcomes), best(found.outcomes)
+    return [
+        Figure("What should I do?", *_to_do(chosen, before)),
+        Figure("What will it cost?", *_to_pay(chosen, before)),
+        Figure("What stays?", *_to_stay(chosen, before)),
+    ]
+
+
+def _to_do(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
+    if _is_calm(before):
+        return "Nothing", "Hardly any request is throttled, and retries handle those few."
+    if chosen is before:
+        return "Something else", "None of the remedies below removes throttles from this load."
+    parts = [SHORT[name] for name in _parts(chosen.remedy) if name != "adaptive"] or [
+        SHORT["adaptive"]
+    ]
+    judged = "This cures it" if _cures(chosen, before) else "This helps most, and does not cure it"
+    return " and ".join(parts).capitalize(), f"{judged}. {_meaning(chosen.remedy)}"
+
+
+def _to_pay(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
+    cost = chosen.cost
+    text = f"On demand, or ${cost.provisioned:,.0f} with provisioned capacity."
+    if chosen is not before:
+        text += (
+            f" {_without(before).capitalize()}: ${before.cost.on_demand:,.0f}, because "
+            f"{before.throttled_share:.1%} of the requests are throttled and not billed. "
+            f"A served request costs {_change(chosen)}."
+        )
+    return f"${cost.on_demand:,.0f} a month", text
+
+
+def _to_stay(chosen: ReplayOutcome, before: ReplayOutcome) -> tuple[str, str]:
+    text = (
+        f"{chosen.throttled:,} of {chosen.requests:,} requests. In the worst minute "
+        f"{chosen.worst_minute.share:.1%}."
+    )
+    if chosen is not before:
+        text += (
+            f" {_without(before).capitalize()}: {before.throttled_share:.2%}, and "
+            f"{before.worst_minute.share:.1%} in the worst minute."
+        )
+    return f"{chosen.throttled_share:.2%} throttled", text
+
+
+def _parts(remedy: Remedy) -> list[str]:
+    switches = {"adaptive": remedy.adaptive, "spread": remedy.spread, "absorb": remedy.absorb}
+    return [name for name, is_on in switches.items() if is_on]
+
+
+def _meaning(remedy: Remedy) -> str:
+    """Return what a remedy does, in words."""
+    if not _parts(remedy):
+        return "Partitions never change; each has its own limit."
+    text = "; ".join(WHAT_IT_DOES[name] for name in _parts(remedy))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _throttles(outcome: ReplayOutcome) -> list[Cell]:
@@ -155,7 +277,7 @@ def _sizes(outcome: ReplayOutcome, hours: float) -> list[Cell]:
     return [
         outcome.remedy.name,
         outcome.buckets_max,
-        f"{outcome.bucket_hours / hours if hours else 0:.1f}",
+        f"{outcome.bucket_hours / hours:.1f}",
         f"{outcome.bucket_hours:,.1f}",
         f"{outcome.partitions_at_first} → {outcome.partitions}",
     ]
@@ -170,25 +292,26 @@ def _costs(outcome: ReplayOutcome) -> list[Cell]:
     ]
 
 
-def _sampled(found: Replay) -> str:
-    weight = found.survey.weight
-    return f"each replayed request stands for {weight:,}" if weight > 1 else "all replayed"
-
-
 def _traffic(found: Replay) -> str:
     seen = found.survey
     return (
-        f"{seen.requests:,} requests in {seen.span_s / 3_600:,.3g} hours, "
+        f"{counted(seen.requests, 'request')} in {duration(seen.covered_s)}, "
         f"{seen.reads / seen.requests:.0%} of them reads. The busiest minute asks for "
         f"{seen.peak_writes_s:,.0f} write units and {seen.peak_reads_s:,.0f} read units/s. "
         f"The hottest key, {seen.hottest!r}, gets {seen.hottest_share:.1%} of all requests."
+        f"{_sampled(found)}"
     )
+
+
+def _sampled(found: Replay) -> str:
+    weight = found.survey.weight
+    return f" Each replayed request stands for {weight:,}." if weight > 1 else ""
 
 
 def _assumptions(found: Replay) -> str:
     prices = found.settings.prices
     return (
-        f"Assumed: the table begins with {found.partitions} partitions of "
+        f"The table begins with {counted(found.partitions, 'partition')} of "
         f"{found.settings.split.write_units:,.0f} write and "
         f"{found.settings.split.read_units:,.0f} read units per second. Throttled requests are not "
         f"retried and not billed. A read of a spread key queries "
@@ -197,7 +320,7 @@ def _assumptions(found: Replay) -> str:
         f"{found.settings.fresh_for:g} s. Prices are {prices.whose}: "
         f"${prices.million_writes:g} and ${prices.million_reads:g} per million write and read "
         f"units on demand; ${prices.write_unit_hour:g} and ${prices.read_unit_hour:g} an hour "
-        f"provisioned{_scaled(found)}. A month has 30 days like this trace. "
+        f"provisioned{_scaled(found)}. A month is 30 days of traffic like this trace. "
         f"Storage, app servers and Heatsink's own requests are not included."
     )
 
@@ -208,29 +331,59 @@ def _scaled(found: Replay) -> str:
     return f", scaled each hour so that its busiest minute uses {found.settings.prices.target:.0%}"
 
 
-def _throttled(found: Replay) -> Chart:
-    lines = [
-        Series(each.remedy.name, *_points(each.minutes, found.survey.weight, True), colour=number)
-        for number, each in enumerate(found.outcomes)
+def _pictures(found: Replay) -> list[Chart]:
+    """Return one chart for each remedy, all on the same scale."""
+    before, (unit, unit_s) = _before(found.outcomes), _axis(found.survey.covered_s)
+    pairs = [_lines(each.periods, found.survey, unit_s) for each in found.outcomes]
+    top = max((rate for pair in pairs for line in pair for rate in line.y), default=0.0)
+    return [
+        Chart(
+            each.remedy.name.capitalize(),
+            "requests per second",
+            pair,
+            x_title=unit,
+            note=_caption(each, before),
+            top=1.05 * top,
+        )
+        for each, pair in zip(found.outcomes, pairs, strict=True)
     ]
-    return Chart("Throttled", "requests per second", lines, x_title="hours")
 
 
-def _served(found: Replay) -> Chart:
-    lines = [
-        Series(each.remedy.name, *_points(each.minutes, found.survey.weight, False), colour=number)
-        for number, each in enumerate(found.outcomes)
+def _caption(outcome: ReplayOutcome, before: ReplayOutcome) -> str:
+    meaning = _meaning(outcome.remedy)
+    if outcome is before:
+        return f"{meaning} Throttles {outcome.throttled_share:.2%} of the requests."
+    effect = f"{_effect(outcome, before)} {_price(outcome)}."
+    return f"{meaning} This {effect}"
+
+
+def _axis(covered_s: float) -> tuple[str, float]:
+    """Return the unit of the time axis, and the length of this unit in seconds."""
+    if covered_s < TEN_MINUTES_S:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if covered_s < SIX_HOURS_S else ("hours", 3_600.0)
+
+
+def _lines(periods: list[Period], seen: Survey, unit_s: float) -> list[Series]:
+    """Return two lines: served and throttled requests per second, over the time of the trace.
+
+    A point stands for one or several periods. A short remainder goes to the last point.
+    """
+    together = ceil(seen.covered_s / seen.period_s / POINTS_MAX)
+    step_s = together * seen.period_s
+    points = max(round(seen.covered_s / step_s), 1)
+    served, throttled = [0] * points, [0] * points
+    for period in periods:
+        at = min(period.number // together, points - 1)
+        served[at] += period.requests - period.throttled
+        throttled[at] += period.throttled
+    seconds = [step_s] * (points - 1) + [seen.covered_s - (points - 1) * step_s]
+    x = [round(at * step_s / unit_s, 6) for at in range(points)]
+    rates = [
+        [seen.weight * count / length_s for count, length_s in zip(counts, seconds, strict=True)]
+        for counts in (served, throttled)
     ]
-    return Chart("Served", "requests per second", lines, x_title="hours")
-
-
-def _points(minutes: list[Minute], weight: int, throttled: bool) -> tuple[list[float], list[float]]:
-    """Hours and requests per second, of every minute or of several together."""
-    together = -(-len(minutes) // POINTS_MAX)
-    hours, rates = [], []
-    for first in range(0, len(minutes), together):
-        some = minutes[first : first + together]
-        count = sum(one.throttled if throttled else one.requests - one.throttled for one in some)
-        hours.append(some[0].number * MINUTE_S / 3_600)
-        rates.append(weight * count / (MINUTE_S * len(some)))
-    return hours, rates
+    return [
+        Series("served", x, rates[0], colour=0),
+        Series("throttled", x, rates[1], "fill", 1),
+    ]

@@ -1,7 +1,8 @@
-"""One table under one combination of remedies: every request of the trace passes through here.
+"""One table under one combination of remedies. Every request of the trace passes through it.
 
-The remedies are the production code on the time of the trace: tracker, aggregator and bucket policy
-for hot keys, near caches for hot reads, the capacity model for the store's own adaptation.
+The remedies run the production code, and their clock is the time of the trace: tracker, aggregator
+and bucket policy for hot keys, and near caches for hot reads. The capacity model of the emulator
+simulates how the store itself adapts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from heatsink.registry.decisions import Decision
 from heatsink.registry.layouts import COLD, Layout
 from heatsink.spread.policy import BucketPolicy, BucketRules, KeyObservation
 
-from .settings import MINUTE_S, Minute, PlanSettings
+from .settings import Period, PlanSettings
 from .traces import TraceRequest
 
 Choose = Callable[[str, list[int]], int]
@@ -40,13 +41,13 @@ WEIGHT_A_SECOND = 8  # so a window holds a hundred requests for a key that fills
 
 
 class Absorbing:
-    """The remedy for hot reads: each app server keeps what it read near for a moment.
+    """The remedy for hot reads: each app server caches the values that it reads for a short time.
 
     The caches and the policy are the production code. A load takes no time here, so readers never
-    wait for each other's loads. A write invalidates the cache of its own app server, as it does for
-    pages of a log: that server sees the write at once, others after `fresh_for`. In a sampled trace
-    a key is read `weight` times less often than in reality, so cached values age more slowly by the
-    same factor.
+    wait for each other's loads. A write invalidates the key in the cache of the app server that
+    writes, as production does for pages of a log. That server sees the write immediately, other
+    servers after `fresh_for`. In a sampled trace a key is read `weight` times less often than in
+    reality, so cached values age more slowly by the same factor.
     """
 
     def __init__(self, settings: PlanSettings, weight: int, rng: Random) -> None:
@@ -73,9 +74,10 @@ class Absorbing:
             self.near[decision.key] = decision
 
     def read(self, key: str, now_s: float, load: Callable[[], bool]) -> bool:
-        """Whether the reader gets a value, cached or loaded now.
+        """Read `key` on a random app server. Return whether the reader gets a value.
 
-        Between `fresh_for` and `stale_for` a cached value is still served while it is loaded again.
+        `load` returns whether the store serves the read. A value older than `fresh_for` is loaded
+        again; until `stale_for` the reader gets the cached value even if this load fails.
         """
         cache = self._cache()
         entry = cache.entries.get(key)
@@ -101,7 +103,10 @@ class Absorbing:
         cache.put(key, True, now_s - self._jitter_s * self._chance(), key in self.near)
 
     def _kept_s(self, key: str) -> float:
-        """How long a value is not loaded again: longer if the fleet keeps the key near."""
+        """Return for how many seconds a cached value of `key` is served without a load.
+
+        For a near key this may be longer than `fresh_for`.
+        """
         decision = self.near.get(key)
         if decision is None or decision.value is None:
             return self._settings.fresh_for
@@ -114,13 +119,16 @@ class Absorbing:
 
 
 def by_chance(rng: Random) -> Choose:
-    """Choose a bucket at random, as the hash of an id does."""
+    """Return a function that chooses a bucket at random, as the hash of an id does."""
     chance = rng.random
     return lambda _key, tokens: tokens[int(chance() * len(tokens))]
 
 
 def in_turn() -> Choose:
-    """Choose buckets in turn, for samples: the requests behind each would be spread evenly."""
+    """Return a function that chooses the buckets of a key in turn, for samples.
+
+    A request of a sample stands for many requests, which would be spread evenly.
+    """
     turns: dict[str, int] = {}
 
     def choose(key: str, tokens: list[int]) -> int:
@@ -133,8 +141,9 @@ def in_turn() -> Choose:
 class Spreading:
     """The remedy for hot keys: writes go to as many buckets as production would decide.
 
-    It decides from the fleet's heat; a new epoch begins after the registry's horizon.
-    `bucket_hours` counts the additional buckets: two more for three hours are six.
+    The production policy decides from the fleet's heat, and a new epoch begins after the registry's
+    horizon. `bucket_hours` leaves out the first bucket of each key: a key that has three buckets
+    for three hours has six bucket hours.
     """
 
     def __init__(self, rules: BucketRules) -> None:
@@ -165,13 +174,20 @@ class Spreading:
         self.keys.add(key)
 
     def count(self, now_s: float) -> None:
-        """Add up the hours of the additional buckets until now."""
+        """Bring `bucket_hours` up to date at the time `now_s`.
+
+        Since the last call of `count`, every bucket except the first of each key has added its
+        hours.
+        """
         if self._counted_s is not None:
             self.bucket_hours += self._extra * (now_s - self._counted_s) / 3_600
         self._counted_s = now_s
 
     def tokens(self, key: str, now_s: float) -> list[int] | None:
-        """The tokens of the key's buckets; None while it has only one."""
+        """Return the hashes of the key's buckets; None while the key has only one bucket.
+
+        The hash of a bucket determines its partition.
+        """
         layout = self.layouts.get(key)
         if layout is None:
             return None
@@ -189,8 +205,9 @@ class Watch:
 
     It runs the production tracker, reports and aggregator with their timing. Counts are read ten
     times per window, keys with rising load are reported early, and a window is complete a little
-    after its end. One tracker stands for all app servers, since their reports add up to the same.
-    `early` reports need the whole trace: a sample has too few requests for them.
+    after its end. One tracker stands for all app servers, since the sum of their reports would be
+    the same. `early` says whether rising keys are reported early. Only a whole trace allows this: a
+    sample has too few requests.
     """
 
     def __init__(self, window_s: float, bucket_units_s: int, early: bool, now_s: float) -> None:
@@ -204,7 +221,7 @@ class Watch:
         self._since_s = now_s
 
     def look(self) -> list[WindowHeat]:
-        """What the coordinator learns at the next look; advances the time to it."""
+        """Advance to the coordinator's next look at the reports; return the heat that it learns."""
         now_s = self.next_look_s
         self.next_look_s += self._look_s
         report = self._report(now_s)
@@ -223,7 +240,11 @@ class Watch:
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """What is switched on: the store's own adaptive capacity, and what Heatsink does."""
+    """A combination of measures against throttling, which a plan tries on the same traffic.
+
+    `adaptive` is the adaptive capacity of the store itself. `spread` (buckets for hot keys) and
+    `absorb` (near caches for hot reads) are Heatsink's measures.
+    """
 
     name: str
     adaptive: bool = False
@@ -243,11 +264,16 @@ REMEDIES = (
 
 
 class PlanStage(msgspec.Struct, frozen=True):
-    """What all lanes start with. A sample is judged over longer windows than a whole trace."""
+    """How all lanes start: the weight of a request, the time of the first one, and the partitions.
+
+    Lanes count requests in periods of `period_s`. For a sample, windows of heat are longer than for
+    a whole trace.
+    """
 
     weight: int
     start_s: float
     partitions: int
+    period_s: float
 
     @property
     def is_sample(self) -> bool:
@@ -259,13 +285,13 @@ class PlanStage(msgspec.Struct, frozen=True):
 
 
 class PlanLane:
-    """One lane; `take` is called with every request, in order of time."""
+    """A table under one remedy. Call `take` with every request, in order of time."""
 
     def __init__(
         self, remedy: Remedy, settings: PlanSettings, stage: PlanStage, rng: Random
     ) -> None:
         self.remedy = remedy
-        self.minutes: list[Minute] = []
+        self.periods: list[Period] = []
         self.table = AdaptiveTable(
             _split_settings(remedy, settings, stage),
             settings.capacity,
@@ -286,8 +312,9 @@ class PlanLane:
         self._start_s = stage.start_s
         self._window_s = stage.window_s
         self._review_s = stage.start_s
-        self._minute = Minute(-1)
-        self._minute_ends_s = stage.start_s
+        self._period_s = stage.period_s
+        self._period = Period(-1)
+        self._period_ends_s = stage.start_s
 
     def take(self, request: TraceRequest, token: int) -> None:
         now_s, key, is_write, size = request
@@ -295,12 +322,12 @@ class PlanLane:
             self._review(now_s)
         if self._watch is not None and now_s >= self._watch.next_look_s:
             self._look(self._watch, now_s)
-        if now_s >= self._minute_ends_s:
-            self._begin_minute(now_s)
-        self._minute.requests += 1
+        if now_s >= self._period_ends_s:
+            self._begin_period(now_s)
+        self._period.requests += 1
         serve = self._write if is_write else self._read
         if not serve(key, token, size, now_s):
-            self._minute.throttled += 1
+            self._period.throttled += 1
 
     def end(self, now_s: float) -> None:
         if self.spreading is not None:
@@ -318,8 +345,8 @@ class PlanLane:
             token = token if tokens is None else self._choose(key, tokens)
         accepted = self.table.charge(token, units * self._weight, 0.0, now_s).accepted
         if accepted:
-            self._minute.write_units += units
-            self._minute.plain_writes += units
+            self._period.write_units += units
+            self._period.plain_writes += units
         elif self._watch is not None:
             self._watch.tracker.record_throttle(key, self._weight)
         return accepted
@@ -333,7 +360,7 @@ class PlanLane:
             load = partial(self._load, key, token, size, units, now_s)
             served = self.absorbing.read(key, now_s, load)
         if served:
-            self._minute.plain_reads += units
+            self._period.plain_reads += units
         return served
 
     def _load(self, key: str, token: int, size: int, units: float, now_s: float) -> bool:
@@ -346,10 +373,10 @@ class PlanLane:
         return self._charge_reads([self._choose(key, tokens)], units, now_s)
 
     def _charge_reads(self, tokens: list[int], units: float, now_s: float) -> bool:
-        """Query all buckets at once; all must answer."""
+        """Charge a read to each bucket in `tokens`. Return False if any of them throttles it."""
         weighed, charge = units * self._weight, self.table.charge
         accepted = sum([charge(token, 0.0, weighed, now_s).accepted for token in tokens])
-        self._minute.read_units += units * accepted
+        self._period.read_units += units * accepted
         return accepted == len(tokens)
 
     def _review(self, now_s: float) -> None:
@@ -358,7 +385,10 @@ class PlanLane:
             self.table.review(now_s)
 
     def _look(self, watch: Watch, now_s: float) -> None:
-        """Look as often as the coordinator would have since the request before this one."""
+        """Take the looks that a coordinator would have taken since the previous request.
+
+        In a long pause without requests, only the looks of the first QUIET_S seconds are taken.
+        """
         until_s = min(now_s, watch.next_look_s + QUIET_S)
         while watch.next_look_s <= until_s:
             at_s = watch.next_look_s
@@ -369,15 +399,15 @@ class PlanLane:
                 self.absorbing.decide(windows)
         watch.next_look_s = max(watch.next_look_s, now_s)
 
-    def _begin_minute(self, now_s: float) -> None:
-        number = int((now_s - self._start_s) / MINUTE_S)
-        self._minute = Minute(number)
-        self._minute_ends_s = self._start_s + (number + 1) * MINUTE_S
-        self.minutes.append(self._minute)
+    def _begin_period(self, now_s: float) -> None:
+        number = int((now_s - self._start_s) / self._period_s)
+        self._period = Period(number, self._period_s)
+        self._period_ends_s = self._start_s + (number + 1) * self._period_s
+        self.periods.append(self._period)
 
 
 def _split_settings(remedy: Remedy, settings: PlanSettings, stage: PlanStage) -> SplitSettings:
-    """Without adaptive capacity partitions neither lend nor split."""
+    """Return the settings of partitions. Without adaptive capacity they neither lend nor split."""
     ceiling_s = settings.split.ceiling_s * stage.window_s
     changed = msgspec.structs.replace(settings.split, ceiling_s=ceiling_s)
     if remedy.adaptive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from math import ceil
 
@@ -26,7 +27,7 @@ HOUR_MINUTES = 60
 class Prices(msgspec.Struct, frozen=True):
     """Prices in dollars. Source: aws.amazon.com/dynamodb/pricing, standard table class.
 
-    `target` is how full provisioned capacity is kept: auto scaling's usual 70 %.
+    `target` is the share of provisioned capacity that auto scaling aims to use, usually 70 %.
     """
 
     whose: str = "DynamoDB's in us-east-1 as of 1 November 2024"
@@ -45,10 +46,12 @@ class Prices(msgspec.Struct, frozen=True):
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The table and the app servers in front of it.
 
-    `partitions` is how many the table starts with. 0 derives it from the capacity or, on demand,
-    gives what an established table has: twice what the busiest minute would need with even keys.
-    Requests come to `servers` app servers, each with a near cache of its own. With `all_buckets` a
-    read of a spread key queries every bucket, as a page or a count does; a read by id queries one.
+    The table starts with `partitions` partitions. If `partitions` is 0, a provisioned table starts
+    with the partitions that its capacity needs. An on-demand table starts like a table that has
+    long been in use: with twice the partitions that the busiest minute would need if all keys had
+    the same load. Requests come to `servers` app servers, each with a near cache of its own. With
+    `all_buckets` a read of a spread key queries every bucket, as a page or a count does. Without
+    it, a read queries one bucket, as a read by id does.
     """
 
     capacity: TableCapacity = TableCapacity()
@@ -66,7 +69,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.capacity.writes is None) != (self.capacity.reads is None):
             raise InvalidSetting(
-                "capacity needs write and read units, or neither (on demand)", field="capacity"
+                "capacity needs both write and read units, or none for on demand", field="capacity"
             )
         check_whole("partitions", self.partitions, 0, PARTITIONS_MAX)
         check_whole("servers", self.servers, 1, 10_000)
@@ -75,7 +78,10 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_kind("all_buckets", self.all_buckets, bool)
 
     def partitions_for(self, writes_s: float, reads_s: float) -> int:
-        """How many partitions the table starts with, given what the busiest minute asks for."""
+        """Return how many partitions the table starts with.
+
+        `writes_s` and `reads_s` are the units per second that the busiest minute asks for.
+        """
         if self.partitions:
             return self.partitions
         capacity, least = self.capacity, 1
@@ -86,22 +92,25 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         assert capacity.reads is not None
         needed = capacity.writes / self.split.write_units + capacity.reads / self.split.read_units
         if needed > PARTITIONS_MAX:
+            fewer = ceil(needed / PARTITIONS_MAX)
             raise InvalidSetting(
                 f"a table for this load needs {ceil(needed):,} partitions, and a plan can have "
-                f"{PARTITIONS_MAX:,}: plan one key in {ceil(needed / PARTITIONS_MAX)} "
-                "(that part of --keys, --peak and capacity, or those keys' rows of TRACE), "
-                "or set --partitions"
+                f"{PARTITIONS_MAX:,}: plan one key in {fewer} (divide --keys, --peak and capacity "
+                f"by {fewer}, or keep only the rows of such keys in TRACE), or set --partitions"
             )
         return max(ceil(needed), least)
 
 
-class Minute(msgspec.Struct):
-    """Requests of the trace in one minute, and the units they took.
+class Period(msgspec.Struct):
+    """The requests of the trace in a minute or a shorter period, and the units that they took.
 
-    The plain units are what the served requests would have taken without any remedy.
+    `plain_writes` and `plain_reads` are the units that the served requests would have taken without
+    any remedy. `seconds` is the length of the period. For the last minute, it is the length of the
+    part that the trace covers.
     """
 
     number: int
+    seconds: float = MINUTE_S
     requests: int = 0
     throttled: int = 0
     write_units: float = 0.0
@@ -114,8 +123,26 @@ class Minute(msgspec.Struct):
         return self.throttled / self.requests if self.requests else 0.0
 
 
+def minutes_of(periods: Iterable[Period], period_s: float, last_s: float) -> list[Period]:
+    """Return the minutes of these periods; the trace covers `last_s` of the last minute."""
+    in_a_minute = round(MINUTE_S / period_s)
+    minutes = []
+    for number, each in groupby(periods, key=lambda period: period.number // in_a_minute):
+        minute = Period(number)
+        for period in each:
+            minute.requests += period.requests
+            minute.throttled += period.throttled
+            minute.write_units += period.write_units
+            minute.read_units += period.read_units
+            minute.plain_writes += period.plain_writes
+            minute.plain_reads += period.plain_reads
+        minutes.append(minute)
+    minutes[-1].seconds = last_s
+    return minutes
+
+
 class MonthlyCost(msgspec.Struct, frozen=True):
-    """Dollars per month of such days, on demand or provisioned.
+    """Dollars for a month in which every day is like the trace, on demand or provisioned.
 
     `plain` is what the served requests would cost on demand without any remedy.
     """
@@ -126,19 +153,20 @@ class MonthlyCost(msgspec.Struct, frozen=True):
 
 
 def cost_of(
-    minutes: list[Minute], weight: int, span_s: float, settings: PlanSettings
+    minutes: list[Period], weight: int, covered_s: float, settings: PlanSettings
 ) -> MonthlyCost:
-    """The cost per month, on demand and provisioned.
+    """Return the cost of a month that is like the `covered_s` seconds of the trace throughout.
 
-    On demand, each unit is paid. Provisioned, the capacity is paid or, without a fixed capacity,
-    enough for the busiest minute of each hour. Throttled requests cost nothing. Storage, the app
-    servers and Heatsink's own few requests are not counted.
+    On demand, AWS bills each unit. Provisioned, AWS bills the capacity. If `settings` has no fixed
+    capacity, auto scaling sets it every hour to what the busiest minute of that hour needs.
+    Throttled requests cost nothing. Storage, the app servers and Heatsink's own few requests are
+    not counted.
     """
-    months = weight * MONTH_S / max(span_s, MINUTE_S)
+    months = weight * MONTH_S / covered_s
     return MonthlyCost(
         months * sum(_paid(one.plain_writes, one.plain_reads, settings.prices) for one in minutes),
         months * sum(_paid(one.write_units, one.read_units, settings.prices) for one in minutes),
-        _provisioned(minutes, weight, settings) * MONTH_S / HOUR_S,
+        _provisioned(minutes, weight, covered_s, settings) * MONTH_S / HOUR_S,
     )
 
 
@@ -146,18 +174,24 @@ def _paid(writes: float, reads: float, prices: Prices) -> float:
     return (writes * prices.million_writes + reads * prices.million_reads) / 1e6
 
 
-def _provisioned(minutes: list[Minute], weight: int, settings: PlanSettings) -> float:
-    """The cost of one hour. Without a fixed capacity the table is scaled every hour."""
+def _provisioned(
+    minutes: list[Period], weight: int, covered_s: float, settings: PlanSettings
+) -> float:
+    """Return the mean cost of an hour with provisioned capacity.
+
+    If no capacity is set, auto scaling changes it every hour. Of the last hour, only the part that
+    the trace covers counts.
+    """
     capacity, prices = settings.capacity, settings.prices
     if capacity.writes is not None and capacity.reads is not None:
         return _hour(capacity.writes, capacity.reads, prices)
-    a_second, total = weight / MINUTE_S / prices.target, 0.0
-    for _, each in groupby(minutes, key=lambda minute: minute.number // HOUR_MINUTES):
+    filled, total = weight / prices.target, 0.0
+    for number, each in groupby(minutes, key=lambda minute: minute.number // HOUR_MINUTES):
         hour = list(each)
-        writes = max(minute.write_units for minute in hour) * a_second
-        reads = max(minute.read_units for minute in hour) * a_second
-        total += _hour(writes, reads, prices)
-    return total / (minutes[-1].number // HOUR_MINUTES + 1)
+        writes = max(minute.write_units / minute.seconds for minute in hour) * filled
+        reads = max(minute.read_units / minute.seconds for minute in hour) * filled
+        total += _hour(writes, reads, prices) * min(covered_s - number * HOUR_S, HOUR_S)
+    return total / covered_s
 
 
 def _hour(writes_s: float, reads_s: float, prices: Prices) -> float:

@@ -1,10 +1,10 @@
-"""Traces, requests in order of time: a CSV file, a synthetic load, or a published one.
+"""Traces, that is, requests in order of time: from a CSV file, or generated from a load.
 
-The published loads are Twitter's cache clusters, March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A
-large scale analysis of hundreds of in-memory cache clusters at Twitter", OSDI 2020. The figures are
-those of the table `stat/2020Mar.md` in github.com/twitter/cache-trace (CC BY 4.0). It gives the
-mean rate of a week, so the rate is level here, and requests per key, from which the number of keys
-follows.
+A load is described by the user, or published. The published loads are Twitter's cache clusters,
+March 2020: J. Yang, Y. Yue, K. V. Rashmi, "A large scale analysis of hundreds of in-memory cache
+clusters at Twitter", OSDI 2020. The figures are those of the table `stat/2020Mar.md` in
+github.com/twitter/cache-trace (CC BY 4.0). That table gives the mean rate of a week, so the rate is
+constant here. It also gives the requests per key, from which the number of keys follows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from heapq import heappop, heappush
 from io import BufferedReader
 from math import ceil, cos, inf, pi, sin, sqrt
 from pathlib import Path
@@ -29,17 +30,20 @@ from heatsink.primitives.keys import check_key
 from heatsink.testing.traffic import Zipf
 
 COLUMNS = ("time", "key", "operation", "bytes")
-READS = ("read", "get", "gets", "query", "scan")
-WRITES = ("write", "put", "set", "add", "update", "delete", "incr", "cas")
-OPERATIONS = {**dict.fromkeys(READS, False), **dict.fromkeys(WRITES, True)}
+READS = ("read", "get", "gets", "query", "scan", "GetItem", "BatchGetItem", "TransactGetItems")
+WRITES = (
+    *("write", "put", "set", "add", "update", "delete", "incr", "cas"),
+    *("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"),
+)
+OPERATIONS = {name.lower(): name in WRITES for name in READS + WRITES}
 BYTES_MAX = 1 << 20  # the maximum of a page of a query; an item is smaller
 MILLISECONDS_FROM = 1e11  # as seconds, that would be the year 5138
 TIME_MAX = 1e14
-LATE_S_MAX = 60.0
+LATE_S_MAX = 10.0
 WEIGHT_MAX = 10**6
 ACCEPTED = {
     "time": "seconds or milliseconds since 1970, or ISO 8601",
-    "operation": f"one of {', '.join(OPERATIONS)}",
+    "operation": f"a read ({', '.join(READS)}) or a write ({', '.join(WRITES)})",
     "bytes": f"a whole number from 0 to {BYTES_MAX:,}",
 }
 GZIP_MAGIC = b"\x1f\x8b"
@@ -57,7 +61,7 @@ class TraceRequest(NamedTuple):
 
 
 class Trace(Protocol):
-    """Requests, oldest first. In a sample each stands for `weight` requests."""
+    """Requests, oldest first. In a sample each request stands for `weight` requests."""
 
     @property
     def name(self) -> str: ...
@@ -68,15 +72,15 @@ class Trace(Protocol):
     def requests(self) -> Iterator[TraceRequest]: ...
 
     def done(self) -> float:
-        """The share of the trace that has been read, for a progress bar."""
+        """Return the share of the trace that has been read, from 0 to 1, for a progress bar."""
 
 
 class CsvTrace:
     """A CSV file, plain or gzipped, read as it is replayed.
 
-    The first line names the columns, in any order; additional columns are ignored. `time` is in
-    seconds or milliseconds since 1970, or ISO 8601 (UTC without an offset). Lines are in order of
-    time; a line that is a little late counts as of the time of the line before it.
+    The first line names the columns, in any order; columns with other names are ignored. `time` is
+    in seconds or milliseconds since 1970, or ISO 8601, in UTC if it has no offset. Lines are in
+    order of time, or up to `LATE_S_MAX` late, as in logs of several servers: those are sorted.
     """
 
     def __init__(self, path: Path, weight: int = 1) -> None:
@@ -109,14 +113,15 @@ class CsvTrace:
         return InvalidSetting(f"trace {str(self._path)!r} cannot be read: {why}", field="trace")
 
     def _parsed(self, lines: Iterable[str]) -> Iterator[TraceRequest]:
-        rows, last_s = csv.reader(lines, strict=True), -inf
+        rows, newest_s, count = csv.reader(lines, strict=True), -inf, 0
+        waiting: list[tuple[float, int, TraceRequest]] = []
         places = self._places(next(rows, []))
         time_at, key_at, operation_at, bytes_at = places
         for row in rows:
             if not row:
                 continue
             try:
-                last_s = _seconds(row[time_at], last_s)
+                time_s = _seconds(row[time_at], newest_s)
                 key = check_key(row[key_at])
                 is_write, size = _is_write(row[operation_at]), _size(row[bytes_at])
             except IndexError:
@@ -124,7 +129,13 @@ class CsvTrace:
                 raise self._wrong(rows.line_num, f"{COLUMNS[at]} is missing") from None
             except InvalidInput as error:
                 raise self._wrong(rows.line_num, str(error)) from None
-            yield TraceRequest(last_s, key, is_write, size)
+            count += 1
+            newest_s = max(newest_s, time_s)
+            heappush(waiting, (time_s, count, TraceRequest(time_s, key, is_write, size)))
+            while waiting[0][0] < newest_s - LATE_S_MAX:
+                yield heappop(waiting)[2]
+        while waiting:
+            yield heappop(waiting)[2]
 
     def _wrong(self, line: int, why: str) -> InvalidSetting:
         return InvalidSetting(f"{self.name} line {line}: {why}")
@@ -146,8 +157,12 @@ def _lines(file: BufferedReader) -> Iterator[str]:
         yield from map(bytes.decode, file)
 
 
-def _seconds(text: str, last_s: float) -> float:
-    """The time of a line, never before the line before it."""
+def _seconds(text: str, newest_s: float) -> float:
+    """Return the time of a line in seconds, from a number or ISO 8601.
+
+    Raises `InvalidSetting` if the time is more than `LATE_S_MAX` before `newest_s`, the latest time
+    in the lines before it.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -155,12 +170,12 @@ def _seconds(text: str, last_s: float) -> float:
     if not 0 <= number < TIME_MAX:
         raise _refusal("time", text)
     time_s = number if number < MILLISECONDS_FROM else number / 1000
-    if last_s - time_s > LATE_S_MAX:
-        back_s = last_s - time_s
+    if newest_s - time_s > LATE_S_MAX:
+        back_s = newest_s - time_s
         raise InvalidSetting(
             f"time goes back by {back_s:,.0f} s: sort the trace by time", field="time"
         )
-    return max(time_s, last_s)
+    return time_s
 
 
 def _iso_seconds(text: str) -> float:
@@ -193,10 +208,10 @@ def _refusal(name: str, text: str) -> InvalidSetting:
 
 
 class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys by Zipf's law, at a rate that rises and falls with the day.
+    """Requests for keys by Zipf's law, at a rate that rises and falls with the time of day.
 
-    There are `peak` requests per second at noon and `trough` times as many at midnight. A request
-    is a read with the probability `read_share`, else a write; items have `item_bytes`.
+    There are `peak` requests per second at noon and `trough * peak` at midnight. `read_share` is
+    the probability that a request is a read; all others are writes. Items have `item_bytes`.
     """
 
     keys: int = 100_000
@@ -223,17 +238,18 @@ class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """The integral of the rate."""
+        """The number of requests in all hours: the integral of the rate."""
         seconds, swing = self.hours * 3_600, (1 - self.trough) / 2
         waves = seconds - DAY_S / (2 * pi) * sin(2 * pi * seconds / DAY_S)
         return self.peak * (self.trough * seconds + swing * waves)
 
 
 class SyntheticTrace:
-    """About `requests_max` requests of a load at most: if it has more, each stands for several.
+    """A trace of a load, with at most about `requests_max` requests.
 
-    Requests that stand for one arrive at random. Requests that stand for several arrive evenly, in
-    time and over the keys: a small random sample would vary far more than the whole load does.
+    If the load has more requests, each request of the trace stands for several. Requests that stand
+    for one request each arrive at random. Requests that stand for several arrive evenly, in time
+    and over the keys: a small random sample would vary far more than the whole load does.
     """
 
     def __init__(
@@ -261,7 +277,10 @@ class SyntheticTrace:
             yield TraceRequest(MIDNIGHT_S + second, key, chance >= read_share, size)
 
     def _draws(self) -> Iterator[tuple[float, float, float]]:
-        """For each request the gap before it (1 on average), and two numbers from 0 up to 1."""
+        """Yield for each request the gap before it, and two numbers from 0 up to 1.
+
+        The average gap is 1.
+        """
         rng = Random(self._seed)
         if self.weight == 1:
             while True:
@@ -273,7 +292,7 @@ class SyntheticTrace:
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """A row of Twitter's table. Operations other than `get` and `gets` count as writes."""
+    """One row of Twitter's table. Operations other than `get` and `gets` count as writes."""
 
     number: int
     key_bytes: int

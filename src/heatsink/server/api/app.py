@@ -20,8 +20,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .openapi import docs_page, document
-from .problems import NOTHING, Refusal, encoded, headers_of, problem_of
+from heatsink.primitives.validation import what_is_wrong
+
+from .docs_page import docs_page
+from .openapi import document
+from .problems import INVALID, NOTHING, Refusal, encoded, headers_of, problem_of
 from .requests import (
     CLOSE,
     Call,
@@ -44,6 +47,7 @@ JSON = (b"content-type", b"application/json")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
 NOBODY = "nobody"  # the caller in the audit log if the token was not accepted
+JSON_HEADER = "content-type: application/json"
 ELSEWHERE = "elsewhere"  # the metrics label of requests without a route
 ROUTE = "heatsink.route"  # the name of the route in a request's ASGI scope
 Headers = list[tuple[bytes, bytes]]
@@ -51,7 +55,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class App:
-    """The application; `pages` are other applications by the path's first part (a dashboard)."""
+    """The ASGI application of the HTTP API.
+
+    `pages` are other applications, such as the dashboard, by the first segment of their paths.
+    """
 
     def __init__(
         self, service: Service, guard: Guard, pages: Mapping[str, ASGIApp] | None = None
@@ -84,11 +91,11 @@ class App:
             counts.count(label, sent.status, self._service.clock.monotonic_s() - started_s)
 
     def end_streams(self) -> None:
-        """End streams of events, which otherwise go on while the server stops."""
+        """End all event streams, which would otherwise keep the server from stopping."""
         self._service.feed.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: _Sent) -> str:
-        """Send a response in every case, also after an error; return the route's label."""
+        """Answer a request, with an error response if it fails. Returns the label of the route."""
         line, who = None, NOBODY
         try:
             asked = _Exchange(scope, dict(scope["headers"]), receive, send)
@@ -170,7 +177,7 @@ class App:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A request as ASGI passes it, and the way to answer it."""
+    """A request as ASGI passes it, and the object that sends the response."""
 
     scope: Scope
     headers: dict[bytes, bytes]
@@ -179,7 +186,7 @@ class _Exchange:
 
 
 class _Line:
-    """A route, prepared as far as possible before a request comes."""
+    """A route, with everything that can be prepared before a request comes."""
 
     def __init__(self, route: Route, service: Service) -> None:
         self.route = route
@@ -195,15 +202,22 @@ class _Line:
             return b""
         kind = asked.headers.get(b"content-type", b"application/json").partition(b";")[0]
         if kind.strip().lower() != b"application/json":
-            raise Refusal(415, "send the body as application/json")
+            raise Refusal(415, f"the body must be JSON: send the header {JSON_HEADER!r}")
         check_length(asked.headers, self._limit)
         return await read_body(asked.receive, self._limit)
 
     def decoded(self, path: dict[str, str], body: bytes, asked: _Exchange) -> Call[Any, Any]:
-        query, text = self._no_query, asked.scope["query_string"]
-        if query is None or text:
-            query = _query(text, self.route.query)
-        value = None if self._decode is None else read_json(self._decode, body)
+        query, text, kind = self._no_query, asked.scope["query_string"], self.route.query
+        value = None
+        try:
+            if query is None or text:
+                query = _query(text, kind)
+            if self._decode is not None:
+                kind = self.route.body
+                value = read_json(self._decode, body)
+        except msgspec.ValidationError as error:
+            field, words = what_is_wrong(error, kind)
+            raise Refusal(400, words, field, title=INVALID) from None
         return Call(self._service, path, query, value, asked.headers, asked.receive)
 
 
@@ -218,7 +232,10 @@ def _query(text: bytes, kind: type[msgspec.Struct]) -> Any:
 
 
 class _Sent:
-    """Sends a response and remembers its status; stops if the client does not read."""
+    """Sends a response and remembers its status.
+
+    If `patience_s` is set and the client does not read for so long, this raises TimeoutError.
+    """
 
     __slots__ = ("_send", "patience_s", "status")
 
@@ -245,7 +262,7 @@ class _Sent:
 
 
 def _note(who: str, scope: Scope, status: int) -> None:
-    """Log who did what; the time is the log's own."""
+    """Write to the audit log who called what, and the status. The log record has the time."""
     client = scope.get("client")
     what = f"{scope['method']} {scope['path']}"
     extra = {"who": who, "from": client[0] if client else "", "what": what, "status": status}
@@ -283,7 +300,10 @@ class _Static:
 
 
 async def _no_lifespan(receive: Receive, send: Send) -> None:
-    """Acknowledge lifespan events. The caller opens and closes what this application needs."""
+    """Acknowledge ASGI lifespan events, and do nothing else.
+
+    The caller of this application opens and closes all that the application needs.
+    """
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -1,8 +1,9 @@
 """Server-Sent Events: the state of the service twice a second, for all listeners.
 
-A slow listener gets every decision, and of all other events only the latest. The reads of a round
-are spread over its half second, so that no request has to wait for all of them. Their results are
-sent together, so a browser tab costs one small write twice a second.
+A slow listener gets every decision, but of the other events only the latest of each kind. The feed
+reads the state in rounds of half a second. The reads are spread over the round, so that no request
+has to wait for all of them. Their results are sent together, so a browser tab costs one small write
+per round.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class FeedListener:
 
 
 class Feed:
-    """Reads the state for all streams. `looks` are the reads by event name.
+    """Reads the state of the service once for all streams.
 
-    `version` returns the version of the registry.
+    `looks` are the functions that read the state, by event name. `version` returns the version of
+    the registry. `decided` returns the decisions after a version.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class Feed:
         return len(self._listeners)
 
     async def listen(self, after: int | None) -> AsyncIterator[bytes]:
-        """Yield events until the feed closes, beginning with decisions after a version if given."""
+        """Yield events until the feed closes.
+
+        With `after`, the first events are the decisions after that version of the registry.
+        """
         listener = FeedListener()
         listener.latest = dict(self._latest)
         self._listeners.add(listener)
@@ -130,7 +135,10 @@ class Feed:
             listener.wake()
 
     async def _tell_decisions(self) -> None:
-        """Send decisions made since the feed started; a stream asks for older ones itself."""
+        """Send new decisions, from the start of the feed on, to all streams.
+
+        Each stream reads older decisions itself.
+        """
         if self._now() == self._version:
             return
         lines = await self._decided(self._version)
@@ -140,7 +148,7 @@ class Feed:
                 listener.tell_decision(decision_event(line))
 
     async def close(self) -> None:
-        """End the streams, so that the server can stop."""
+        """End all streams and the reads, so that the server can stop."""
         self.end()
         if self._looking is not None:
             self._looking.cancel()

@@ -40,7 +40,7 @@ class RequestCollector(Collector):
 
 
 class Metrics:
-    """/metrics of one process: what its collectors find at that moment."""
+    """The page /metrics of one process: what its collectors find at the time of the request."""
 
     def __init__(self, *collectors: Collector) -> None:
         self._registry = CollectorRegistry()
@@ -55,5 +55,5 @@ class Metrics:
 
 
 def metrics_of(hs: Heatsink, *others: Collector) -> Metrics:
-    """The metrics of a process with a client: its status and the queue, and `others`."""
+    """Return the metrics of a process with a client: its status, the queue, and `others`."""
     return Metrics(*collectors_of(hs), *others)

@@ -8,6 +8,7 @@ from collections.abc import Container
 import msgspec
 
 from heatsink import errors
+from heatsink.primitives.validation import what_is_wrong
 
 from .shapes import Problem
 
@@ -27,12 +28,11 @@ TITLES = {
     500: "Internal server error",
     503: "Unavailable",
 }
+INVALID = "Invalid request"
 UNKNOWN_TOKEN = "Unknown token"  # noqa: S105
 RETRYABLE = {answer.status for answer in errors.ANSWERS.values() if answer.retryable}
 NOTHING = "there is nothing at this path: see /docs"
 _encode = msgspec.json.Encoder().encode
-_missing = re.compile(r"(?:unknown|missing required) field `(.*?)`")
-_place = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 class Refusal(Exception):
@@ -54,7 +54,10 @@ class Refusal(Exception):
 
 
 def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
-    """The problem+json of an error. It names a field only if the request has it in `fields`."""
+    """Return the problem+json of an error.
+
+    The problem names a field only if the request has this field, that is, if it is in `fields`.
+    """
     if isinstance(error, Refusal):
         return _made(error.status, error.title, str(error), error.field)
     if isinstance(error, msgspec.MsgspecError):
@@ -66,12 +69,12 @@ def problem_of(error: Exception, fields: Container[str] = ()) -> Problem:
 
 
 def named(kind: type[errors.HeatsinkError]) -> tuple[int, str]:
-    """The status and the title of a Heatsink error."""
+    """Return the HTTP status and the title of a class of Heatsink errors."""
     return errors.answer_to(kind).status, _words(kind.__name__)
 
 
 def anchor(title: str) -> str:
-    """The anchor of an error on the page /docs."""
+    """Return the anchor of an error on the page /docs."""
     return title.lower().replace(" ", "-")
 
 
@@ -79,8 +82,8 @@ def _malformed(error: msgspec.MsgspecError) -> Problem:
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return _made(400, "Not JSON", f"the body is not JSON: {text}", "body")
-    found = [name[1] for name in (_place.search(text), _missing.search(text)) if name]
-    return _made(400, "Invalid request", text, ".".join(filter(None, found)) or "body")
+    field, words = what_is_wrong(error)
+    return _made(400, INVALID, words, field)
 
 
 def _made(status: int, title: str, detail: str, field: str | None) -> Problem:

@@ -1,7 +1,7 @@
 """The path of a request: find its route, check the caller, read the body, count the response.
 
 Paths are matched segment by segment before they are decoded. A key may contain a slash (`%2F`), and
-a router that decodes first would take it for a separator.
+a router that decodes first would take this slash for a separator.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import unquote
@@ -36,6 +37,7 @@ Scope = Literal["read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "operate", "admin")
 MIB = 1_024 * 1_024
 DIGITS_MAX = 18
+PATH_LOOKED_AT = 64  # characters of an unknown path that are compared with ours
 CLOSE = ((b"connection", b"close"),)
 TOKEN_LENGTH_MIN = 8
 CHALLENGE = ((b"www-authenticate", b"Bearer"),)
@@ -53,7 +55,7 @@ _pair, _half = re.compile(_HIGH + _LOW), re.compile(_HIGH + b"|" + _LOW)
 
 @dataclass(frozen=True)
 class CacheRules:
-    """How many seconds browsers and CDNs may cache hot reads, and then serve them stale."""
+    """For how many seconds browsers and CDNs may serve a read as fresh, and then as stale."""
 
     fresh_for: int = 1
     stale_for: int = 5
@@ -63,7 +65,8 @@ class RequestLimits(ConnectionLimits, frozen=True):
     """Limits of requests and connections, set by `--limit NAME=NUMBER`.
 
     `request_s` limits a whole call. A stream may last longer, but may not pause for longer than
-    `idle_s`. `body_bytes` limits a JSON body, `stream_bytes` a streamed one.
+    `idle_s`. `body_bytes` limits a JSON body, `array_bytes` an array of items, `stream_bytes` a
+    streamed body.
     """
 
     body_bytes: int = MIB
@@ -112,7 +115,7 @@ class Call(Generic[Query, Body]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response of the route's type."""
+    """A response whose `value` has the type that the route declares."""
 
     value: msgspec.Struct
     status: int = 200
@@ -129,8 +132,8 @@ class Route:
     """A route of the API: method, path, handler and rules. With `scope` None anyone may call it.
 
     With `stream` the body is read, or the response sent, in pieces. `statuses` are the codes of
-    success, `problems` the codes of errors that not every call has. Browsers and CDNs may cache
-    `absorbed` reads for a moment. `audited` calls are logged.
+    success. `problems` are the codes of errors beyond those that every call can have. Browsers and
+    CDNs may cache `absorbed` reads for a moment. `audited` calls are logged.
     """
 
     method: str
@@ -174,6 +177,7 @@ class _Node:
 class RouteTable:
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
+        self._paths: set[str] = set()
         for route in routes:
             self._add(route)
 
@@ -186,9 +190,13 @@ class RouteTable:
             else:
                 node = node.children.setdefault(part, _Node())
         node.routes[route.method] = route
+        self._paths.add(route.path)
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
-        """The route of a path, and the values of the names in its braces."""
+        """Return the route of a path, and the values of the route's parameters by name.
+
+        Raises `Refusal` if there is no such path or if it does not allow the method.
+        """
         node, values = self._root, []
         for part in raw_path.split("/")[1:]:
             following = node.children.get(part)
@@ -196,17 +204,20 @@ class RouteTable:
                 following = node.any
                 values.append(part)
             if following is None:
-                raise Refusal(404, NOTHING)
+                raise self._nothing(raw_path)
             node = following
         route = node.routes.get("GET" if method == "HEAD" else method)
         if route is None:
-            raise _no_such_method(node)
+            raise _no_such_method(node) if node.routes else self._nothing(raw_path)
         return route, dict(zip(route.parameters, map(_decoded, values), strict=True))
+
+    def _nothing(self, raw_path: str) -> Refusal:
+        """Return the refusal of a path that does not exist. It names a similar path, if any."""
+        near = get_close_matches(raw_path[:PATH_LOOKED_AT], self._paths, n=1)
+        return Refusal(404, f"{NOTHING}; did you mean {near[0]}?" if near else NOTHING)
 
 
 def _no_such_method(node: _Node) -> Refusal:
-    if not node.routes:
-        return Refusal(404, NOTHING)
     allowed = ", ".join(sorted(node.routes))
     return Refusal(405, f"this path allows {allowed}", headers=((b"allow", allowed.encode()),))
 
@@ -230,7 +241,7 @@ class Token:
 
     @property
     def name(self) -> str:
-        """A name for logs that distinguishes tokens without revealing them."""
+        """A name for logs that distinguishes tokens without revealing their secrets."""
         return f"{self.scope}:{self.digest.hex()[:8]}"
 
 
@@ -255,7 +266,7 @@ def token_of(scope: Scope, secret: str) -> Token:
 class Guard:
     """Checks the token, scope, host and origin of callers.
 
-    Without tokens every caller may do everything, which is only for servers on this machine.
+    Without tokens every caller may do everything. Only servers on this machine may have no tokens.
     `hosts` are the host names that the server accepts; None accepts any.
     """
 
@@ -268,7 +279,10 @@ class Guard:
         return bool(self._tokens)
 
     def check(self, headers: Mapping[bytes, bytes], scope: Scope | None) -> str:
-        """The caller, for the audit log; raises `Refusal` if the call is not allowed."""
+        """Return the caller's name, for the audit log.
+
+        Raises `Refusal` if the call is not allowed.
+        """
         if self._hosts is not None:
             self._check_host(headers, self._hosts)
         if scope is None or not self._tokens:
@@ -309,7 +323,7 @@ class Gone(Exception):
 
 
 def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
-    """Refuse a body by its Content-Length, without reading it."""
+    """Refuse a body whose Content-Length is above `limit`, without reading it."""
     length = headers.get(b"content-length", b"")
     if length.isdigit():
         check_size(int(length[:DIGITS_MAX]), limit)
@@ -367,19 +381,29 @@ def read_json(decode: Callable[[bytes], Value], data: bytes) -> Value:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
         half = _half.search(_pair.sub(b"", data))
         if half is None:
-            raise
+            raise msgspec.DecodeError(_malformed(str(error))) from None
         lone = half[0].decode()
         raise msgspec.DecodeError(f"{lone} is a lone surrogate, which is not text") from None
+
+
+def _malformed(said: str) -> str:
+    """Return msgspec's error message in our words.
+
+    For example: "JSON is malformed: invalid character (byte 3)".
+    """
+    if "truncated" in said:
+        return "it ends too early"
+    return said.removeprefix("JSON is malformed: ").replace(" (byte ", " at byte ").rstrip(")")
 
 
 # -- counts ------------------------------------------------------------------------------------
 
 
 class RequestCounts:
-    """Counts of requests, kept in plain dictionaries so that they cost a request a microsecond."""
+    """Counts of requests, in plain dictionaries, so that counting takes only a microsecond."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -396,7 +420,7 @@ class RequestCounts:
         self.sums_s[label] += seconds  # type: ignore[assignment]
 
     def totals(self) -> Requests:
-        """Totals of calls for data, without the calls of operators."""
+        """Return the totals of calls for data, without the calls of operators."""
         writes = [label for label in self.times if _is_data(label) and not _is_read(label)]
         reads = [label for label in self.times if _is_data(label) and _is_read(label)]
         kinds = [self._total("writes", writes), self._total("reads", reads)]

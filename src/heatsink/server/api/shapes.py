@@ -13,13 +13,15 @@ from heatsink.heat.heat import PartitionHeat
 from heatsink.primitives.subjects import Kind
 from heatsink.reads.near_cache import ReadStats
 
-Limit = Annotated[int, Meta(ge=1, le=1_000, description="At most so many.")]
-HomeLimit = Annotated[int, Meta(ge=1, le=200, description="At most so many.")]
-Reason = Annotated[str, Meta(min_length=1, max_length=500, description="For whoever asks later.")]
+Limit = Annotated[int, Meta(ge=1, le=1_000, description="Maximum number of results.")]
+HomeLimit = Annotated[int, Meta(ge=1, le=200, description="Maximum number of results.")]
+Reason = Annotated[
+    str, Meta(min_length=1, max_length=500, description="Reason, shown with the decision.")
+]
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a caller sends; an unknown field is refused."""
+    """The base of all that a caller sends: an unknown field is refused."""
 
 
 class Base64(Strict, frozen=True):
@@ -36,7 +38,7 @@ class NoQuery(Strict, frozen=True):
 
 
 class NewMessage(Strict, frozen=True):
-    """A message to append. Send an `id` to make retries safe; without one the server makes it."""
+    """A message to append. Send an `id` to make retries safe; otherwise the server makes one."""
 
     body: str | Base64
     id: str | None = None
@@ -56,7 +58,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """A page of messages. Pass `cursor` to get the next page; it is null on the last one."""
+    """A page of messages. Pass `cursor` to get the next page. On the last page `cursor` is null."""
 
     messages: list[Message]
     cursor: str | None
@@ -64,12 +66,12 @@ class Messages(msgspec.Struct, frozen=True):
 
 class PageQuery(Strict, frozen=True):
     limit: Limit = 50
-    cursor: Annotated[str, Meta(description="From the page before.")] | None = None
+    cursor: Annotated[str, Meta(description="Cursor of the previous page.")] | None = None
     order: Literal["newest", "oldest"] = "newest"
     after: Annotated[str, Meta(description="An id, or a time: 2026-01-31T12:00:00Z.")] | None = None
-    before: Annotated[str, Meta(description="An id, or a time.")] | None = None
+    before: Annotated[str, Meta(description="An id, or a time, as in `after`.")] | None = None
     fresh_for: Annotated[
-        float, Meta(ge=0, le=60, description="Seconds that the page may be old, for hot reads.")
+        float, Meta(ge=0, le=60, description="Maximum age of the page in seconds, for hot reads.")
     ] = 0.0
 
 
@@ -77,7 +79,10 @@ class PageQuery(Strict, frozen=True):
 
 
 class Add(Strict, frozen=True):
-    """Adds with the same `token`, an id, count once. With `value` the response has the sum."""
+    """An add to a counter. Several adds with the same `token`, which is an id, count once.
+
+    With `value` the response contains the counter's sum.
+    """
 
     amount: int = 1
     token: str | None = None
@@ -103,7 +108,7 @@ class Follow(Strict, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """`changed` is false if nothing had to change."""
+    """The result of a follow or unfollow; `changed` is false if nothing had to change."""
 
     author: str
     follows: bool
@@ -111,7 +116,10 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """With mode `push` the named batch writes it to every home; with `pull` readers fetch it."""
+    """A stored post. With mode `push`, the batch `batch` writes the post to every follower's home.
+
+    With mode `pull`, the post stays in the author's log, and readers fetch it from there.
+    """
 
     id: str
     time: datetime
@@ -133,11 +141,11 @@ class Home(msgspec.Struct, frozen=True):
 
 class HomeQuery(Strict, frozen=True):
     limit: HomeLimit = 50
-    cursor: Annotated[str, Meta(description="From the page before.")] | None = None
+    cursor: Annotated[str, Meta(description="Cursor of the previous page.")] | None = None
 
 
 class AuthorLine(msgspec.Struct, frozen=True):
-    """How an author's posts reach readers; `since` is null before a decision takes effect."""
+    """How an author's posts reach readers. `since` is null until a decision takes effect."""
 
     author: str
     mode: str
@@ -157,8 +165,12 @@ class Authors(msgspec.Struct, frozen=True):
 class BulkQuery(Strict, frozen=True):
     tenant: Annotated[str, Meta(min_length=1, max_length=256)] = "default"
     priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
-    rate: Annotated[str, Meta(description="At most so many starts: 500/s.")] | None = None
-    on_done: Annotated[str, Meta(description="Action that is told the outcome.")] = ""
+    rate: (
+        Annotated[str, Meta(description="Maximum rate at which items start, such as 500/s.")] | None
+    ) = None
+    on_done: Annotated[
+        str, Meta(description="Action to run with the outcome when the batch ends.")
+    ] = ""
     spread: bool = True
 
 
@@ -267,13 +279,16 @@ class LimitQuery(Strict, frozen=True):
 
 
 class SubjectQuery(Strict, frozen=True):
-    """`kind` as `/v1/heat` lists it, for Heatsink's own rows such as `posts`."""
+    """`kind` as `/v1/heat` lists it: `key`, or the name of Heatsink's own rows such as `posts`."""
 
     kind: Kind = Kind.KEY
 
 
 class EpochLine(msgspec.Struct, frozen=True):
-    """A layout of the key; `start` is null for its first one."""
+    """An epoch of the key: a span of time with this number of buckets.
+
+    `start` is null for the first epoch.
+    """
 
     start: datetime | None
     buckets: int
@@ -287,14 +302,17 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class KeyAnswer(msgspec.Struct, frozen=True):
-    """A key's buckets, heat and layouts, and the reasons for them.
+    """A key's buckets, heat and epochs, and the reasons for them.
 
-    `heat` is null for a key that costs at most `unreported_s`. If that is null too, this server
-    does not know the heat: ask `leader`. `bucket_units` are the write units that this server has
-    sent to each bucket since it started. `hot_by` says whether writes or reads make it hot. `near`
-    is how long all servers cache its reads, in milliseconds. `store` says what the store can do
-    about throttled writes. `wanted` is a decision that the store has refused to write so far.
-    `nobody_leads` says how long there has been no leader; it is null while there is one.
+    `heat` is null for a key that the heat reports do not list. Such a key costs at most
+    `unreported_s` write units a second. If `unreported_s` is null too, this server does not know
+    the key's heat: ask the server named in `leader`. `bucket_units` are the write units that this
+    server has sent to each bucket since it started. `hot_by` says why the key is spread or cached:
+    `write-hot`, `pinned`, `read-hot`, or empty. `near` is how long all servers cache reads of the
+    key, in milliseconds. `store` says what the store can do about throttled writes. `wanted` is a
+    decision that the store has refused to write so far. `nobody_leads` says how long there has been
+    no leader; it is null while there is one. `lines` is the whole answer in words, as `heatsink
+    explain` prints it.
     """
 
     kind: Kind
@@ -316,6 +334,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     table_refusal: str | None
     bucket_units: list[int]
     nobody_leads: str | None = None
+    lines: list[str] = []
 
 
 class Pin(Strict, frozen=True):
@@ -330,10 +349,76 @@ class WorkerPin(Strict, frozen=True):
     reason: Reason
 
 
+class ModePin(Strict, frozen=True):
+    """A fixed mode of an author: posts are pushed to followers' homes, or pulled by followers."""
+
+    mode: Literal["push", "pull"]
+    reason: Reason
+
+
+class AuthorAnswer(msgspec.Struct, frozen=True):
+    """Whether posts of an author are pushed or pulled, and why, in words."""
+
+    author: str
+    followers: int
+    explanation: str
+
+
+class PlainHeat(Strict, frozen=True):
+    """The load of one key per second, as counted by a program without the library."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    writes_s: Annotated[float, Meta(ge=0)]
+    reads_s: Annotated[float, Meta(ge=0)] = 0.0
+    throttles_s: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class NewHeat(Strict, frozen=True):
+    """The hot keys of one sender. `server` is the sender's name.
+
+    Rates from different names add up. Rates under the same name do not: give each sender its own
+    name.
+    """
+
+    keys: Annotated[list[PlainHeat], Meta(min_length=1, max_length=256)]
+    server: Annotated[str, Meta(max_length=100)] = ""
+
+
+class HeatTaken(msgspec.Struct, frozen=True):
+    keys: int
+
+
+class NewSetting(Strict, frozen=True):
+    """A setting for the whole deployment. `by` names the person who sets it."""
+
+    value: bool | int | float | str
+    reason: Reason
+    by: Annotated[str, Meta(max_length=200)] = ""
+
+
+class SettingLine(msgspec.Struct, frozen=True):
+    """A setting in force. `source` is `deployment`, `process` (of this server) or `default`."""
+
+    name: str
+    value: bool | int | float | str
+    source: str
+    default: bool | int | float | str
+    by: str
+    changed: datetime | None
+    reason: str
+    local: bool | int | float | str | None
+    """What this server was started with, if the deployment has another value."""
+
+
+class SettingLines(msgspec.Struct, frozen=True):
+    settings: list[SettingLine]
+
+
 class Done(msgspec.Struct, frozen=True):
     """The decision is stored. The leader puts it in force within a second or two.
 
-    `nobody_leads` says how long there has been no leader; then the decision waits for the next one.
+    `nobody_leads` says how long there has been no leader. In this case the decision waits for the
+    next leader.
     """
 
     subject: SubjectLine
@@ -342,7 +427,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class DecisionLine(msgspec.Struct, frozen=True):
-    """A decision. It applies to rows written from `effective` on; `value: null` revokes one."""
+    """A decision.
+
+    It applies to rows written from `effective` on. `value: null` revokes the subject's last
+    decision about this setting.
+    """
 
     version: int
     time: datetime
@@ -351,10 +440,12 @@ class DecisionLine(msgspec.Struct, frozen=True):
     setting: str
     value: int | None
     reason: str
+    words: str
+    """The decision for people: `5 buckets`, `pinned to 4 buckets`, `24 workers`."""
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """Decisions, newest first. Pass `before` to get older ones; it is null on the last page."""
+    """Decisions, newest first. Pass `before` to get older ones; null means there are none."""
 
     decisions: list[DecisionLine]
     before: int | None
@@ -366,9 +457,10 @@ class DecisionsQuery(Strict, frozen=True):
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
-    """A queue partition. `claimed`, `done`, `failed` and `retried` are totals, the rest is current.
+    """A queue partition. `claimed`, `done`, `failed` and `retried` are totals.
 
-    `target` is the number of workers that the leader wants; null if this server does not know it.
+    All other fields describe the partition now. `target` is the number of workers that the leader
+    wants; null if this server does not know it.
     """
 
     partition: int
@@ -406,8 +498,10 @@ class Ready(msgspec.Struct, frozen=True):
 class ServerStatus(msgspec.Struct, frozen=True):
     """The state of the server that answers.
 
-    `horizon_s` is how far its view of the registry is ahead of now. Below 0 it is not `ready`, and
-    writes wait. `nobody_leads` says how long there has been no leader, and is null with one.
+    `horizon_s` is how far its view of the registry is ahead of now. If it is below 0, the server is
+    not `ready`, and writes wait. `nobody_leads` says how long there has been no leader, and is null
+    while there is one. `news_lost` says why the Redis for news does not answer. It is null while
+    that Redis answers, and if there is none.
     """
 
     name: str
@@ -422,10 +516,14 @@ class ServerStatus(msgspec.Struct, frozen=True):
     spread_keys: int
     extra_buckets: int
     pinned_keys: int
+    news_lost: str | None = None
 
 
 class RequestTotals(msgspec.Struct, frozen=True):
-    """`times` is a histogram of response times over `bounds_s`; its last bin has no bound."""
+    """Totals of requests. `times` is a histogram of response times; its bins end at `bounds_s`.
+
+    The last bin has no upper bound.
+    """
 
     kind: Literal["writes", "reads"]
     answered: int

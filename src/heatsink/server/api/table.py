@@ -21,6 +21,8 @@ COUNTER = "/v1/counters/{key}"
 TIMELINE = "/v1/timelines/{user}"
 BATCH = "/v1/bulk/{name}"
 PIN = "/v1/keys/{key}/pin"
+SETTING = "/v1/settings/{name}"
+MODE = TIMELINE + "/mode"
 
 read = partial(Route, "GET")
 write = partial(Route, "POST", scope="operate")
@@ -152,6 +154,31 @@ OPERATIONS = (
         query=shapes.LimitQuery,
     ),
     read(
+        MODE,
+        timelines.author,
+        "Whether posts of this author are pushed or pulled, and why.",
+        shapes.AuthorAnswer,
+    ),
+    Route(
+        "PUT",
+        MODE,
+        timelines.pin_mode,
+        "Fix whether posts of this author are pushed or pulled.",
+        shapes.AuthorAnswer,
+        scope="admin",
+        body=shapes.ModePin,
+        audited=True,
+    ),
+    Route(
+        "DELETE",
+        MODE,
+        timelines.unpin_mode,
+        "Let followers and cost decide about this author again.",
+        shapes.AuthorAnswer,
+        scope="admin",
+        audited=True,
+    ),
+    read(
         "/v1/status",
         system.status,
         "The state of this server, and who leads.",
@@ -163,6 +190,14 @@ OPERATIONS = (
         "The hottest keys of the whole fleet, with error bounds.",
         shapes.HeatAnswer,
         query=shapes.LimitQuery,
+    ),
+    write(
+        "/v1/heat",
+        operations.report_heat,
+        "Report hot keys that this server does not see, from a program in any language.",
+        shapes.HeatTaken,
+        body=shapes.NewHeat,
+        statuses=(202,),
     ),
     read(
         "/v1/keys/{key}",
@@ -196,6 +231,40 @@ OPERATIONS = (
         "Decisions with their reasons, newest first.",
         shapes.Decisions,
         query=shapes.DecisionsQuery,
+    ),
+    read(
+        "/v1/settings",
+        operations.settings,
+        "The settings in force, and where each comes from.",
+        shapes.SettingLines,
+    ),
+    read(
+        SETTING,
+        operations.setting,
+        "One setting in force.",
+        shapes.SettingLine,
+        problems=(404,),
+    ),
+    Route(
+        "PUT",
+        SETTING,
+        operations.set_setting,
+        "Set a setting for all processes of the deployment.",
+        shapes.SettingLine,
+        scope="admin",
+        body=shapes.NewSetting,
+        problems=(404,),
+        audited=True,
+    ),
+    Route(
+        "DELETE",
+        SETTING,
+        operations.unset_setting,
+        "Remove a setting of the deployment: each process uses its own value or the default again.",
+        shapes.SettingLine,
+        scope="admin",
+        problems=(404,),
+        audited=True,
     ),
     read(
         "/v1/queue-partitions",

@@ -12,8 +12,7 @@ from typing import Any
 import click
 import msgspec
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.batch import Progress as BatchProgress
@@ -21,9 +20,11 @@ from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.words import counted
 from heatsink.server.api.requests import read_json
 
-from .configuration import config_option, json_option
+from .configuration import WholeRange, config_option, json_option
+from .progress import progress_bar
 from .queue_options import queue_options, settings_from
 
 LOOK_S = 0.2
@@ -64,7 +65,7 @@ def _json_lines(file: Path) -> Iterator[Any]:
 
 
 def count_lines(file: Path) -> int:
-    """The number of lines, a quick estimate of the number of items for the progress bar."""
+    """Return the number of lines: a quick estimate of the number of items, for the progress bar."""
     with file.open("rb") as lines:
         return sum(1 for _ in lines)
 
@@ -95,7 +96,7 @@ def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: An
 )
 @click.option(
     "--priority",
-    type=click.IntRange(-PRIORITY_MAX, PRIORITY_MAX),
+    type=WholeRange(-PRIORITY_MAX, PRIORITY_MAX),
     default=0,
     show_default=True,
     help="Priority among the batches of the same tenant; higher runs first.",
@@ -122,16 +123,17 @@ def submit(
 ) -> None:
     """Run ACTION on every line of FILE (.csv with a header, or .jsonl)."""
     order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
-    console = Console(stderr=True)
+    accepted_as: list[str] = []
 
     async def run(bulk: Bulk) -> BatchProgress:
-        with _bar(console) as bar:
+        with progress_bar() as bar:
             staged = bar.add_task("submitting", total=count_lines(file))
             items = _counted(read_items(file), lambda: bar.advance(staged))
             accepted = await bulk.submit(
                 action, items, id=batch_id, spread=not one_partition, **order
             )
             bar.update(staged, total=accepted.items, completed=accepted.items)
+            accepted_as.append(accepted.id)
             if not as_json:
                 click.echo(accepted.id)
             seen = bulk.status(accepted.id) if no_wait else _watch(bulk, accepted.id, bar)
@@ -141,10 +143,26 @@ def submit(
         progress = _with_bulk(run, **others)
     except Unavailable as error:  # from opening the queue: `bulk.submit` raises Overloaded
         raise Unavailable(f"{error}; nothing was accepted") from error
+    except KeyboardInterrupt:
+        click.echo(_interrupted(*accepted_as), err=True)
+        raise
     if as_json:
         _print_json(progress)
     if not no_wait:
         _conclude(progress)
+
+
+def _interrupted(accepted: str = "") -> str:
+    if not accepted:
+        return (
+            "Interrupted before the queue confirmed the batch: `heatsink bulk list` shows whether "
+            "it was accepted. A retry with the same --id creates no second batch."
+        )
+    return (
+        f"Interrupted. The batch {accepted} is accepted: workers go on with it. With the same "
+        f"--queue, watch it: heatsink bulk status {accepted}\n"
+        f"or cancel it: heatsink bulk cancel {accepted}"
+    )
 
 
 def _print_json(value: object) -> None:
@@ -155,16 +173,6 @@ def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
     for item in items:
         count()
         yield item
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
@@ -211,7 +219,7 @@ def status(batch_id: str, as_json: bool, **options: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """Replace unprintable characters: users' names must not control a terminal."""
+    """Return the text without unprintable characters: users' names must not control a terminal."""
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
@@ -221,7 +229,7 @@ def _plain(text: str) -> str:
 @click.option("--tenant", default="", help="Only batches of this tenant.")
 @click.option(
     "--limit",
-    type=click.IntRange(1, LIST_MAX),
+    type=WholeRange(1, LIST_MAX),
     default=50,
     show_default=True,
     help="Maximum number of batches.",
@@ -311,7 +319,7 @@ _steering(
 
 @bulk.command()
 @config_option
-@click.argument("count", type=click.IntRange(1, PARTITIONS_MAX))
+@click.argument("count", type=WholeRange(1, PARTITIONS_MAX))
 @queue_options
 @json_option
 def repartition(count: int, as_json: bool, **options: Any) -> None:
@@ -320,4 +328,5 @@ def repartition(count: int, as_json: bool, **options: Any) -> None:
     if as_json:
         _print_json(plan)
         return
-    click.echo(f"new batches use {plan.partitions} partitions; queued items stay where they are")
+    used = counted(plan.partitions, "partition")
+    click.echo(f"new batches use {used}; queued items stay where they are")

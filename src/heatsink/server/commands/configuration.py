@@ -1,7 +1,7 @@
 """Options that commands share, the configuration file, and `heatsink completion`.
 
-A flag takes precedence over the environment, and the environment over the file. click resolves this
-itself once the file's values are its defaults.
+A flag takes precedence over the environment, and the environment over the file. click itself
+implements this order: the file's values become the defaults of click's options.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ from click.shell_completion import get_completion_class
 
 PREFIX = "HEATSINK"
 DEFAULT_FILE = "heatsink.toml"
-PORTS = click.IntRange(0, 65_535)
+
+
+class WholeRange(click.IntRange):
+    """A range of whole numbers, with a clear error for text that is no number.
+
+    click's own message would be "not a valid integer range".
+    """
+
+    name = "integer"
 
 
 class Number(click.FloatRange):
     """A float in a range. It refuses NaN, which passes every comparison that click makes."""
+
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -36,7 +46,13 @@ EMPTY = "the value is empty: set a value, or leave the option out."
 
 
 class Word(click.types.StringParamType):
-    """A text that is not empty."""
+    """A text that is not empty. If a required option is absent, the error says `missing`."""
+
+    def __init__(self, missing: str = "") -> None:
+        self._missing = missing
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:  # noqa: ARG002
+        return self._missing or None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -58,6 +74,7 @@ class Folder(click.Path):
 
 
 WORD = Word()
+PORTS = WholeRange(0, 65_535)
 
 
 def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -86,7 +103,7 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of the command's own table, and the top-level values that all commands share."""
+    """Return the values of the command's own table, and the values that all commands share."""
     commands = getattr(ctx.find_root().command, "commands", {})
     tables = {name for name, each in values.items() if name in commands and isinstance(each, dict)}
     ours = {name: each for name, each in values.items() if name not in tables}
@@ -110,7 +127,7 @@ news_option = click.option(
 
 bucket_units_option = click.option(
     "--bucket-units",
-    type=click.IntRange(1, 10**9),
+    type=WholeRange(1, 10**9),
     default=800,
     show_default=True,
     help="Write units/s that one bucket should carry: 80 % of a partition's limit.",
@@ -127,7 +144,7 @@ config_option = click.option(
 
 
 def _misfit(parameter: click.Parameter, value: Any) -> str | None:
-    """What the value of a setting must be, or None if it fits.
+    """Return what the value of a setting must be, in words. Returns None if the value is right.
 
     click itself would convert a wrong type silently, or crash.
     """

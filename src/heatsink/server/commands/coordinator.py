@@ -1,4 +1,7 @@
-"""`heatsink coordinator`: a process that only coordinates a fleet. One leads, others stand by."""
+"""`heatsink coordinator`: a process that does nothing but coordinate.
+
+One coordinator leads, others stand by.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def check_store(url: str) -> None:
 
 
 def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> Starlette:
-    """The app with /healthz (the process runs), /readyz (its view is fresh) and /metrics."""
+    """Return the app with /healthz (the process runs), /readyz (its view is fresh) and /metrics."""
     metrics = Metrics(*others, StatusCollector(read))
 
     def healthz() -> Response:
@@ -57,7 +60,7 @@ def health_app(read: Callable[[], Status], guard: Guard, *others: Collector) -> 
 
 
 def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
-    """Bind the port, then run a coordinator until a signal. `settings` are those of `connect`."""
+    """Open the port, then run a coordinator until a signal. `settings` are those of `connect`."""
     with endpoint.listening() as listeners:
 
         async def start(ending: Ending) -> None:
@@ -71,7 +74,7 @@ def coordinate(store: str, endpoint: Endpoint, **settings: Any) -> None:
 
 
 async def ids_of(url: str, clock: Clock) -> IdScheme:
-    """The id scheme of a store; the default scheme for a new store."""
+    """Return the id scheme of a store, or the default scheme if the store is new."""
     stores = open_stores(url, clock)
     try:
         await stores.open()
@@ -89,7 +92,7 @@ async def run_coordinator(
     ending: Ending,
     scales_workers: bool = False,
 ) -> None:
-    """Run until a signal, then release the lease, so that a standby can lead at once."""
+    """Run a coordinator until a signal, then release its lease: a standby can lead immediately."""
     async with client as heatsink:
         if scales_workers:
             await heatsink.bulk.open()

@@ -24,6 +24,7 @@ from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import BELIEVE_S, Clock, SystemClock, now_ms
+from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import Reading
 from heatsink.server.process import DATABASE, QUEUE
@@ -31,6 +32,7 @@ from heatsink.stores.embedded import is_made
 from heatsink.stores.stores import Stores
 
 from .configuration import WORD, Folder, config_option, json_option, news_option
+from .progress import progress_bar
 from .remote import Remote
 
 State = Literal["ok", "warning", "wrong"]
@@ -46,7 +48,7 @@ BELIEVED = (
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one check, and what to do if `state` is not ok."""
+    """The result of one check. `cure` says what to do if `state` is not ok."""
 
     what: str
     state: State
@@ -57,7 +59,10 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(
     data: Path, store: str | None, queue: str | None, news: str | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """Check the named store, queue and Redis; without a store, the folder `data` (absolute)."""
+    """Check the named store, queue and Redis, and yield a finding for each check.
+
+    If `store` is None, check the SQLite store in the folder `data`, which must be an absolute path.
+    """
     beside = None
     if store is None:
         findings = _folder(data)
@@ -80,7 +85,7 @@ async def examine(
 
 
 def examine_server(remote: Remote, url: str) -> list[Finding]:
-    """Check a running server over HTTP: its store and queue may not be reachable from here."""
+    """Check a running server over HTTP. Its store and queue may not be reachable from here."""
     try:
         status = remote.get("v1", "status")
     except HeatsinkError as error:
@@ -98,6 +103,9 @@ def examine_server(remote: Remote, url: str) -> list[Finding]:
         cure = "check that the server can reach its store"
         found.append(Finding("store", "wrong", detail, cure))
     found.append(leader_finding(status["leader"], status["nobody_leads"]))
+    if status.get("news_lost"):
+        cure = "check the server's --news and that Redis; until then changes take effect later"
+        found.append(Finding("news", "warning", status["news_lost"], cure))
     found.append(_queue_of(remote))
     return found
 
@@ -109,7 +117,8 @@ def _queue_of(remote: Remote) -> Finding:
         cure = "if this server should run bulk actions, check its --queue and the Redis there"
         return Finding("queue", "warning", str(error), cure)
     workers = sum(line["workers"] for line in lines)
-    return Finding("queue", "ok", f"{len(lines)} partitions, {workers} workers")
+    found = f"{counted(len(lines), 'partition')}, {counted(workers, 'worker')}"
+    return Finding("queue", "ok", found)
 
 
 def _folder(folder: Path) -> list[Finding]:
@@ -211,12 +220,12 @@ def _cure_of_closed_time(url: str) -> str:
         )
     return (
         "set the clocks and wait. The closed time of a DynamoDB table cannot be reset, since other "
-        "processes cannot be locked out. To continue at once, copy the rows to a new table"
+        "processes cannot be locked out. To continue immediately, copy the rows to a new table"
     )
 
 
 async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Finding:
-    """Check the queue that belongs to the store, if it exists; never create an embedded queue."""
+    """Check the queue that belongs to the store, if it exists. Never create an embedded queue."""
     try:
         url = beside or default_queue(store)
     except HeatsinkError:
@@ -232,7 +241,7 @@ async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Find
 
 
 def _absent(url: str) -> Path | None:
-    """The folder of a private queue that no process has created yet, or None."""
+    """Return the folder of a private queue that no process has created yet; otherwise None."""
     if url.partition(":")[0] != "embedded":
         return None
     folder = embedded_folder(url)
@@ -246,7 +255,8 @@ async def _queue(url: str) -> Finding:
             return Finding("queue", "warning", f"there is no queue in {folder}", cure)
         async with connect_queue(url) as queue:
             plan = await queue.stores.fleet.plan(NO_PLAN, keep=False)
-            return Finding("queue", "ok", f"durable, {plan.partitions or 'no'} partitions")
+            shards = counted(plan.partitions, "partition") if plan.partitions else "no partitions"
+            return Finding("queue", "ok", f"durable, {shards}")
     except HeatsinkError as error:
         return Finding("queue", "wrong", _said(error, "queue"), "check --queue and that Redis")
 
@@ -273,13 +283,13 @@ async def _redis(what: str, url: str, clock: Clock) -> Finding:
 
 
 def _said(error: HeatsinkError, flag: str) -> str:
-    """The error's text. If it starts with the setting's name in Python, show the flag instead."""
+    """Return the error's text, with the flag's name in place of the setting's name in Python."""
     first, _, rest = str(error).partition(" ")
     return f"--{flag} {rest}" if first in (flag, "url") else str(error)
 
 
 def _table(findings: list[Finding]) -> Table:
-    """One line per finding; its cure follows on a separate line, since it may be long."""
+    """Return a table of findings. The cure, which may be long, follows on a separate line."""
     table = Table(box=None, show_header=False)
     table.add_column()
     table.add_column()
@@ -293,9 +303,9 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _names_other_things(context: click.Context) -> bool:
-    """Whether flags name a store, queue or folder to check instead of HEATSINK_SERVER.
+    """Return whether flags name a store, queue or folder to check instead of a server.
 
-    The flag --server takes precedence over all others.
+    The flag --server takes precedence over these flags, and these flags over HEATSINK_SERVER.
     """
     if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
         return False
@@ -340,7 +350,13 @@ def doctor(
     clock, folder = SystemClock(), data.resolve()
 
     async def run() -> list[Finding]:
-        return [one async for one in examine(folder, store, queue, news, clock)]
+        found = []
+        with progress_bar(count="checks done") as bar:
+            checks = bar.add_task("", total=None)
+            async for one in examine(folder, store, queue, news, clock):
+                found.append(one)
+                bar.advance(checks)
+        return found
 
     if server and not _names_other_things(context):
         findings = examine_server(Remote(server, token), server)

@@ -17,6 +17,7 @@ from heatsink.primitives.checks import shown, shown_url
 from heatsink.primitives.clock import Clock, now_ms, witness_of
 from heatsink.primitives.ids import scheme_named
 from heatsink.primitives.subjects import Kind
+from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS, evidence_of
 from heatsink.spread.fsck import (
     Elsewhere,
@@ -46,17 +47,20 @@ class FsckOutcome(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         findings = self.findings
-        lines = [f"{findings.rows:,} rows of {findings.keys:,} keys checked"]
+        lines = [f"{counted(findings.rows, 'row')} of {counted(findings.keys, 'key')} checked"]
         if self.keys_mended is not None:
-            lines.insert(0, f"epochs of {self.keys_mended:,} keys rebuilt: reconnect all clients")
+            mended = counted(self.keys_mended, "key")
+            lines.insert(0, f"epochs of {mended} rebuilt: reconnect all clients")
         if self.reset is not None:
             lines = [*_told(self.reset, self.copy), *lines]
         if findings.clean:
             return "\n".join([*lines, "every row is where its layout puts it"])
-        lines.append(f"{findings.misplaced:,} rows are in the wrong partition")
-        lines.append(f"{findings.unread_shares:,} parts of counters are where no reader looks")
-        lines.append(f"{findings.unknown_epochs:,} rows were placed by epochs the registry lacks")
-        lines.append(f"{findings.unlike_layouts:,} layouts differ between their two copies")
+        lines.append(f"{counted(findings.misplaced, 'row')} in the wrong partition")
+        lines.append(f"{counted(findings.unread_shares, 'part')} of counters where no reader looks")
+        unknown = counted(findings.unknown_epochs, "row")
+        lines.append(f"{unknown} placed by epochs the registry lacks")
+        unlike = counted(findings.unlike_layouts, "layout")
+        lines.append(f"{unlike} with a difference between the two copies")
         lines += [f"  {problem}" for problem in findings.problems]
         if findings.unknown_epochs or findings.unread_shares or findings.unlike_layouts:
             lines.append("cure: heatsink fsck URL --rebuild restores the epochs from the rows")
@@ -70,15 +74,15 @@ def _told(reset: Reset, copy: str | None) -> list[str]:
     ]
     if reset.held_keys:
         lines.append(
-            f"{reset.held_keys:,} keys have later rows, the last of "
-            f"{_date(reset.held_until_ms)}: they keep their layouts until then"
+            f"{counted(reset.held_keys, 'key')} with later rows, the last of "
+            f"{_date(reset.held_until_ms)}: layouts stay as they are until then"
         )
     if reset.sealed:
         lines.append(
-            f"{reset.sealed:,} parts of counters refuse adds until then: they have dropped tokens, "
-            "and cannot tell which of them were counted"
+            f"{reset.sealed:,} parts of counters refuse adds until then: their tokens of this time "
+            "were dropped, so it is not known which adds were counted"
         )
-    return [*lines, "start your processes again: all other keys get new layouts at once"]
+    return [*lines, "start your processes again: all other keys get new layouts immediately"]
 
 
 def _date(time_ms: int) -> str:
@@ -105,7 +109,10 @@ class _Counted:
 async def run_fsck(
     url: str, mend: bool, clock: Clock, tick: Callable[[], object] = lambda: None
 ) -> FsckOutcome:
-    """Check a store, and rebuild its epochs if `mend`; publishes nothing and never leads."""
+    """Check a store. With `mend`, first rebuild its epochs from its rows.
+
+    This process never leads and publishes nothing.
+    """
     stores = open_stores(url, clock, must_exist=True)
     try:
         meta = (await stores.registry.meta()).meta
@@ -123,9 +130,10 @@ async def run_fsck(
 async def run_reset(
     url: str, clock: Clock, tick: Callable[[], object] = lambda: None
 ) -> FsckOutcome:
-    """Take back a closed time that a wrong clock moved ahead; no other process may use the store.
+    """Lower a closed time that a wrong clock moved far ahead. No other process may use the store.
 
-    The store is checked before and after, and copied in between.
+    The steps are: check the store, copy it, reset the closed time, and check the store again. If
+    the first check finds a problem, the other steps are skipped.
     """
     alone = open_alone(url, clock)
     try:
@@ -177,7 +185,7 @@ async def create(url: str, write_units: int | None, clock: Clock) -> None:
 
 
 async def _fitness(address: DynamoAddress, clock: Clock) -> str:
-    """Whether a table suits Heatsink, and what to do."""
+    """Return in words whether an existing table suits Heatsink, and what to do."""
     table, client = open_table(address, clock)
     try:
         await table.check_schema()
@@ -189,12 +197,15 @@ async def _fitness(address: DynamoAddress, clock: Clock) -> str:
 
 
 async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
-    """The name of a user's table, which is in the registry's region unless its URL says where."""
+    """Return the name of a user's table, and raise if the table does not exist.
+
+    The table is in the registry's region, unless `table` is a URL that names another region.
+    """
     address, beside = _address(table), _address(registry)
     if address is None and beside is None:
         name = shown_url(table)[:80]
         raise InvalidSetting(
-            f"TABLE {name!r} is not beside this registry: say where it is, as "
+            f"TABLE {name!r} names no region, and the registry is not in DynamoDB: write TABLE as "
             f"dynamodb://{name}?region=eu-west-1"
         )
     if address is None:
@@ -206,7 +217,7 @@ async def name_of_existing(table: str, registry: str, clock: Clock) -> str:
     except NoTable:
         raise NoTable(
             f"there is no table {address.table!r} at {address.endpoint}: check its name; if it is "
-            f"elsewhere, say where: dynamodb://{address.table}?region=eu-west-1"
+            f"in another region, write TABLE as dynamodb://{address.table}?region=eu-west-1"
         ) from None
     finally:
         await client.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -10,16 +12,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from heatsink.coordinator.explainer import heat_words, not_known, wanted_words
+from heatsink.coordinator.explainer import not_known
 from heatsink.coordinator.lease import CURE
-from heatsink.heat.heat import KeyHeat
 from heatsink.primitives.subjects import Kind
+from heatsink.primitives.words import counted
 from heatsink.server.shell import one_line
 
-from .configuration import WORD
+from .configuration import WholeRange, Word
 from .remote import Remote, remote_options
+from .store import decisions_in, store_option
 
-LINES = click.IntRange(1, 1_000)
+LINES = WholeRange(1, 1_000)
 
 
 def shown(value: Any) -> None:
@@ -47,7 +50,7 @@ def heat_table(heat: dict[str, Any]) -> Table | str:
         whom = "" if heat["leads"] else f"; ask the leader, {escape(heat['leader'])}"
         return f"Heat is not known: reports of heat are missing or late{whom}."
     if not heat["keys"]:
-        return f"No key is hot: none costs more than {heat['unreported_s']:,.0f} units a second."
+        return f"No key is hot: no key uses more than {heat['unreported_s']:,.0f} units a second."
     table = Table("key", box=None)
     for title in ("buckets", "writes/s", "units/s", "reads/s", "throttled/s", "± at most"):
         table.add_column(title, justify="right")
@@ -74,39 +77,17 @@ def explain(key: str, server: str, token: str | None, as_json: bool) -> None:
     if as_json:
         shown(found)
         return
-    heat = msgspec.convert(found["heat"], KeyHeat | None)
-    told = (found[name] for name in ("unreported_s", "leads", "leader", "nobody_leads"))
-    words = heat_words(heat, *told)
-    kind = f" ({found['hot_by']})" if found["hot_by"] else ""
-    lines = [
-        f"{key}: {found['buckets']} bucket(s) now{kind}",
-        f"  why     {found['reason']}",
-        f"  heat    {words}",
-        f"  page    {found['queries_per_page']} queries for the newest",
-        f"  all     {found['partitions']} partitions to read everything",
-    ]
-    lines += [
-        f"  epoch   {epoch['buckets']} from {epoch['start'] or 'the beginning'}"
-        for epoch in reversed(found["epochs"])
-    ]
-    if found["wanted"]:
-        lines.insert(2, f"  wanted  {wanted_words(**found['wanted'])}")
-    if found["store"]:
-        lines.append(f"  store   {found['store']}")
-    if found["near"]:
-        lines.append(f"  near    kept {found['near']['value']} ms, {found['near']['reason']}")
-    if found["table_refusal"]:
-        lines.append(f"  but     more buckets do not help: {found['table_refusal']}")
-    if found["nobody_leads"]:
-        lines.append(f"  leader  {found['nobody_leads']}: {CURE}")
-    click.echo("\n".join(map(one_line, lines)))
+    click.echo("\n".join(map(one_line, found["lines"])))
 
 
 @click.command()
 @click.argument("key")
-@click.argument("buckets", type=click.IntRange(1, 10_000))
+@click.argument("buckets", type=WholeRange(1, 10_000))
 @click.option(
-    "--reason", type=WORD, required=True, help="Reason for the pin, shown by `heatsink explain`."
+    "--reason",
+    type=Word('Say why, as in --reason "launch at noon".'),
+    required=True,
+    help="Reason for the pin, shown by `heatsink explain`.",
 )
 @remote_options
 def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_json: bool) -> None:
@@ -116,7 +97,7 @@ def pin(key: str, buckets: int, reason: str, server: str, token: str | None, as_
     if as_json:
         shown(done)
     else:
-        click.echo(one_line(f"{key}: pinned to {buckets} bucket(s); {_when(done)}"))
+        click.echo(one_line(f"{key}: pinned to {counted(buckets, 'bucket')}; {_when(done)}"))
 
 
 @click.command()
@@ -133,7 +114,7 @@ def unpin(key: str, server: str, token: str | None, as_json: bool) -> None:
 
 
 def _when(done: dict[str, Any]) -> str:
-    """When the decision takes effect."""
+    """Return in words when the decision takes effect."""
     if done["nobody_leads"]:
         return f"not in force yet: {done['nobody_leads']}: {CURE}"
     return "in force within a second"
@@ -141,14 +122,21 @@ def _when(done: dict[str, Any]) -> str:
 
 @click.command()
 @remote_options
+@store_option
 @click.option(
     "--limit", type=LINES, default=20, show_default=True, help="Maximum number of decisions."
 )
 @click.option("--follow", is_flag=True, help="Keep running and print each new decision.")
-def decisions(server: str, token: str | None, as_json: bool, limit: int, follow: bool) -> None:
-    """List the newest decisions of the coordinators and operators, with their reasons."""
-    remote = Remote(server, token)
-    found = remote.get("v1", "decisions", limit=limit)["decisions"]
+def decisions(
+    server: str, token: str | None, store: str | None, as_json: bool, limit: int, follow: bool
+) -> None:
+    """List the newest decisions of the coordinators and operators, with their reasons.
+
+    Numbers of workers are among them. With --store no server is needed.
+    """
+    from_store = decisions_in(store, limit, follow) if store else None
+    lines = from_store or _from_server(Remote(server, token), limit, follow)
+    found = next(lines)
     if not follow:
         if as_json:
             shown(found)
@@ -157,10 +145,18 @@ def decisions(server: str, token: str | None, as_json: bool, limit: int, follow:
         return
     for line in reversed(found):
         _say(line, as_json)
+    for line in chain.from_iterable(lines):
+        _say(line, as_json)
+
+
+def _from_server(remote: Remote, limit: int, follow: bool) -> Iterator[list[dict[str, Any]]]:
+    """Yield the newest decisions, newest first. With `follow`, then yield each new decision."""
+    found = remote.get("v1", "decisions", limit=limit)["decisions"]
+    yield found
     newest = max((line["version"] for line in found), default=0)
-    for name, line in remote.events(after=newest):
+    for name, line in remote.events(after=newest) if follow else ():
         if name == "decision" and line["version"] > newest:
-            _say(line, as_json)
+            yield [line]
 
 
 def _say(line: dict[str, Any], as_json: bool) -> None:
@@ -169,19 +165,17 @@ def _say(line: dict[str, Any], as_json: bool) -> None:
     else:
         words = (
             _time(line),
-            _subject(**line["subject"]),
-            line["setting"],
-            _value(line),
-            "",
-            line["reason"],
+            f"{_subject(**line['subject'])}:",
+            line["words"],
+            f"({line['reason']})",
         )
         click.echo(one_line(" ".join(words)))
 
 
 def decisions_table(lines: list[dict[str, Any]]) -> Table:
-    table = Table("version", "time", "subject", "setting", "value", "reason", box=None)
+    table = Table("version", "time", "subject", "decision", "reason", box=None)
     for line in lines:
-        words = (_subject(**line["subject"])[:60], line["setting"], _value(line), line["reason"])
+        words = (_subject(**line["subject"])[:60], line["words"], line["reason"])
         table.add_row(
             str(line["version"]), _time(line), *(escape(one_line(word)) for word in words)
         )
@@ -190,10 +184,6 @@ def decisions_table(lines: list[dict[str, Any]]) -> Table:
 
 def _time(line: dict[str, Any]) -> str:
     return str(line["time"])[:19].replace("T", " ")
-
-
-def _value(line: dict[str, Any]) -> str:
-    return "–" if line["value"] is None else str(line["value"])
 
 
 def _subject(kind: str, name: str) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.errors import Unavailable
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import counted
 
 from .remote import Remote
 
@@ -51,7 +52,8 @@ def view(tables: list[dict[str, Any]]) -> Group:
 
 def _table(report: dict[str, Any]) -> list[Any]:
     throttles = ", ".join(f"{count:,} by {limit}" for limit, count in report["throttles"].items())
-    title = f"\n{report['table']}: {len(report['partitions'])} partitions, version "
+    held = counted(len(report["partitions"]), "partition")
+    title = f"\n{report['table']}: {held}, version "
     title += f"{report['version']}, throttled: {throttles or 'none'}"
     grid = Table(box=None)
     for name in COLUMNS:
@@ -73,7 +75,7 @@ def _cells(report: dict[str, Any]) -> list[Any]:
         short = key if len(key) <= KEY_SHOWN else f"{key[:KEY_SHOWN]}…"
         notes.append(f"{short} {state['hottest_share']:.0%}")
     if report["moved"] is not None:
-        notes.append(f"moving: {report['moved']:,} rows so far")
+        notes.append(f"moving: {counted(report['moved'], 'row')} so far")
     if state["stuck"]:
         notes.append(f"cannot help: {state['stuck']}")
     return [

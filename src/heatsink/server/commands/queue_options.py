@@ -9,7 +9,7 @@ import click
 
 from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
 
-from .configuration import WORD
+from .configuration import WholeRange, Word
 
 SHAPE = (
     click.option(
@@ -20,7 +20,7 @@ SHAPE = (
     ),
     click.option(
         "--partitions",
-        type=click.IntRange(1, PARTITIONS_MAX),
+        type=WholeRange(1, PARTITIONS_MAX),
         default=PARTITIONS,
         show_default=True,
         help="Number of partitions of a new queue. An existing queue keeps its number.",
@@ -35,13 +35,18 @@ SHAPE = (
     ),
     click.option(
         "--replicas",
-        type=click.IntRange(0, REPLICAS_MAX),
+        type=WholeRange(0, REPLICAS_MAX),
         help="Number of Redis replicas that must acknowledge a batch; default: all connected ones.",
     ),
 )
 
 OPTIONS = (
-    click.option("--queue", type=WORD, required=True, help="URL of the queue: redis://host:6379"),
+    click.option(
+        "--queue",
+        type=Word("Use redis://host:6379, or embedded:///heatsink-data/queue beside `serve`."),
+        required=True,
+        help="URL of the queue: redis://host:6379",
+    ),
     *SHAPE,
 )
 

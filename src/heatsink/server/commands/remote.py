@@ -35,7 +35,7 @@ class Remote:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def get(self, *path: str, **query: Any) -> Any:
-        """The decoded JSON of a GET. The path is given in parts, since a key may hold a slash."""
+        """Return the decoded JSON of a GET. The path is in parts, since a key may hold a slash."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", path, f"?{urlencode(given)}" if given else "")
 
@@ -46,7 +46,10 @@ class Remote:
         return self._ask("DELETE", path, "")
 
     def events(self, after: int | None = None) -> Iterator[tuple[str, Any]]:
-        """Yield (name, data) of Server-Sent Events until the stream ends."""
+        """Yield the name and the data of each Server-Sent Event, until the stream ends.
+
+        With `after`, the first events are the decisions after that version of the registry.
+        """
         headers = {} if after is None else {"last-event-id": str(after)}
         with self._open("GET", "/v1/events", None, headers) as answer:
             name = ""
@@ -89,7 +92,7 @@ class Remote:
 
 
 def _is_http(url: str) -> bool:
-    """Whether the URL is http(s) without a user or password: tokens go into --token."""
+    """Return whether the URL is http(s) without user and password. A token belongs in --token."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -107,7 +110,10 @@ def _refusal(error: HTTPError) -> HeatsinkError:
 
 
 def _kind(status: int) -> type[HeatsinkError]:
-    """The error class of an HTTP status: it decides between exit code 2 (wrong command) and 1."""
+    """Return the error class of an HTTP status.
+
+    The class decides whether the command exits with 2 (wrong command) or with 1.
+    """
     if status == HTTPStatus.NOT_FOUND:
         return NotFound
     return InvalidInput if status in WRONG_COMMAND else Unavailable

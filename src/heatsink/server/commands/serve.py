@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from signal import SIGINT
 from typing import Any
 
 import click
@@ -30,6 +31,7 @@ from .configuration import (
     PORTS,
     WORD,
     Folder,
+    WholeRange,
     allow_host_option,
     bucket_units_option,
     config_option,
@@ -42,7 +44,7 @@ from .worker import find_actions
 
 URLS = ("store", "queue", "news")
 IDS: dict[str, IdScheme] = {"uuid7": Uuid7(), "ulid": Ulid(), "snowflake": Snowflake()}
-SECONDS = click.IntRange(0, 86_400)
+SECONDS = WholeRange(0, 86_400)
 SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.ENVIRONMENT: "environment",
@@ -52,7 +54,7 @@ SOURCES = {
 
 
 def _refusing(check: Callable[[tuple[str, ...]], object]) -> Callable[..., tuple[str, ...]]:
-    """Report a wrong value as an error of its flag."""
+    """Return a callback for an option: it refuses the flag's value if `check` raises."""
 
     def checked(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
         try:
@@ -207,8 +209,10 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
     pages = make_pages() if dashboard else {}
     with settings.endpoint.listening() as listeners:
         parts = settings, listeners, table, SystemClock(), Random()
-        run(lambda ending: serve(*parts, ending, pages))
+        number = run(lambda ending: serve(*parts, ending, pages))
     tell("stopped", "stopped; the lease is released")
+    if number == SIGINT:
+        raise KeyboardInterrupt
 
 
 @click.command("config", context_settings={"ignore_unknown_options": True})
@@ -239,7 +243,7 @@ def _in_force(context: click.Context) -> list[dict[str, Any]]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Hide tokens and passwords."""
+    """Return the value of a setting as it is printed: without tokens and passwords."""
     if name == "token":
         return [f"{token.partition(':')[0]}:…" for token in value]
     if name in URLS and value is not None:

@@ -11,6 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from heatsink.primitives.words import counted
+
 from .operator import decisions_table, heat_table, shown
 from .remote import Remote, remote_options
 
@@ -76,16 +78,19 @@ def _header(status: dict[str, Any] | None) -> Text:
     role = "leads" if status["leads"] else f"follows; {status['leader']} leads"
     if not status["leader"]:
         leaderless_s = status["leaderless_s"]  # null if it is infinite
-        role = f"sees no leader for {leaderless_s:,.0f} s" if leaderless_s else "sees no leader yet"
+        role = "has seen no leader yet"
+        if leaderless_s:
+            role = f"has seen no leader for {leaderless_s:,.0f} s"
     return Text(
-        f"{status['name']} {role} · {status['servers']} server(s) · version {status['version']} · "
-        f"{status['spread_keys']} keys spread over {status['extra_buckets']} extra buckets · "
+        f"{status['name']} {role} · {counted(status['servers'], 'server')} · "
+        f"version {status['version']} · {counted(status['spread_keys'], 'key')} spread over "
+        f"{counted(status['extra_buckets'], 'extra bucket')} · "
         f"{status['pinned_keys']} pinned"
     )
 
 
 def _partitions(partitions: list[dict[str, Any]]) -> Table:
-    """The busiest partitions first, without idle ones."""
+    """Return a table of the partitions that are not idle, the busiest first."""
     table = Table("partition", box=None)
     columns = ("workers", "target", "runnable", "limited", "in_flight", "done", "failed")
     for name in columns:

@@ -31,12 +31,20 @@ from heatsink.server.shell import (
     default_signals,
     metrics_page,
     plain_app,
-    run,
+    run_service,
     set_up,
 )
 from heatsink.server.tracing import tracing_hooks, tracing_option
 
-from .configuration import PORTS, WORD, Number, allow_host_option, config_option, log_json_option
+from .configuration import (
+    PORTS,
+    WORD,
+    Number,
+    WholeRange,
+    allow_host_option,
+    config_option,
+    log_json_option,
+)
 from .queue_options import queue_options, settings_from
 
 logger = logging.getLogger("heatsink")
@@ -44,7 +52,7 @@ PATIENCE_S = 10.0
 PAUSE_S = 0.5
 METRICS_HOST = "127.0.0.1"
 
-WORKERS = click.IntRange(1, WORKERS_MAX)
+WORKERS = WholeRange(1, WORKERS_MAX)
 
 
 @click.command()
@@ -107,11 +115,14 @@ def worker(
         flag = "--metrics-port"
         endpoint = Endpoint(METRICS_HOST, metrics_port, allow_hosts=allow_host, flag=flag)
     opening = partial(_open, table, queue, store, settings, consumer, hooks)
-    run(partial(_run, opening, sorted(table), endpoint, log_json))
+    run_service(partial(_run, opening, sorted(table), endpoint, log_json))
 
 
 def find_actions(spec: str) -> Actions:
-    """Import the `Actions` object that `module:attribute` names, first from the current folder."""
+    """Import and return the `Actions` object that `module:attribute` names.
+
+    Python looks for the module in the current folder first.
+    """
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
         raise InvalidSetting(
@@ -124,9 +135,10 @@ def find_actions(spec: str) -> Actions:
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise
-        raise InvalidSetting(
-            f"there is no module {module_name!r}: check MODULE:ACTIONS and the current folder"
-        ) from None
+        cure = "check MODULE:ACTIONS and the current folder"
+        if module_name.endswith(".py"):
+            cure = f"name it without .py, as in {module_name.removesuffix('.py')}:{attribute}"
+        raise InvalidSetting(f"there is no module {module_name!r}: {cure}") from None
     found = getattr(module, attribute, None)
     if not isinstance(found, Actions):
         raise InvalidSetting(f"{spec} is not a heatsink.bulk.Actions: check MODULE:ACTIONS")
@@ -211,6 +223,6 @@ class MetricsServer:
 
 
 def _stop(consumer: Consumer) -> None:
-    """Stop gracefully on the first signal; let a second signal end the process at once."""
+    """Stop the consumer gracefully, and let the next signal end the process immediately."""
     consumer.stop()
     default_signals()

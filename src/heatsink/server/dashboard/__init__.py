@@ -1,8 +1,6 @@
-"""Where the dashboard's files are served. All that is live on it comes from the API itself.
+"""The dashboard of `heatsink serve`: static files that follow the API's events.
 
-Every tab has a URL of its own and is the same file: the script looks at the path.
-
-The dashboard of `heatsink serve`: static files that follow the API's events.
+Every tab has a URL of its own. All URLs serve the same file, and its script looks at the path.
 """
 
 from __future__ import annotations
@@ -21,9 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heatsink.errors import Misconfigured
+from heatsink.primitives.words import pip_install
 
 STATIC = Path(__file__).parent / "static"
-TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry")
+TABS = ("/", "/keys", "/bulk", "/reads", "/timelines", "/registry", "/settings")
 PLOTLY = "/plotly.min.js"
 MORE = "<!-- more pages -->"
 HEADERS = {
@@ -39,7 +38,7 @@ HEADERS = {
 
 
 class SafeHeaders:
-    """Every answer forbids inline scripts, other origins, and being framed."""
+    """Adds headers to every response that forbid inline scripts, other origins, and framing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -54,15 +53,15 @@ class SafeHeaders:
 
 
 def plotly_file() -> Path:
-    """The file plotly.js in the plotly package, whose Python code is never imported."""
+    """Return the path of plotly.js in the plotly package. The package is never imported."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:
-        raise Misconfigured("the page needs plotly: pip install 'heatsink[server]'")
+        raise Misconfigured(f"the page needs plotly: {pip_install('server')}")
     return Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
 
 
 def make_pages(more: Mapping[str, str] | None = None) -> dict[str, ASGIApp]:
-    """The dashboard's application, by the first part of each path that it serves.
+    """Return the dashboard's application under the first segment of each path that it serves.
 
     `more` are further pages that the dashboard's header links to, by their paths.
     """

@@ -1,7 +1,8 @@
-"""The store in one DynamoDB table: logs, counters and the registry.
+"""The data store in one DynamoDB table: logs, counters and the registry.
 
-The client needs an extra (`heatsink[dynamodb]` or `heatsink[aws]`), so it is imported only when a
-table is opened. The wire format (`wire`) needs no extra: the emulator uses it without the client.
+The client needs an extra (`heatsink[dynamodb]` or `heatsink[aws]`). So the client is imported only
+when a table is opened. The package `wire` needs no extra, since the emulator uses it without the
+client.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from heatsink.errors import Misconfigured
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import pip_install
 from heatsink.stores.memory.messages import MemoryBus
 from heatsink.stores.stores import ConsumptionNotes, Stores
 
@@ -23,14 +25,17 @@ ACTIVE_POLL_S = 1.0
 
 
 def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, DynamoClient]:
-    """Open a table and its client. Raises `Misconfigured` if the extra for it is not installed."""
+    """Open a table and its client.
+
+    Raises `Misconfigured` if the extra that the client needs is not installed.
+    """
     try:
         from .client import ChainCredentials, DynamoClient, FixedCredentials
         from .table import DynamoTable
     except ImportError as missing:
         extra = "dynamodb" if address.is_local else "aws"
         raise Misconfigured(
-            f"DynamoDB needs {missing.name}: pip install 'heatsink[{extra}]'", field="url"
+            f"DynamoDB needs {missing.name}: {pip_install(extra)}", field="url"
         ) from None
     credentials = (
         FixedCredentials() if address.is_local else ChainCredentials(clock, address.profile)
@@ -40,7 +45,10 @@ def open_table(address: DynamoAddress, clock: Clock) -> tuple[DynamoTable, Dynam
 
 
 def dynamodb_stores(address: DynamoAddress, clock: Clock) -> Stores:
-    """The stores of one table. Heat reports stay in this process unless `connect` gets `news=`."""
+    """Return the stores of one table.
+
+    Heat reports stay in this process, unless the application passes `news=` to `connect`.
+    """
     return stores_over(open_table(address, clock)[1], address.table, clock, address.consistent)
 
 
@@ -71,7 +79,8 @@ def stores_over(
 async def make_table(address: DynamoAddress, clock: Clock, write_units: int | None = None) -> None:
     """Create the table, and wait until it is active.
 
-    The table is on demand, or provisioned with `write_units` and three times as many read units.
+    With `write_units`, the table is provisioned, with three times as many read units. Otherwise it
+    is on demand.
     """
     table, client = open_table(address, clock)
     try:

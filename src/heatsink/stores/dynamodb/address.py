@@ -18,7 +18,11 @@ OPTIONS = ("region", "endpoint", "profile", "consistency")
 
 
 class DynamoAddress(msgspec.Struct, frozen=True):
-    """One table. `endpoint` is the server's URL: AWS's by default, or `http://127.0.0.1:8322`."""
+    """The address of one table.
+
+    `endpoint` is the server's URL: AWS's by default, or an emulator's (`http://127.0.0.1:8322`).
+    With `consistent=False`, reads of rows are eventually consistent.
+    """
 
     table: str
     region: str
@@ -28,12 +32,15 @@ class DynamoAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the endpoint is on this machine: an emulator, which accepts any credentials."""
+        """Whether the endpoint is on this machine.
+
+        Then it is an emulator, which accepts any credentials.
+        """
         return urlsplit(self.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def parse_url(parts: SplitResult) -> DynamoAddress:
-    """Parse a URL. Unknown parts raise `InvalidSetting`, since they would have no effect."""
+    """Parse a DynamoDB URL. Raises `InvalidSetting`, for example for an unknown option."""
     if not parts.netloc and (table := parts.path.strip("/")):
         raise InvalidSetting(
             f"url must have two slashes: write dynamodb://{table}?region=…", field="url"
@@ -83,8 +90,8 @@ def parse(table: str, options: dict[str, str]) -> DynamoAddress:
 def check_table(name: str, field: str = "url") -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{field} names a table {shown(shown_url(name))}: in DynamoDB a table's name has 3 to "
-            "255 characters of A-Z a-z 0-9 _ . -",
+            f"{field} names the table {shown(shown_url(name))}, but a DynamoDB table's name has "
+            "3 to 255 characters of A-Z a-z 0-9 _ . -",
             field=field,
         )
     return name
@@ -101,7 +108,10 @@ def _checked(endpoint: str) -> str:
 
 
 def _as_sent(endpoint: str) -> str:
-    """The endpoint with its host as in the signed HTTP header: lower case, no default port."""
+    """Return the endpoint with its host in lower case and without a default port.
+
+    The signed HTTP header Host has this form.
+    """
     parts = urlsplit(endpoint)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = "" if parts.port in (None, USUAL_PORTS[parts.scheme]) else f":{parts.port}"

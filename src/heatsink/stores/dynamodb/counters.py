@@ -1,7 +1,8 @@
 """Counters in DynamoDB.
 
-A counter's share is the part of it that one partition holds. It is one item: the value, the time
-before which it is sealed, and the running totals of writers.
+A counter's share is the part of the counter's sum that one bucket holds. A share is one item. The
+item holds the share's value, the running totals of writers, and the time before which the share is
+*sealed*, that is, refuses tokens.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ class DynamoCounters:
         return None
 
     def _note(self, partition: str, units: float, place: int | None = None) -> None:
-        """Note the consumed units unless they are the expected one.
+        """Keep the cost of a write for the heat tracker.
 
-        An add is a transaction of two items and costs four units.
+        `place` is the physical partition, if it is known. A cost of one unit need not be kept,
+        since the tracker assumes one unit. An add costs four units: it is a transaction of two
+        items.
         """
         if units > 1 or place is not None:
             self._meter.notes.append((partition, 0, units, place))
@@ -68,9 +71,10 @@ class DynamoCounters:
     async def _added_before(
         self, partition: str, token: bytes, time_ms: int, amount: int, failed: ConditionFailed
     ) -> int:
-        """The amount that this token added before.
+        """Return the amount that an earlier add with the same token added.
 
-        Raises if the token's time is sealed, or if the share has reached its bound.
+        `failed` is the error of the current add. Raises if the share is sealed for tokens of this
+        time, or if the amount would exceed the share's bound.
         """
         if failed.codes[1] == FAILED:
             share = failed.items[1] or await self._table.get(key(partition, SHARE), True) or {}
@@ -114,15 +118,16 @@ class DynamoCounters:
         return None
 
     async def _counted(self, partition: str, writer: bytes) -> Running | None:
-        """Find out why a writer's totals were not written.
+        """Find out why the running totals of `writer` were not stored.
 
-        Returns the totals if the writer was folded, and None if larger ones are stored. Raises
-        `TokenExpired` if the writer's time is sealed.
+        Returns the stored totals if a fold has already added them to the share's value. Returns
+        None if larger totals are stored. Raises `TokenExpired` if the share is sealed for writers
+        of this time.
         """
         share = await self._table.get(key(partition, SHARE), consistent=True) or {}
         entry = share.get(_attribute(writer))
         if entry is None:
-            raise TokenExpired("the time of this writer is sealed: use a new writer")
+            raise TokenExpired("this writer is too old, and its totals may be gone: use a new one")
         raised, lowered, folded, _ = (int(value["N"]) for value in entry["L"])
         return Running(raised, lowered) if folded else None
 
@@ -171,9 +176,9 @@ def _total(share: Item) -> Total:
 def _folded(
     shares: dict[str, Item], sources: Sequence[str], target: str, before_ms: int
 ) -> list[Item]:
-    """The writes of a fold: seal the sources and move their values to the target.
+    """Return the writes of a fold: they seal the sources and move their values to the target.
 
-    All are conditional on unchanged items.
+    Each write fails if its share has changed since it was read.
     """
     changed = {name: dict(share) for name, share in shares.items()}
     moved = 0
@@ -189,7 +194,10 @@ def _folded(
 
 
 def _seal(share: Item, before_ms: int) -> int:
-    """Seal the share before `before_ms`. Returns its value plus the totals of sealed writers."""
+    """Change the share so that it refuses tokens and writers from before `before_ms`.
+
+    Adds the running totals of such writers to the share's value, and returns the new value.
+    """
     sealed_ms = max(integer(share, "sealed"), before_ms)
     value = integer(share, "v")
     for name, (raised, lowered, folded, minted_ms) in _writers(share).items():

@@ -28,9 +28,9 @@ RESERVED = ("%meta", "%log", "%keys", "%pins")
 
 
 class ConsumedUnits(msgspec.Struct, frozen=True):
-    """The capacity that a put consumed.
+    """The capacity units that a put consumed.
 
-    `Partition` is the physical partition. Only Heatsink's emulator returns it, DynamoDB does not.
+    `Partition` is the physical partition. Heatsink's emulator returns it, and DynamoDB does not.
     """
 
     CapacityUnits: float = 0.0
@@ -38,7 +38,7 @@ class ConsumedUnits(msgspec.Struct, frozen=True):
 
 
 class PutAnswer(msgspec.Struct):
-    """The response to a put; one without the consumed capacity is not from DynamoDB."""
+    """The response to a put. It always has the consumed capacity, since a put requests it."""
 
     ConsumedCapacity: ConsumedUnits
 
@@ -48,20 +48,20 @@ decode = msgspec.json.Decoder(PutAnswer).decode
 
 @lru_cache(maxsize=64)
 def consumed_in(answer: bytes) -> ConsumedUnits:
-    """The consumed capacity in a response.
+    """Return the consumed capacity in the response to a put.
 
-    Cached: most responses are identical, since most rows cost one unit.
+    Most rows cost one unit, so most responses are identical. So the result is cached by response.
     """
     return decode(answer).ConsumedCapacity
 
 
 class RowPuts:
-    """Puts of new rows, which are the hot path.
+    """Puts new rows, as fast as possible, since most requests are puts.
 
     `DynamoClient.call` encodes a request from dictionaries, decodes the response into dictionaries,
-    and reads the store's time. A put does without all three: it joins its request as text, and
-    reads only the consumed capacity. It also sends the request itself, since one more coroutine
-    would cost more than a microsecond.
+    and reads the time in its headers. A put does none of this: it joins its request as text, and
+    decodes only the consumed capacity. A put also sends the request itself, since one more
+    coroutine would cost more than a microsecond.
     """
 
     def __init__(self, table: DynamoTable, meter: ConsumptionNotes) -> None:
@@ -95,7 +95,10 @@ class RowPuts:
         return None
 
     async def _taken_by(self, partition: str, row: Row, refusal: Exception) -> Row:
-        """The existing row with this id. It is read if the response does not contain it."""
+        """Return the stored row that has the id of `row`. Raises `refusal` if no id was taken.
+
+        The row is read from the table if the response does not contain it.
+        """
         if not isinstance(refusal, ConditionFailed):
             raise refusal
         item = refusal.items[0]
@@ -119,9 +122,10 @@ class RowPuts:
 
 
 class DynamoLog:
-    """Rows of logs. With `consistent=False`, reads of rows may be stale, at half the price.
+    """Rows of logs in one table.
 
-    Layouts are always read consistently.
+    With `consistent=False`, reads of rows may be stale and cost half as much. Reads of layouts are
+    always consistent.
     """
 
     def __init__(
@@ -142,9 +146,9 @@ class DynamoLog:
         return row if row and self._is_live(row) else None
 
     async def query(self, partition: str, ask: Ask) -> Answer:
-        """Query live rows. With `ask.layout_of`, also return the key's layout.
+        """Return live rows of a partition key. With `ask.layout_of`, also return the key's layout.
 
-        The layout is an item of the bare key that sorts above its rows, so one query reads both.
+        The layout is stored under the bare key and sorts after the rows. So one query reads both.
         """
         carries = ask.layout_of is not None
         rows: list[Row] = []
@@ -190,9 +194,9 @@ class DynamoLog:
         return before is not None and self._is_live(row_of(before))
 
     async def erase(self, partition: str) -> int:
-        """Delete the partition's rows, and its tokens and shares of counters.
+        """Delete all rows, tokens and counter shares of a partition key.
 
-        EPOCHS stays: the registry never deletes a layout.
+        Returns the number of deleted rows. EPOCHS stays: the registry never deletes a layout.
         """
         erased = 0
         request: Item = {
@@ -222,6 +226,6 @@ class DynamoLog:
 
 
 def _before(sort: bytes) -> bytes:
-    """A sort key just below `sort`, for a range that excludes `sort`."""
+    """Return a sort key just below `sort`, for a range that excludes `sort`."""
     lower = int.from_bytes(sort, "big") - 1
     return lower.to_bytes(len(sort), "big") + LAST * 4

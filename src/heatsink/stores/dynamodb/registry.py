@@ -1,4 +1,4 @@
-"""The registry in DynamoDB: every change is one transaction, conditional on META."""
+"""The registry in DynamoDB. Every commit is one transaction with a condition on META."""
 
 from __future__ import annotations
 
@@ -84,8 +84,9 @@ def _meta_of(item: Item) -> Meta:
 class DynamoRegistry:
     """The registry's items in one table.
 
-    `table` retries when it is throttled and has its own connections. `rows` is the same table
-    without these: reads of rows use it for layouts, with the limits and retries of rows.
+    `table` retries throttled requests and has its own connections. `rows` is the same table with
+    the connections that reads and writes of rows use, and without such retries. Callers that read
+    rows get layouts through `rows`.
     """
 
     def __init__(self, table: DynamoTable, rows: DynamoTable) -> None:
@@ -93,9 +94,9 @@ class DynamoRegistry:
         self._rows = rows
 
     async def found(self, meta: Meta) -> Reading:
-        """Write META if the table has none. Returns the META that the table then holds.
+        """Write META if the table has none. Returns the META that the table holds afterwards.
 
-        It is read first, so that only the first process needs the permission to put META.
+        If META exists, it is not written. So only the first process needs the permission to put it.
         """
         with suppress(NoRegistry):
             return await self.meta()
@@ -111,7 +112,7 @@ class DynamoRegistry:
         return Reading(_meta_of(answer.body["Item"]), answer.store_ms)
 
     async def _update(self, change: str, condition: str, values: Item) -> Reading:
-        """Change META if the condition holds. Raises `ConditionFailed` if not."""
+        """Change META and return it. Raises `ConditionFailed` if the condition does not hold."""
         answer = await self._table.call(
             "UpdateItem",
             {
@@ -142,9 +143,9 @@ class DynamoRegistry:
             await self._explain_refusal(entry, term)
 
     async def _explain_refusal(self, entry: LogEntry, term: int | None) -> None:
-        """Raise the error of the rule that the entry broke.
+        """Raise the error that explains why `entry` could not be appended.
 
-        If it breaks none now, another commit came first.
+        If the entry breaks none of the rules, raises `Outdated`: another commit came first.
         """
         meta = (await self.meta()).meta
         layouts = {d.key: await self._layout(d.key) for d in entry.bucket_decisions}
@@ -165,9 +166,10 @@ class DynamoRegistry:
         return layout_of(await self._table.get(_epochs_key(name), consistent=True))
 
     async def snapshot(self) -> Snapshot:
-        """Read all layouts and pins, and the version that they contain at least.
+        """Read the version in META first, and then all layouts and pins.
 
-        META is read first. So the snapshot may include later commits, which does no harm.
+        So the layouts and pins include every commit up to this version. They may also include later
+        commits. They do no harm, since a process skips an epoch that its copy already has.
         """
         version = (await self.meta()).meta.version
         keys = await self._table.everything(KEYS, FIRST, LAST)
@@ -183,8 +185,8 @@ class DynamoRegistry:
     async def restore(self, meta: Meta, snapshot: Snapshot) -> None:
         """Replace the registry by a snapshot.
 
-        META is written last: until then processes see the old incarnation. Attributes of META that
-        this release does not know stay.
+        META is written last, so processes see the old incarnation until all else is in place.
+        Attributes of META that this release does not know stay unchanged.
         """
         for partition in (KEYS, PINS, LOG):
             items = await self._table.everything(partition, FIRST, LAST)
@@ -198,9 +200,9 @@ class DynamoRegistry:
         await self._table.call("PutItem", {"Item": {**known, **_meta_item(meta)}})
 
     async def layouts(self) -> AsyncIterator[tuple[str, Layout]]:
-        """The layouts of all keys, from EPOCHS(key) itself and not its copy in %keys.
+        """Yield each key with its layout, as stored in EPOCHS(key).
 
-        This scans the whole table.
+        This scans the whole table, and does not use the copies of the layouts in %keys.
         """
         request = {"FilterExpression": "attribute_exists(epochs)", "ConsistentRead": True}
         start: Item | None = None
@@ -225,7 +227,7 @@ class DynamoRegistry:
         try:
             return (await self._update(change, "term = :seen AND beat = :beat", values)).meta
         except ConditionFailed:
-            raise Outdated("another coordinator already leads") from None
+            raise Outdated("a coordinator renewed or took the lease meanwhile") from None
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:
         values = {":term": number(term), ":one": number(1), ":servers": number(servers)}
@@ -274,9 +276,10 @@ def _put_log(entry: LogEntry) -> Item:
 
 
 def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
-    """EPOCHS(key) in the partition of the key's rows, and its copy in %keys.
+    """Return the two items of a key's layout: EPOCHS(key) and its copy in %keys.
 
-    A starting process reads the layouts of all keys from %keys.
+    EPOCHS(key) is stored with the key's rows. From %keys, a process reads the layouts of all keys
+    when it starts.
     """
     shared = {
         "epochs": epochs_value(layout),
@@ -289,7 +292,7 @@ def _layout_items(name: str, layout: Layout, decision: Decision) -> list[Item]:
 def _append_epoch(layout: Layout, decision: Decision, start_ms: int) -> list[Item]:
     if start_ms <= layout.epochs[-1].start_ms:
         last_ms = layout.epochs[-1].start_ms
-        raise Outdated(f"an epoch at {start_ms} does not start after the key's last, at {last_ms}")
+        raise Outdated(f"the key's next epoch must start after {last_ms}, not at {start_ms}")
     longer = layout.then(start_ms, decision.value or 1)
     epochs, copy = _layout_items(decision.key, longer, decision)
     unchanged: Item = {"ConditionExpression": "attribute_not_exists(p)"}

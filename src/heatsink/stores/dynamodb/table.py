@@ -5,16 +5,17 @@ An item has a partition key `p` and a binary sort key `s`. The first byte of `s`
     p                 s                  what
     ────────────────  ─────────────────  ─────────────────────────────────────────────────────────
     conv_abc123       0x05 token         a counter's token and its amount (expires by TTL)
-    conv_abc123       0x06               the counter's part in this partition: value, sealed time,
-                                         running totals of writers
+    conv_abc123       0x06               a counter's share: value, sealed time, running totals of
+                                         writers
     conv_abc123#3     0x10 id            a row: body, and the epoch that placed it
     conv_abc123       0x20               EPOCHS(key), above every row: a newest-first query of the
                                          bare key returns it at no extra cost
     %meta             0x00               META: closed time, version, term, secret
     %log              version            LOG(version)
-    %keys, %pins      key                all layouts and pins, read at start
+    %keys, %pins      key                all layouts and pins, read when a process starts
 
-A key's name is escaped, so no user's key can begin with a bare `%`.
+In the key of an application, `%` is stored as `%25`. So no such key can collide with %meta, %log,
+%keys or %pins.
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ def row_item(partition: str, row: Row) -> Item:
 
 
 def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[Item], Read]]:
-    """Decorate a function that decodes items, to raise `Misconfigured` for a malformed item.
+    """Return a decorator for functions that decode items.
 
-    `what` is the kind of item, `cure` what an operator should do with it.
+    If an item is malformed, the decorated function raises `Misconfigured`. `what` is the kind of
+    item, and `cure` says what an operator should do.
     """
 
     def naming(read: Callable[[Item], Read]) -> Callable[[Item], Read]:
@@ -105,8 +107,8 @@ def ours(what: str, cure: str) -> Callable[[Callable[[Item], Read]], Callable[[I
                 return read(item)
             except (LookupError, TypeError, ValueError):
                 raise Misconfigured(
-                    f"the table holds an item that is not Heatsink's {what} (p={item.get('p')}, "
-                    f"s={item.get('s')}): check whether another program writes to it. {cure}"
+                    f"the item with p={item.get('p')}, s={item.get('s')} is not a valid {what} of "
+                    f"Heatsink: check whether another program writes to the table. {cure}"
                 ) from None
 
         return read_or_name
@@ -171,14 +173,17 @@ class DynamoTable:
     async def page(
         self, operation: str, request: Item, start: Item | None
     ) -> tuple[list[Item], Item | None]:
-        """One page of a Query or Scan, and the start key of the next page (None after the last)."""
+        """Return one page of a Query or Scan, and the start key of the next page.
+
+        The start key is None after the last page.
+        """
         if start is not None:
             request = {**request, "ExclusiveStartKey": start}
         body = (await self.call(operation, request)).body
         return body["Items"], body.get("LastEvaluatedKey")
 
     async def everything(self, partition: str, low: Item, high: Item) -> list[Item]:
-        """All items of a partition between two sort keys, read consistently."""
+        """Return all items of a partition key with sort keys from `low` to `high`, consistently."""
         items: list[Item] = []
         start: Item | None = None
         request = {
@@ -193,9 +198,10 @@ class DynamoTable:
                 return items
 
     async def write_together(self, writes: list[Item]) -> tuple[float, int | None]:
-        """Write in one transaction. Each write is `{"Put" | "Update" | "ConditionCheck": request}`.
+        """Write in one transaction. A write is `{"Put" | "Update" | "Delete" | …: request}`.
 
-        Returns the consumed write units and the partition; 0 and None if the answer lacks them.
+        Returns the consumed write units and the physical partition. They are 0 and None if the
+        response does not contain them.
         """
         items = []
         for write in writes:
@@ -208,7 +214,10 @@ class DynamoTable:
         return 0.0, None
 
     async def read_together(self, keys: list[Item]) -> list[Item | None]:
-        """Read items in one transaction: their state at one moment."""
+        """Read items in one transaction, so that all are from the same moment.
+
+        The result is in the order of `keys`, with None for a missing item.
+        """
         gets = [{"Get": {"TableName": self.name, "Key": key}} for key in keys]
         answer = await self._send("TransactGetItems", {"TransactItems": gets})
         return [response.get("Item") for response in answer.body["Responses"]]
@@ -228,7 +237,7 @@ class DynamoTable:
             raise Unavailable("DynamoDB did not process some deletes: retry")
 
     async def create(self, write_units: int | None = None, read_units: int | None = None) -> None:
-        """Create the table, on demand or with provisioned units."""
+        """Create the table: provisioned with `write_units`, on demand without."""
         request: Item = {
             "KeySchema": KEY_SCHEMA,
             "AttributeDefinitions": ATTRIBUTES,
@@ -247,7 +256,7 @@ class DynamoTable:
         await self.call("UpdateTimeToLive", {"TimeToLiveSpecification": specification})
 
     async def check_schema(self) -> None:
-        """Raise `Misconfigured` if the table has other keys, or replicates to other regions."""
+        """Raise `Misconfigured` if the table has other keys or replicates to other regions."""
         described = (await self.call("DescribeTable", {})).body.get("Table", {})
         schema, types = described.get("KeySchema", []), described.get("AttributeDefinitions", [])
         if schema != KEY_SCHEMA or any(kind not in types for kind in ATTRIBUTES):
@@ -271,13 +280,15 @@ class DynamoTable:
 
 
 class RegistryTable(DynamoTable):
-    """The table for the registry: retries throttled requests quickly, on its own connections.
+    """The table as the registry uses it: retries throttled requests, on its own connections.
 
     The registry may share a physical partition with the hot key that it is about to spread. A turn
-    of the coordinator takes several requests. Without retries hardly a turn would complete while
-    writers keep the partition busy. Unlike in `primitives/retry.py`, the pause between retries
-    stays short, since the writers would otherwise use up all throughput. The connections are
-    separate, since rows wait for the closed time and the registry must not wait behind them.
+    of the coordinator takes several requests. Without retries, hardly any turn would complete while
+    writers keep the partition busy. The pause between retries stays short, unlike in
+    `primitives/retry.py`. With longer pauses, the writers would use up all throughput.
+
+    Writes of rows wait for the closed time, which the registry advances. So the registry has its
+    own connections, and never waits behind these writes.
     """
 
     def __init__(self, client: DynamoClient, name: str, clock: Clock) -> None:

@@ -1,14 +1,15 @@
-"""Server processes that clean up after themselves.
+"""Server processes that do not outlive the processes that need them.
 
-A *tied* server cannot outlive the process that started it, even if that is killed with SIGKILL. The
-child asks the kernel for a signal at its parent's death (prctl, Linux) and then becomes the server.
-A small Python program makes that call, because a hook between fork and exec is not safe in a
-process with threads. Without prctl the server ends only if its parent exits normally.
+A *tied* server cannot outlive the process that started it, even if SIGKILL ends that process. On
+Linux, a small Python program asks the kernel (prctl) for a signal at the death of its parent, and
+then becomes the server. A program of its own is needed because a hook between fork and exec is not
+safe in a process with threads. Without prctl, the server ends only if its parent exits normally.
 
-A *kept* server lives as long as any process uses it. Each user holds a shared lock on a file, which
-the kernel releases however that process ends. This module, run as a program, is the keeper. It
-starts the server tied to itself, restarts it after a crash, and shuts it down once it gets the lock
-exclusively. It needs nothing but the standard library.
+A *kept* server runs as long as any process uses it. Each process that uses it holds a shared lock
+on a file. The kernel releases that lock however the process ends. This module, run as a program, is
+the keeper. The keeper starts the server tied to itself and restarts it after a crash. When no
+process uses the server any more, the keeper gets an exclusive lock on the file, and shuts the
+server down. The keeper needs only the standard library.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ READY = b"ready"
 
 
 def start_tied(command: Sequence[str | Path], folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a command in a folder, with its output in `log`. It ends when this process ends."""
+    """Start a command in `folder`, with its output in `log`.
+
+    The command is killed when this process ends.
+    """
     words = [str(word) for word in command]
     tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *words]
     with log.open("ab") as output:
@@ -52,10 +56,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
-    """Lock a file until it is closed or this process ends.
+    """Lock a file until the returned file is closed or this process ends.
 
-    With `alone` the lock is exclusive, otherwise shared. Without `wait`, returns None if another
-    process holds the lock.
+    With `alone` the lock is exclusive, otherwise shared. With `wait=False`, returns None if another
+    process holds a conflicting lock.
     """
     kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     file = path.open("a")
@@ -68,9 +72,9 @@ def locked(path: Path, alone: bool, wait: bool = True) -> IO[str] | None:
 
 
 def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper: Path) -> bool:
-    """Start a command under a keeper. Returns False if a keeper is already running.
+    """Start a keeper, which runs the server with `command`. False if a keeper already runs.
 
-    Users of the server lock the file `users`, the keeper locks the file `keeper`.
+    Each process that uses the server locks the file `users`. The keeper locks the file `keeper`.
     """
     words = [str(word) for word in (folder, users, keeper, *command)]
     program = [sys.executable, "-I", "-S", __file__, *words]
@@ -87,9 +91,9 @@ def start_kept(command: Sequence[str | Path], folder: Path, users: Path, keeper:
 
 
 def _keep(folder: Path, users: Path, keeper: Path, command: Sequence[str]) -> None:
-    """Run the server while it has users. Return at once if another keeper runs.
+    """Run the server while a process uses it. Return immediately if another keeper runs.
 
-    The process that started the keeper waits until the keeper closes its standard output.
+    The keeper closes its standard output when the server was started: its parent waits for this.
     """
     mine = locked(keeper, alone=True, wait=False)
     if mine is None:

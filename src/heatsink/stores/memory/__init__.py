@@ -1,4 +1,4 @@
-"""The store in this process's memory: it defines the behaviour that all other stores must have."""
+"""The data store in this process's memory. It defines how all other stores must behave."""
 
 from __future__ import annotations
 

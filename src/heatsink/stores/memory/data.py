@@ -266,7 +266,7 @@ class MemoryRegistry:
     async def lead(self, seen: Meta, leader: str, lease_ms: int) -> Meta:
         meta = self._reading().meta
         if (meta.term, meta.beat) != (seen.term, seen.beat):
-            raise Outdated(f"{meta.leader or 'no coordinator'} already leads term {meta.term}")
+            raise Outdated(f"{meta.leader or 'a coordinator'} renewed or took the lease meanwhile")
         return self._change(term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms)
 
     async def beat(self, term: int, servers: int, lease_ms: int) -> None:

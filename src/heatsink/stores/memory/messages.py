@@ -1,4 +1,4 @@
-"""Messages between simulated processes, in memory: the model for `stores/redis`."""
+"""Messages between simulated processes, in memory. `stores/redis` must behave the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORTS_MAX = 1_000
 
 
 class MemoryBus:
-    """Heat reports. Only the newest 1,000 are kept: a coordinator does not use old ones."""
+    """Heat reports. Only the newest 1,000 are kept, since a coordinator does not use old ones."""
 
     def __init__(self) -> None:
         self._reports: deque[Report] = deque(maxlen=REPORTS_MAX)
@@ -31,7 +31,7 @@ class MemoryBus:
 
 
 class MemoryNews:
-    """Passes changes of the registry to all clients of this process."""
+    """Passes registry news (the pair and log entries) to all clients of this process."""
 
     def __init__(self) -> None:
         self.newest: bytes | None = None
@@ -53,7 +53,10 @@ class MemoryNews:
 
 
 class MemorySoft:
-    """Soft decisions. All processes share `log`; each process has its own position in it."""
+    """Soft decisions, which all processes share in `log`.
+
+    Each process has an object of its own, which remembers how far the process has read.
+    """
 
     def __init__(self, log: list[SoftDecision]) -> None:
         self._log = log
@@ -71,7 +74,10 @@ class MemorySoft:
 
 
 class MemoryWire:
-    """One process's end of the invalidation channel. All processes share the list `ends`."""
+    """One process's end of the channel for invalidations.
+
+    All processes share the list `ends`, which holds the ends that listen.
+    """
 
     def __init__(self, ends: list[MemoryWire]) -> None:
         self._ends = ends
@@ -98,13 +104,13 @@ class MemoryWire:
             self._ends.remove(self)
 
     def cut(self) -> None:
-        """Break the link, as a lost connection does."""
+        """Break the link of this process, as a lost connection does."""
         if self._broken is not None:
             self._broken.set()
 
 
 class MemoryHomes:
-    """Home timelines of one process."""
+    """Home timelines in the memory of one process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

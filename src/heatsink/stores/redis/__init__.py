@@ -1,4 +1,4 @@
-"""Redis beside a data store: carries heat, news, soft decisions and invalidations.
+"""Redis beside a data store. It carries heat, news, soft decisions and invalidations.
 
 Redis never holds the only copy: the data store stays authoritative.
 """
@@ -18,7 +18,10 @@ from .news import RedisNews, RedisSoft, RedisWire
 
 
 def with_redis(stores: Stores, url: str, name: str, clock: Clock, rng: Random) -> Stores:
-    """The same stores, with heat, news, soft decisions and invalidations over Redis at `url`."""
+    """Return the same stores, but heat, news, soft decisions and invalidations go over Redis.
+
+    `name` is the name of this process as a consumer of heat reports.
+    """
     address = parse(url)
     connection, keys = Connection(address, clock, rng), RedisKeys(address.options.prefix)
 

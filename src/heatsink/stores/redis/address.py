@@ -4,8 +4,8 @@
     redis+sentinel://[user:password@]host[:port],host/service-name
     redis+cluster://[user:password@]host[:port],host
 
-Options after a `?`: prefix=chat (of all keys), timeout_s=0.25, ca=/path/to/ca.pem (TLS). Error
-messages and `repr` never show user or password.
+Options after a `?`: prefix=chat (of all key names), timeout_s=0.25, ca=/path/to/ca.pem (TLS). Error
+messages and `repr` never show the user or the password.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from heatsink.errors import InvalidSetting
+from heatsink.primitives.validation import what_is_wrong
 
 PREFIX = "heatsink"
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -37,11 +38,11 @@ CURE_NAME = "use the host that the certificate names in the Redis URL"
 
 
 class RedisKeys(msgspec.Struct, frozen=True):
-    """All Redis keys of one deployment, with their types.
+    """The names of all Redis keys of one deployment.
 
-    Two deployments on one Redis need two prefixes. The braces are Redis Cluster's hash tag: all
-    keys of a deployment are in one slot. They hold only news and telemetry, a few megabytes. Text
-    from users is never part of a key's name.
+    Two deployments that share a Redis need different prefixes. The braces in a name are Redis
+    Cluster's hash tag: all keys of a deployment are in one slot of the cluster. The keys hold only
+    news and telemetry, a few megabytes. No name contains text from users.
     """
 
     prefix: str = PREFIX
@@ -54,36 +55,56 @@ class RedisKeys(msgspec.Struct, frozen=True):
 
     @property
     def heat(self) -> str:
-        """Stream: a `Report` each. Read by the group `GROUP`."""
+        """The name of the stream of heat reports, one `Report` per entry.
+
+        Coordinators read the stream as the consumer group `GROUP`.
+        """
         return f"{{{self.prefix}}}:hot_partitions"
 
     @property
     def poison(self) -> str:
-        """Stream: entries of `heat` that could not be decoded, with the reason. Capped."""
+        """The name of the stream of heat reports that could not be processed, each with the reason.
+
+        The length of the stream is limited.
+        """
         return f"{{{self.prefix}}}:hot_partitions:poison"
 
     @property
     def hottest(self) -> str:
-        """String: a `FleetHeat`, which the leader writes once a window. Expires soon after."""
+        """The name of the string that holds the fleet's heat, a `FleetHeat`.
+
+        The leader writes the string once per window. The string expires soon afterwards.
+        """
         return f"{{{self.prefix}}}:hottest"
 
     @property
     def pair(self) -> str:
-        """String: "closed time|version|incarnation|MAC", always replaced as a whole by one SET."""
+        """The name of the string that holds the pair: "closed time|version|incarnation|MAC".
+
+        Each SET replaces the whole string.
+        """
         return f"{{{self.prefix}}}:registry:pair"
 
     def log(self, incarnation: str) -> str:
-        """Stream: signed `LogEntry`s whose ids are their versions. Expires if no longer written."""
+        """The name of the stream that carries the registry's log, as signed `LogEntry`s.
+
+        The id of an entry in the stream is the entry's version. The stream expires when no leader
+        has written to it for a while.
+        """
         return f"{{{self.prefix}}}:registry:log:{incarnation}"
 
     @property
     def soft(self) -> str:
-        """Stream: one `SoftDecision` each. Capped; the leader publishes all of them regularly."""
+        """The name of the stream that carries soft decisions, one `SoftDecision` per entry.
+
+        The stream's length is limited, so old entries are dropped. No decision is lost, because the
+        leader periodically publishes all current soft decisions.
+        """
         return f"{{{self.prefix}}}:soft"
 
     @property
     def forgotten(self) -> str:
-        """Channel: keys that a process has forgotten, so that all others drop them too."""
+        """The name of the channel on which a process tells all others which keys to forget."""
         return f"{{{self.prefix}}}:forgotten"
 
 
@@ -113,11 +134,11 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return f"Address({self})"
 
     def __str__(self) -> str:
-        """Hosts and ports, for messages: without user and password."""
+        """Return the hosts and ports, for messages, without user and password."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
     def node(self, host: str, port: int) -> RedisAddress:
-        """The address of one of its servers alone."""
+        """Return the address of one server of this cluster, with the same login and options."""
         return msgspec.structs.replace(self, kind="standalone", hosts=((host, port),), database=0)
 
     def patient(self, timeout_s: float) -> RedisAddress:
@@ -128,7 +149,8 @@ class RedisAddress(msgspec.Struct, frozen=True):
 def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAddress:
     """Parse a Redis URL. Raises `InvalidSetting`.
 
-    `name` is the setting that the URL came from. `timeout_s` applies if the URL does not set it.
+    `name` is the name of the setting that holds the URL, for messages. `timeout_s` is the timeout
+    if the URL has none.
     """
     if not isinstance(url, str):
         raise InvalidSetting(
@@ -142,7 +164,7 @@ def parse(url: str, name: str = "news", timeout_s: float = TIMEOUT_S) -> RedisAd
     if scheme not in ("redis", "rediss") or variant not in KINDS or parts.fragment:
         raise InvalidSetting(f"{name} must be a URL like {EXAMPLES}", field=name)
     if not url.partition(":")[2].startswith("//"):
-        raise InvalidSetting(f"{name} lacks its two slashes: {EXAMPLES}", field=name)
+        raise InvalidSetting(f"{name} needs two slashes: use {EXAMPLES}", field=name)
     kind = KINDS[variant]
     secret, _, hosts = parts.netloc.rpartition("@")
     user, _, password = secret.partition(":")
@@ -191,14 +213,15 @@ def _options(query: str, name: str, timeout_s: float) -> Options:
     try:
         return msgspec.convert({"timeout_s": timeout_s, **named}, Options, strict=False)
     except msgspec.ValidationError as error:
-        takes = ", ".join(Options.__struct_fields__)
-        raise InvalidSetting(
-            f"{name} takes the options {takes} after the ?: {error}", field=name
-        ) from None
+        _, words = what_is_wrong(error, Options)
+        raise InvalidSetting(f"{name} has a wrong option: {words}", field=name) from None
 
 
 def check_authority(address: RedisAddress) -> None:
-    """Check that the `ca` file can be used. Later, a missing file would look like an outage."""
+    """Raise `InvalidSetting` if the file in the option `ca` cannot be used.
+
+    Without this check, a missing file would later look like an outage of Redis.
+    """
     ca = address.options.ca
     if not ca:
         return
@@ -215,9 +238,10 @@ def check_authority(address: RedisAddress) -> None:
 
 
 def distrust(error: Exception) -> str | None:
-    """Why the server's certificate was refused, and the cure. None if the error is another one.
+    """If `error` says that a certificate was refused, return the reason and the cure.
 
-    This reads the error's text, since not all three kinds of driver keep the original error.
+    Returns None for any other error. The reason is read from the error's text, since some drivers
+    do not keep the original error.
     """
     found = UNTRUSTED.search(str(error))
     if found is None:

@@ -1,7 +1,7 @@
-"""One process's connection to Redis: runs commands and turns failures into `heatsink.errors`.
+"""One process's connection to Redis. It runs commands and raises `heatsink.errors`.
 
-After a failure, calls fail at once for 0.1 s, and for up to 2 s after repeated failures. So callers
-that can do without Redis do not wait for it. The driver's own retries are off.
+After a failure, calls fail immediately for about 0.1 s, and after repeated failures for up to 2 s.
+So callers that can do without Redis lose no time. The driver's own retries are off.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfA
 class Refused(Unavailable):
     """Redis replied with an error. `code` is the first word of the reply: NOGROUP, NOPERM, …
 
-    For an XADD of an entry that is not newer than the stream's last one, `code` is OLDER.
+    If an XADD failed because its id is not above the stream's last id, `code` is OLDER.
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -98,9 +98,10 @@ class Connection:
         self._resume_s = float("-inf")
 
     async def run(self, *words: Word) -> Any:
-        """Run one command. Without words, only connect: in a cluster this reads the list of nodes.
+        """Run one command and return its reply. Without `words`, only connect.
 
-        Raises `Unavailable`, `Refused` or, for login and TLS, `NoAccess`.
+        In a cluster, connecting also reads the list of nodes. Raises `Unavailable`, `Refused` or,
+        if the login or TLS fails, `NoAccess`.
         """
         self._owner.check()
         async with self._turns:
@@ -116,7 +117,10 @@ class Connection:
             return answer
 
     async def _send(self, words: tuple[Word, ...]) -> Any:
-        """Run the call in a task of its own: some drivers swallow a cancellation."""
+        """Run a command with a timeout.
+
+        The command runs in a task of its own, since some drivers swallow a cancellation.
+        """
         call = asyncio.ensure_future(self._execute(words))
         self._calls.add(call)
         call.add_done_callback(self._end)
@@ -140,7 +144,10 @@ class Connection:
         return await driver.execute_command(*words) if words else None
 
     async def _open(self) -> Driver:
-        """Open the driver once, so that concurrent first calls read a cluster's topology once."""
+        """Return the driver, and open it at the first call.
+
+        A lock makes concurrent first calls wait, so that a cluster's topology is read only once.
+        """
         async with self._opening:
             if self._driver is None:
                 driver = open_driver(self._address)
@@ -153,7 +160,10 @@ class Connection:
             return self._driver
 
     def _said(self, refusal: Refused, command: str) -> Refused:
-        """Log a refusal once, since Redis will repeat it and most callers go on without Redis."""
+        """Return `refusal`, and log the first refusal of its kind.
+
+        Redis will refuse the same command again, and most callers ignore the error.
+        """
         what = command if refusal.code == "NOPERM" else refusal.code
         if refusal.code not in EXPECTED and what not in self._refused:
             self._refused.add(what)
@@ -191,7 +201,7 @@ class Connection:
         self._told.clear()
 
     async def nodes(self, key: str = "") -> list[RedisAddress]:
-        """The servers that take writes, or the one server that holds `key`."""
+        """Return the addresses of all primary servers, or of the one server that holds `key`."""
         if self._address.kind != "cluster":
             return [self._address]
         if self._driver is None:
@@ -212,7 +222,10 @@ class Connection:
 
 
 async def _close(driver: Driver) -> None:
-    """Close the driver. A cluster's own close does nothing after a command has failed."""
+    """Close the driver and, for a cluster, the connections to its nodes.
+
+    After a failed command, the cluster driver's own `aclose` does nothing.
+    """
     await driver.aclose()
     if isinstance(driver, RedisCluster):
         await driver.nodes_manager.aclose()
@@ -220,7 +233,7 @@ async def _close(driver: Driver) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The error's type and, if there is any, its message."""
+    """Return the error's type and its message, if it has one."""
     said = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {said[:120]}" if said else type(error).__name__
 
@@ -233,10 +246,10 @@ def _refusal(error: Exception, where: str, command: str) -> Refused:
 
 
 class KnownKeys:
-    """Finds the key in a command, which decides to which node of a cluster the command is sent.
+    """Finds the key in a command. The key decides which node of a cluster gets the command.
 
-    The driver's own finder asks the cluster's first master: about all commands at the start, and
-    again at each XREADGROUP. While that master is down every command would fail, even if
+    The driver's own finder asks the cluster's first primary: at the start about all commands, and
+    later at each XREADGROUP. While that primary is down, every command would fail, even if
     Heatsink's keys are on another node.
     """
 
@@ -244,7 +257,7 @@ class KnownKeys:
         """Do nothing: this finder makes no requests."""
 
     async def get_keys(self, *words: Any) -> tuple[Any, ...]:
-        """The first key of the command. That is enough: all its keys are in one slot."""
+        """Return the first key of the command. It is enough, since all keys are in one slot."""
         place = 2 if words[0] in ("XGROUP", "XINFO") else 1
         if words[0] == "XREADGROUP":
             place = words.index("STREAMS") + 1
@@ -252,7 +265,7 @@ class KnownKeys:
 
 
 def open_driver(address: RedisAddress) -> Driver:
-    """A driver for the address. It connects at the first command."""
+    """Return a driver for the address. The driver connects at the first command."""
     driver = _driver(address)
     for command in RAW:
         driver.set_response_callback(command, _as_it_came)
@@ -260,7 +273,7 @@ def open_driver(address: RedisAddress) -> Driver:
 
 
 def _as_it_came(answer: Any, **_: Any) -> Any:
-    """Keep the raw reply: the driver's versions parse replies about streams differently."""
+    """Return the raw reply. Versions of the driver differ in how they parse stream replies."""
     return answer
 
 
@@ -283,7 +296,10 @@ def _driver(address: RedisAddress) -> Driver:
 
 
 def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
-    """A client of the primary. Closing it also closes the connections to the sentinels."""
+    """Return a client of the primary that the sentinels name.
+
+    Closing the client also closes the connections to the sentinels.
+    """
     make: Any = Sentinel
     sentinel = make(list(address.hosts), sentinel_kwargs=_bare(shared), **shared)
     primary = sentinel.master_for(address.service)
@@ -303,9 +319,9 @@ def _through_sentinel(address: RedisAddress, shared: dict[str, Any]) -> Driver:
 
 
 async def _reach_one(sentinels: list[Redis]) -> None:
-    """Ping sentinels until one responds; otherwise raise the last error.
+    """Ping the sentinels until one responds. If none does, raise the last error.
 
-    The driver's own error does not say why no sentinel could be reached.
+    The driver's own error would not say why no sentinel could be reached.
     """
     for number, sentinel in enumerate(sentinels, 1):
         try:
@@ -317,7 +333,10 @@ async def _reach_one(sentinels: list[Redis]) -> None:
 
 
 def _shared_options(address: RedisAddress) -> dict[str, Any]:
-    """The options of all drivers. RESP2: its replies are the same from Redis 7.0 on."""
+    """Return the options that all drivers get.
+
+    With the protocol RESP2, replies are the same in all versions since Redis 7.0.
+    """
     options: dict[str, Any] = {
         "protocol": 2,
         "username": address.user or None,
@@ -334,5 +353,8 @@ def _shared_options(address: RedisAddress) -> dict[str, Any]:
 
 
 def _bare(shared: dict[str, Any]) -> dict[str, Any]:
-    """The options without user and password, which are for the servers and not the sentinels."""
+    """Return the options without user and password, for sentinels.
+
+    The login in the URL is for the servers, not for the sentinels.
+    """
     return {name: value for name, value in shared.items() if name not in ("username", "password")}

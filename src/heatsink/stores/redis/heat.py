@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from heatsink.errors import InvalidInput
 from heatsink.heat.fleet import FleetHeat
 from heatsink.heat.heat import Report
+from heatsink.heat.plain import read_fields
 from heatsink.primitives.clock import Clock
 
 from .address import GROUP, RedisKeys
@@ -27,12 +29,12 @@ _HEAT = msgspec.msgpack.Decoder(FleetHeat)
 
 
 class RedisBus:
-    """Heat reports on a capped stream, read by the leader through a consumer group.
+    """Heat reports on a stream of limited length, which the leader reads in a consumer group.
 
-    The leader acknowledges the reports of one read when it reads again. If the leader dies before
-    that, the next leader reclaims them. Reports are not trusted. An entry that cannot be decoded,
-    or that was delivered three times without being acknowledged, moves to the poison stream and is
-    never delivered again.
+    The leader acknowledges the reports of one read at its next read. If the leader dies before
+    that, the next leader gets these reports again. Reports are not trusted. An entry moves to the
+    poison stream if it cannot be decoded, or if it was delivered three times and never
+    acknowledged. It is then never delivered again.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class RedisBus:
         return await self._receive()
 
     async def _make_group(self) -> None:
-        """Create the consumer group, which a new or wiped Redis lacks, at the stream's start."""
+        """Create the consumer group, so that it reads the stream from the beginning.
+
+        A new or wiped Redis has no such group.
+        """
         try:
             await self._run("XGROUP", "CREATE", self._keys.heat, GROUP, "0", "MKSTREAM")
         except Refused as refused:
@@ -79,9 +84,10 @@ class RedisBus:
         entries = [*await self._left_behind(), *await self._new()]
         reports = []
         for id, fields in entries:
-            report = _decoded(fields)
-            if report is None:
-                await self._set_aside(id, fields, "cannot be decoded")
+            try:
+                report = _decoded(fields)
+            except InvalidInput as error:
+                await self._set_aside(id, fields, str(error))
             else:
                 self._taken.append(id)
                 reports.append(report)
@@ -100,7 +106,10 @@ class RedisBus:
             await self._run("XACK", self._keys.heat, GROUP, *ids[start : start + 1_000])
 
     async def _left_behind(self) -> list[Entry]:
-        """Reclaim, every 5 s, entries that other consumers read and never acknowledged."""
+        """Every 5 s, take over the entries that other consumers read and never acknowledged.
+
+        Returns no entries in between.
+        """
         now_s = self._clock.monotonic_s()
         if now_s < self._reclaim_s:
             return []
@@ -142,17 +151,24 @@ class RedisBus:
         return self._consumer.encode()
 
 
-def _decoded(fields: list[bytes] | None) -> Report | None:
-    if fields is None or len(fields) != 2 or len(fields[1]) > BODY_BYTES_MAX:
-        return None
+def _decoded(fields: list[bytes] | None) -> Report:
+    """Decode the report in an entry. Raises `InvalidInput` if the entry is malformed.
+
+    This library puts a report into the field `r`. Other programs use one field per value.
+    """
+    if fields is None or len(fields) % 2 or sum(map(len, fields)) > BODY_BYTES_MAX:
+        raise InvalidInput("the entry has no fields, or more than 256 KB")
     try:
-        return _REPORT.decode(fields[1])
-    except msgspec.MsgspecError:
-        return None
+        if len(fields) == 2 and fields[0] == b"r":
+            return _REPORT.decode(fields[1])
+        names, values = fields[::2], fields[1::2]
+        return read_fields({n.decode(): v.decode() for n, v in zip(names, values, strict=True)})
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise InvalidInput("the entry cannot be decoded") from None
 
 
 def _entries_of(answer: Any) -> list[Entry]:
-    """The entries of the one stream that was read."""
+    """Return the entries in a reply to XREADGROUP for one stream."""
     return [(id, fields) for id, fields in answer[0][1]] if answer else []
 
 
@@ -161,7 +177,10 @@ def _pairs(flat: list[Any]) -> dict[bytes, Any]:
 
 
 class RedisBoard:
-    """The fleet's heat, as the leader publishes it: one value, which expires unless renewed."""
+    """The fleet's heat, which the leader publishes as one value.
+
+    The value expires unless the leader renews it.
+    """
 
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run

@@ -1,7 +1,7 @@
 """Messages between processes over Redis: registry news, soft decisions, forgotten keys.
 
-All of them may be lost: registry news is read from the data store instead, leaders repeat soft
-decisions, and a process that missed forgotten keys drops its cache.
+All these messages may be lost. If news is lost, processes read the registry from the data store.
+Leaders repeat soft decisions. A process that may have missed forgotten keys drops its cache.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ TROUBLE = (exceptions.RedisError, OSError, TimeoutError, RuntimeError)
 
 
 class RedisNews:
-    """The relay of registry news: a value holds closed time and version, a stream the log.
+    """Carries registry news. One value holds the pair, and a stream holds the log.
 
-    The stream's ids are versions, so Redis itself rejects duplicate entries and late writes of a
-    deposed leader. The pair is one value, so a reader never sees a closed time with the version of
-    another moment. Pair and entries are signed, so readers detect forgeries (`registry.news`).
+    The ids in the stream are versions, so Redis itself rejects duplicate entries and late writes of
+    a deposed leader. The pair is one value, so a reader never sees closed time and version from
+    different moments. The pair and the entries are signed, so readers detect forgeries
+    (`registry.news`).
     """
 
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
@@ -71,7 +72,7 @@ class RedisNews:
 
 
 class RedisSoft:
-    """Soft decisions on a capped stream; each reader remembers its own position."""
+    """Soft decisions on a stream of limited length. Each reader remembers its own position."""
 
     def __init__(self, connection: Connection, keys: RedisKeys) -> None:
         self._run = connection.run
@@ -99,9 +100,9 @@ class RedisSoft:
         return found
 
     async def _notice_a_wipe(self) -> None:
-        """Read from the beginning again if Redis was wiped.
+        """If Redis was wiped, set this reader's position to the beginning of the stream.
 
-        Then the stream is empty, or its newest id is below the last one read.
+        After a wipe the stream is empty, or its newest id is below the last id that was read.
         """
         newest = await self._run("XREVRANGE", self._keys.soft, "+", "-", "COUNT", 1)
         if not newest or _order(newest[0][0]) < _order(self._last):
@@ -129,10 +130,11 @@ _MESSAGE = msgspec.msgpack.Decoder(_Message)
 
 
 class RedisWire:
-    """Sends forgotten keys over pub/sub. `listen` raises when its subscription breaks.
+    """Sends and receives forgotten keys over pub/sub.
 
-    A quiet subscription looks like one whose connection is dead. So `listen` pings Redis every
-    second, and raises after 3 s without a reply.
+    `listen` raises `Unavailable` when its subscription breaks. A subscription without messages
+    looks like a subscription whose connection is dead. So `listen` pings Redis every second, and
+    raises after 3 s without a reply.
     """
 
     def __init__(
@@ -173,10 +175,10 @@ class RedisWire:
             await driver.aclose()
 
     async def _home(self) -> RedisAddress:
-        """The server to subscribe at: in a cluster, the node to which processes publish.
+        """Return the server to subscribe at. In a cluster, this is the node that gets all messages.
 
-        A new or recovering cluster loses messages that its nodes forward to each other. Publishing
-        an empty message makes the driver look up the right node again if it has changed.
+        A new or recovering cluster loses messages that its nodes forward to each other. If another
+        node has become the right one, the driver notices it when it publishes an empty message.
         """
         if self._address.kind != "cluster":
             return self._address

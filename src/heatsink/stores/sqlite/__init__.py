@@ -1,4 +1,7 @@
-"""The store in one SQLite file: durable when acknowledged, shared by processes on one machine."""
+"""The data store in one SQLite file, which processes on one machine can share.
+
+An acknowledged write is on disk.
+"""
 
 from __future__ import annotations
 

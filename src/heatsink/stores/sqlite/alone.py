@@ -1,4 +1,4 @@
-"""Exclusive access to a SQLite file, for a repair during which no other process may use it."""
+"""Exclusive access to a SQLite file, for repairs during which no other process may use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ LOWER = "UPDATE shares SET sealed_ms = min(sealed_ms, ?), folded_ms = min(folded
 
 
 class SoleDatabase(SqliteDatabase):
-    """One connection for reads and writes, without a thread: `write` commits before it returns."""
+    """One connection for reads and writes, without a writer thread.
+
+    `write` commits before it returns.
+    """
 
     def __init__(self, file: Path, connection: sqlite3.Connection, run_batch: RunBatch) -> None:
         super().__init__(file, run_batch)
@@ -49,7 +52,10 @@ class SoleDatabase(SqliteDatabase):
 
 
 class SqliteAlone:
-    """A SQLite file that only this process has open, until `close`. `stores` work as usual."""
+    """A SQLite file that, until `close`, only this process has open.
+
+    `stores` are the usual stores of the file.
+    """
 
     def __init__(self, file: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self._file = file
@@ -60,11 +66,11 @@ class SqliteAlone:
 
     @classmethod
     def open(cls, file: Path, clock: Clock) -> SqliteAlone:
-        """Open the file. Raises `Unavailable` while another connection has it open."""
+        """Open the file. Raises `Unavailable` while another connection to the file is open."""
         return cls(file, open_alone(file), clock)
 
     def copy(self) -> Path:
-        """Back up the database with SQLite's backup, to a new file in the same directory."""
+        """Copy the database to a new file in the same folder. Returns the new file."""
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)
         target = self._file.with_name(f"{self._file.name}.{now:%Y%m%dT%H%M%SZ}.copy")
         if target.exists():
@@ -80,7 +86,10 @@ class SqliteAlone:
         return target
 
     def traces(self, scheme: IdScheme) -> Iterator[tuple[str, int]]:
-        """Each partition with the newest time of its rows, its tokens and its running totals."""
+        """Yield partition keys with the newest time of their rows, tokens or running totals.
+
+        A partition key comes up to three times: for rows, for tokens and for running totals.
+        """
         execute = self._connection.execute
         for partition, raw in execute("SELECT partition, max(raw) FROM rows GROUP BY partition"):
             yield partition, scheme.time_ms(raw)
@@ -88,9 +97,9 @@ class SqliteAlone:
         yield from execute("SELECT partition, max(time_ms) FROM writers GROUP BY partition")
 
     def ends(self, from_ms: int, below_ms: int, scheme: IdScheme) -> tuple[int, int] | None:
-        """The oldest and newest time of rows, tokens and running totals in a span of time.
+        """Return the oldest and the newest time of all rows, tokens and running totals in a span.
 
-        None if the span has none.
+        The span is [from_ms, below_ms). Returns None if it contains none.
         """
         execute, first = self._connection.execute, scheme.first_raw
         sql = "SELECT min(raw), max(raw) FROM rows WHERE raw >= ? AND raw < ?"
@@ -105,11 +114,14 @@ class SqliteAlone:
         return (min(found), max(found)) if found else None
 
     def seals(self) -> dict[str, int]:
-        """The time before which each counter partition is sealed or folded, by partition."""
+        """Return, by partition key, the time up to which a counter's share is sealed or folded."""
         return dict(self._connection.execute(SEALED))
 
     async def reset(self, meta: Meta, snapshot: Snapshot, opened: list[str]) -> None:
-        """Replace the registry, and unseal counters from the closed time on, in one transaction."""
+        """Replace the registry and unseal the counter shares `opened`, in one transaction.
+
+        Those shares then accept adds from the new closed time on.
+        """
         await self._database.write(partial(_reset, meta, snapshot, opened))
 
     async def close(self) -> None:

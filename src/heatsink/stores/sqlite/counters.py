@@ -1,4 +1,4 @@
-"""Counters in SQLite: one row of `shares` per counter and partition."""
+"""Counters in SQLite. The table `shares` has one row per counter share."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _read_share(connection: sqlite3.Connection, partition: str) -> Total:
 
 
 def _sum(numbers: sqlite3.Cursor) -> int:
-    """Sum 64-bit numbers in Python: SQLite's own sum() fails if the result overflows."""
+    """Return the sum of 64-bit numbers. SQLite's own sum() fails if the result overflows."""
     return sum(number for (number,) in numbers)
 
 
@@ -113,7 +113,10 @@ def _write_value(connection: sqlite3.Connection, partition: str, value: int) -> 
 
 
 def _seal(connection: sqlite3.Connection, partition: str, before_ms: int) -> None:
-    """Seal a partition for tokens and writers from before `before_ms`: see `CounterStore.fold`."""
+    """Make a share refuse tokens and writers from before `before_ms`: see `CounterStore.fold`.
+
+    Adds the running totals of such writers to the share's value.
+    """
     sealed_ms = max(_read_share(connection, partition).sealed_ms, before_ms)
     past = (partition, sealed_ms)
     connection.execute("DELETE FROM tokens WHERE partition = ? AND time_ms < ?", past)

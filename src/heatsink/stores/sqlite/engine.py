@@ -1,8 +1,8 @@
 """One SQLite file for the log, the counters and the registry, with shared fsyncs.
 
-One thread writes. All operations that are submitted during a commit share the next commit, so more
-concurrent callers mean fewer commits per call. A transaction is acknowledged after its fsync
-(`synchronous=FULL`), so a crash of the process or the machine loses no acknowledged write.
+One thread writes. All operations that callers submit during a commit share the next commit. So with
+more concurrent callers, there are fewer commits per call. A transaction is acknowledged after its
+fsync (`synchronous=FULL`). So a crash of the process or the machine loses no acknowledged write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = files(__package__).joinpath("schema.sql").read_text()
 
 
 class WriteJob(Generic[Result]):
-    """An operation to run in the writer thread, and the future on which its caller waits."""
+    """An operation for the writer thread, and the future on which the operation's caller waits."""
 
     __slots__ = ("error", "future", "operation", "result")
 
@@ -42,7 +42,10 @@ class WriteJob(Generic[Result]):
         self.error: BaseException | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Run inside a shared transaction. If the operation fails, its changes are rolled back."""
+        """Run the operation inside a shared transaction.
+
+        If the operation fails, only its own changes are rolled back.
+        """
         self.error = None
         connection.execute("SAVEPOINT job")
         try:
@@ -67,7 +70,11 @@ RunBatch = Callable[[sqlite3.Connection, list[WriteJob[Any]]], None]
 
 
 class Writer:
-    """The writer thread. `run_batch` runs jobs inside a transaction that is already open."""
+    """The writer thread.
+
+    The thread opens a transaction, calls `run_batch` to run the queued jobs in it, and commits.
+    `check_file` is called before each batch.
+    """
 
     def __init__(
         self,
@@ -114,14 +121,14 @@ class Writer:
         self._run_batch(connection, batch)
 
     def _refuse_all(self, error: HeatsinkError) -> None:
-        """The file could not be opened: fail queued calls with the error of the open."""
+        """Let queued and later calls raise `error`, since the file could not be opened."""
         while (batch := self._next_batch()) is not None:
             for job in batch:
                 job.error = error
             self._report(batch)
 
     def _next_batch(self) -> list[WriteJob[Any]] | None:
-        """Wait for a job, then take all that are queued. None when the writer is closed."""
+        """Wait for a job, then return all queued jobs. Returns None when the writer is closed."""
         first = self._jobs.get()
         if first is None:
             return None
@@ -143,7 +150,7 @@ class Writer:
             self._owner.loop.call_soon_threadsafe(_settle_all, batch)
 
     async def close(self) -> None:
-        """Finish the queued jobs, then stop."""
+        """Finish the queued jobs, then end the thread."""
         if self._closed:
             return
         self._closed = True
@@ -158,9 +165,9 @@ def _settle_all(batch: Sequence[WriteJob[Any]]) -> None:
 
 
 def commit(connection: sqlite3.Connection, batch: list[WriteJob[Any]], run_batch: RunBatch) -> None:
-    """Commit all jobs in one transaction. If it fails, commit the jobs one by one.
+    """Commit all jobs in one transaction. If the transaction fails, commit the jobs one by one.
 
-    Then only the job that caused the error fails. Jobs whose caller was cancelled are skipped.
+    So one job's error does not fail the other jobs. Jobs whose caller was cancelled are skipped.
     """
     batch = [job for job in batch if not job.future.cancelled()]
     if not batch:
@@ -192,7 +199,10 @@ def unavailable(error: sqlite3.Error) -> Unavailable:
 
 
 def open_file(file: Path, schema: str) -> sqlite3.Connection:
-    """Open a connection that waits for other processes' locks, and create missing tables."""
+    """Open a connection and create missing tables.
+
+    The connection waits while other processes hold locks on the file.
+    """
     connection = _connect(file)
     pause = Event()
     attempts = 0
@@ -213,10 +223,11 @@ def open_file(file: Path, schema: str) -> sqlite3.Connection:
 
 
 def open_alone(file: Path) -> sqlite3.Connection:
-    """Open a connection that locks out all others.
+    """Open a connection that locks out all other connections.
 
     Raises `Unavailable` while another connection is open, in this process or another. In WAL mode
-    every open connection holds a shared lock, even an idle one. The lock of a killed process ends.
+    every open connection holds a shared lock, even an idle connection. When a process is killed,
+    the kernel releases its lock.
     """
     connection = _connect(file)
     try:
@@ -246,7 +257,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise `Unavailable` if the file is another application's database.
+    """Raise `Unavailable` if the file is the database of another application.
 
     Heatsink writes its application id before it creates tables. So a process that sees Heatsink's
     tables also finds the id, even while another process creates the file.
@@ -258,14 +269,16 @@ def _check_owner(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _not_opened(file: Path, error: Exception) -> Unavailable:
-    return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}")
+    cure = ": name a new file" if "not a database" in str(error) else ""
+    return Unavailable(f"cannot open {str(file)!a} as a SQLite database: {error}{cure}")
 
 
 class SqliteDatabase:
-    """A SQLite file. The writer thread commits writes in batches; reads run in the caller's thread.
+    """One SQLite file. A writer thread commits writes in batches.
 
-    A read from the page cache takes some tens of microseconds, less than a round trip to another
-    thread. It sees every commit that was acknowledged before the read.
+    Reads run in the caller's thread: a read from the page cache takes some tens of microseconds,
+    less than a round trip to another thread. A read sees every commit that was acknowledged before
+    the read.
     """
 
     def __init__(self, file: Path, run_batch: RunBatch) -> None:
@@ -276,9 +289,9 @@ class SqliteDatabase:
         self._closed = False
 
     def check_file(self) -> None:
-        """Raise `WrongIncarnation` if the file was replaced or emptied.
+        """Raise `WrongIncarnation` if the file was deleted, replaced or emptied.
 
-        Writes would otherwise go to the deleted file.
+        Without this check, writes would go to a deleted file.
         """
         try:
             found = self._file.stat()
@@ -293,11 +306,18 @@ class SqliteDatabase:
             raise WrongIncarnation(f"{self._file} was emptied: restore a backup and reconnect")
 
     def write(self, operation: Operation[Result]) -> asyncio.Future[Result]:
-        """Run an operation in a transaction, which other callers may share."""
+        """Run `operation` in the writer thread and return the future of its result.
+
+        Operations of other callers may run in the same transaction.
+        """
         return self._writer.submit(operation)
 
     def read(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run an operation of one statement. Several statements could see different states."""
+        """Run an operation that executes one statement.
+
+        An operation with several statements needs `read_at_once`: here each of them could see
+        another state.
+        """
         if self._closed:
             raise Closed.meanwhile("the SQLite store")
         if self._reader is None:
@@ -309,7 +329,7 @@ class SqliteDatabase:
             raise unavailable(error) from error
 
     def read_at_once(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run an operation of several statements that all see the same state."""
+        """Run an operation with several statements. All of them see the same state."""
 
         def inside(connection: sqlite3.Connection) -> Result:
             connection.execute("BEGIN")

@@ -22,7 +22,7 @@ SWEEP_EVERY = 500
 
 
 class Put:
-    """A put as data and not as code, so that one statement can run many of them."""
+    """A put as a record and not as a function, so that one SQL statement can insert many rows."""
 
     __slots__ = ("partition", "row")
 
@@ -50,9 +50,10 @@ class Put:
 
 
 def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> None:
-    """Run the jobs of a batch: all puts in a few statements, or one by one if a row exists.
+    """Run the jobs of a batch. All puts together take a few SQL statements.
 
-    Each statement releases the GIL and waits to get it back, so fewer statements take less time.
+    If one of the rows exists, each put runs by itself. Each statement releases the GIL and waits to
+    get it back, so fewer statements take less time.
     """
     puts = [job for job in batch if isinstance(job.operation, Put)]
     rest = [job for job in batch if not isinstance(job.operation, Put)]
@@ -66,7 +67,10 @@ def run_batch(connection: sqlite3.Connection, batch: list[WriteJob[Any]]) -> Non
 
 
 def _insert_all(connection: sqlite3.Connection, puts: list[Any]) -> bool:
-    """Insert all rows. False if one exists or cannot be written: then the caller rolls back."""
+    """Insert all rows. If a row exists or cannot be written, return False.
+
+    The caller must then roll back.
+    """
     start = 0
     while start < len(puts):
         size = next(chunk for chunk in CHUNKS if chunk <= len(puts) - start)
@@ -110,9 +114,9 @@ class SqliteLog:
         return self._database.write(Put(partition, row))
 
     def _let_expired_go(self) -> None:
-        """Delete expired rows, once per `SWEEP_EVERY` puts of rows that expire.
+        """Count a put of a row that expires. Delete expired rows at every 500th such put.
 
-        So deletes keep pace with puts, at little cost.
+        A sweep deletes up to 1,000 rows, so it keeps up with the puts.
         """
         self._expiring += 1
         if self._expiring % SWEEP_EVERY == 0:

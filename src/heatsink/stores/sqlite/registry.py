@@ -1,6 +1,6 @@
 """The registry in SQLite (META, EPOCHS, pins and LOG), with one transaction per change.
 
-Also the heat reports between processes that share the file.
+`SqliteBus` carries heat reports between processes that share the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _read_meta(connection: sqlite3.Connection) -> Meta:
 
 
 def _write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
-    """Write META. Fields of a newer release that this one does not know stay unchanged."""
+    """Write META. Stored fields that this release does not know stay unchanged."""
     found = connection.execute("SELECT meta FROM meta").fetchone()
     kept = msgspec.msgpack.decode(found[0]) if found else {}
     whole = encode({**kept, **msgspec.structs.asdict(meta)})
@@ -70,9 +70,10 @@ class SqliteRegistry:
         return self._reading(self._database.read(_read_meta))
 
     async def advance(self, closed_ms: int) -> Reading:
-        """Raise the closed time if it is lower, and renew the evidence of the time if that is due.
+        """Advance the closed time to `closed_ms`, unless it is already later. Returns META.
 
-        If another process renewed the evidence since it was read here, its newer evidence stays.
+        The closed time never gets far ahead of the store's time. The time record is renewed if this
+        is due and no other process has renewed it meanwhile.
         """
         known = self._database.read(_read_meta).evidence
         verdict = self._time.judge(known)
@@ -135,7 +136,8 @@ class SqliteRegistry:
         def take_over(connection: sqlite3.Connection) -> Meta:
             meta = _read_meta(connection)
             if (meta.term, meta.beat) != (seen.term, seen.beat):
-                raise Outdated(f"{meta.leader or 'no coordinator'} already leads term {meta.term}")
+                who = meta.leader or "a coordinator"
+                raise Outdated(f"{who} renewed or took the lease meanwhile")
             meta = msgspec.structs.replace(
                 meta, term=meta.term + 1, beat=0, leader=leader, lease_ms=lease_ms
             )
@@ -194,7 +196,10 @@ def _read_snapshot(connection: sqlite3.Connection) -> Snapshot:
 
 
 class SqliteBus:
-    """Heat reports in a table, until a coordinator takes them. Only the newest 1,000 are kept."""
+    """Heat reports in a table of the file, until a coordinator takes them.
+
+    The table keeps only the newest 1,000 reports.
+    """
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
@@ -225,7 +230,7 @@ def _take_reports(connection: sqlite3.Connection) -> list[Report]:
 
 
 def _decode(data: bytes) -> Report | None:
-    """A report; None if it is malformed, since reports are not trusted."""
+    """Decode a report. Returns None if it is malformed, since reports are not trusted."""
     try:
         return _REPORT.decode(data)
     except msgspec.MsgspecError:

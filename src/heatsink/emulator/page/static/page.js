@@ -5,7 +5,10 @@ const SPACE = 2 ** 64;
 const EXACT = 2 ** 12; // bounds are 64 bits wide, numbers here 53
 const HOT = 0.9;
 const KEY_SHOWN = 40;
-const COLUMNS = ["partition", "of hash range", "rows", "writes/s", "reads/s", "refused/s", "load", "lent/s", "burst left (write / read)", "throttles/s", "throttles in all", "hottest key"];
+const NUMBERED_MAX = 20; // more partitions than that are too narrow for their numbers
+const COLUMNS = ["partition", "share of hashes", "rows", "written units/s", "read units/s", "load", "refused units/s", "throttled requests/s", "throttled requests, total", "borrowed units/s", "burst left (write / read)", "hottest key"];
+const BAD = [6, 7];
+const ORDER = "In the order of key hashes, as in the bar, not by number.";
 const WORDS = { Lend: "lend", Split: "split", Isolate: "isolate", Merge: "merge", CannotHelp: "cannot help" };
 
 const count = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
@@ -19,17 +22,21 @@ function h(tag, attributes, ...children) {
 
 const share = (state) => (state.end - state.start < EXACT ? "one key" : percent.format((state.end - state.start) / SPACE));
 
-function space(partitions) {
-  return h("div", { className: "space", role: "img", ariaLabel: "load of each partition, in the order of key hashes" },
-    ...partitions.map(({ state }) => {
-      const height = `${Math.min(state.load, 1) * 100}%`;
-      const kind = state.throttles_s > 0 ? "over" : state.load >= HOT ? "hot" : "";
-      const fill = h("i", {});
-      fill.style.height = height;
-      const part = h("div", { className: kind, title: `partition ${state.number}: ${percent.format(state.load)}` }, fill, h("span", {}, String(state.number)));
-      part.style.flexGrow = String((state.end - state.start) / SPACE);
-      return part;
-    }));
+function part({ state }) {
+  const kind = state.throttles_s > 0 ? "over" : state.load >= HOT ? "hot" : "";
+  const fill = h("i", {});
+  fill.style.height = `${Math.min(state.load, 1) * 100}%`;
+  const made = h("div", { className: kind, title: `partition ${state.number}: ${percent.format(state.load)}` }, h("u", {}, fill));
+  made.style.flexGrow = String((state.end - state.start) / SPACE);
+  return made;
+}
+
+function fillSpace(element, partitions) {
+  const numbered = partitions.length <= NUMBERED_MAX;
+  const parts = partitions.map(part);
+  if (numbered) parts.forEach((made, n) => made.append(h("span", {}, String(partitions[n].state.number))));
+  element.classList.toggle("numbered", numbered);
+  element.replaceChildren(...parts);
 }
 
 const short = (text) => (text.length > KEY_SHOWN ? `${text.slice(0, KEY_SHOWN)}…` : text);
@@ -38,17 +45,20 @@ function hottest({ state, hottest: key, moved }) {
   const words = [];
   if (key !== null && state.load > 0.01) words.push(`${short(key)} (${percent.format(state.hottest_share)})`);
   if (moved !== null) words.push(`moving: ${count.format(moved)} rows so far`);
-  if (state.stuck) words.push(`cannot help: ${state.stuck}`);
   return words.join(" · ");
 }
+
+const stuck = ({ state, hottest: key }) =>
+  h("p", { className: "bad" }, `Partition ${state.number}${key === null ? "" : `, key ${short(key)}`}: the store cannot help. ${state.stuck}`);
 
 function row(report) {
   const { state, rows } = report;
   const burst = state.write_burst === null ? "–" : `${count.format(state.write_burst)} / ${count.format(state.read_burst)}`;
-  const cells = [state.number, share(state), count.format(rows), count.format(state.writes_s), count.format(state.reads_s),
-    count.format(state.refused_writes_s + state.refused_reads_s), percent.format(state.load), count.format(state.lent_s), burst, count.format(state.throttles_s), count.format(state.throttles)];
-  return h("tr", {}, ...cells.map((cell, n) => h("td", { className: (n === 5 || n === 9) && state.throttles_s > 0 ? "bad" : "" }, String(cell))),
-    h("td", { className: state.stuck ? "text bad" : "text", title: report.hottest ?? "" }, hottest(report)));
+  const refused_s = state.refused_writes_s + state.refused_reads_s;
+  const cells = [state.number, share(state), count.format(rows), count.format(state.writes_s), count.format(state.reads_s), percent.format(state.load),
+    count.format(refused_s), count.format(state.throttles_s), count.format(state.throttles), count.format(state.lent_s), burst];
+  return h("tr", {}, ...cells.map((cell, n) => h("td", { className: BAD.includes(n) && state.throttles_s > 0 ? "bad" : "" }, String(cell))),
+    h("td", { className: "text", title: report.hottest ?? "" }, hottest(report)));
 }
 
 function event({ at_s, what, partition, reason, done }) {
@@ -56,15 +66,42 @@ function event({ at_s, what, partition, reason, done }) {
   return h("li", {}, h("b", {}, `${WORDS[what]}${done ? " done" : ""}`), `${time} · partition ${partition} · ${reason}`);
 }
 
+// Made once for each table and then filled anew, so that what is scrolled or focused stays so.
+const sections = new Map();
+
+function makeSection(name) {
+  const scrolled = (label, ...children) => h("div", { className: "wide", tabIndex: 0, role: "group", ariaLabel: `${label} of table ${name}` }, ...children);
+  const summary = h("small", {});
+  const bar = h("div", { className: "space", role: "img", ariaLabel: `Load of each partition of table ${name}, in the order of key hashes` });
+  const helpless = h("div", {});
+  const rows = h("tbody", {});
+  const head = h("tr", {}, ...COLUMNS.map((title, n) => h("th", { scope: "col", className: n === COLUMNS.length - 1 ? "text" : "" }, title)));
+  const changes = h("ol", {});
+  const unchanged = h("p", { className: "soft" }, "No changes yet.");
+  const element = h("section", {}, h("h2", {}, name, summary), bar, helpless, h("p", { className: "soft" }, ORDER),
+    scrolled("Partitions", h("table", {}, h("thead", {}, head), rows)), h("h3", {}, "Changes"), scrolled("Changes", changes), unchanged);
+  return { element, summary, bar, helpless, rows, changes, unchanged };
+}
+
 function table(report) {
+  if (!sections.has(report.table)) sections.set(report.table, makeSection(report.table));
+  const made = sections.get(report.table);
   const throttles = Object.entries(report.throttles).map(([limit, number]) => `${count.format(number)} by ${limit}`).join(", ") || "none";
-  const head = h("tr", {}, ...COLUMNS.map((name, n) => h("th", { scope: "col", className: n === 11 ? "text" : "" }, name)));
-  return h("section", {},
-    h("h2", {}, report.table, h("small", {}, ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`)),
-    space(report.partitions),
-    h("div", { className: "wide" }, h("table", {}, h("thead", {}, head), h("tbody", {}, ...report.partitions.map(row)))),
-    h("h3", {}, "Changes"),
-    report.events.length ? h("ol", {}, ...report.events.toReversed().map(event)) : h("p", { className: "soft" }, "No changes yet."));
+  made.summary.textContent = ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`;
+  fillSpace(made.bar, report.partitions);
+  made.helpless.replaceChildren(...report.partitions.filter(({ state }) => state.stuck).map(stuck));
+  made.rows.replaceChildren(...report.partitions.map(row));
+  made.changes.replaceChildren(...report.events.toReversed().map(event));
+  made.changes.parentElement.hidden = !report.events.length;
+  made.unchanged.hidden = report.events.length > 0;
+  return made.element;
+}
+
+function show(tables) {
+  const place = document.getElementById("tables");
+  const wanted = tables.length ? tables.map(table) : [h("p", { className: "soft" }, "No table yet. Point an SDK at this address and create one.")];
+  const same = wanted.length === place.children.length && wanted.every((element, n) => element === place.children[n]);
+  if (!same) place.replaceChildren(...wanted);
 }
 
 async function look() {
@@ -72,7 +109,7 @@ async function look() {
   try {
     const answer = await fetch("/partitions");
     const tables = await answer.json();
-    if (tables.length) document.getElementById("tables").replaceChildren(...tables.map(table));
+    show(tables);
     link.className = "live";
     link.textContent = "live";
   } catch {

@@ -16,7 +16,7 @@ NAMES = tuple(act.name for act in ACTS)
 
 
 def find_act(text: str) -> Act:
-    """An act by its name or its number, from 1."""
+    """Find the act with this name or number. The first act is number 1."""
     for number, act in enumerate(ACTS, 1):
         if text in (act.name, str(number)):
             return act

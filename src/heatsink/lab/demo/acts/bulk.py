@@ -1,4 +1,4 @@
-"""Act 5: a million items beside twenty, and workers that follow the work."""
+"""Act 5: a batch of a million items beside batches of twenty, with workers that follow the load."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from heatsink.bulk.batch import Batch, Progress
 from heatsink.bulk.submit import hand
 from heatsink.bulk.work.consumer import Consumer
 from heatsink.lab.demo.act import (
+    ENOUGH,
     About,
     ActFinding,
     ActSnapshot,
     ActVerdict,
     Cell,
+    Offer,
     Watcher,
     about,
+    settle,
     watch,
 )
 from heatsink.lab.demo.traffic import TrafficPlan
-from heatsink.lab.demo.world import WORKERS, DemoWorld
+from heatsink.lab.demo.world import DemoWorld, workers_of
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import counted
 
 LARGE, SMALL = "tag-conversation", "send-reminder"
 TOGETHER, CALL_S = 200, 0.2
 SMALL_ITEMS, SMALL_CALL_S = 20, 0.1
 SMALL_EVERY_S = 3.0
 POLL_S = 0.25
-PATIENCE_S = 90.0  # then the act cancels the rest: the machine is slow
+SCALING_S = 10.0  # for the number of workers to go up
 REST_S = 9.0  # for the number of workers to come down
+SUBMIT_S = 4.0
 WORDS = """\
 One customer submits {items:,} items, another submits twenty. In a single queue the twenty would
 wait until all the others are done.
@@ -40,11 +45,11 @@ wait until all the others are done.
 Heatsink's queue is split into partitions and gives each customer a fair share of every worker's
 time. It accepts a batch only when the batch is safely on disk.
 
-Once a second, a control loop compares the backlog with the number of workers. It adds enough
-workers to drain the backlog in {drain:g} s, as long as more workers raise the throughput.
+Once a second, a control loop compares the backlog with the number of workers. It aims to drain the
+backlog in {drain:g} s, and adds workers for as long as they raise the throughput of this machine.
 
 Look at the dots: each is a small batch, and its height is how long that batch took while the
-large one was running. Above them, the number of workers follows the backlog up and down.
+large one was running. Above them, compare the number of workers with the items done a second.
 
 hs.bulk.submit() and hs.worker() on a private Valkey server that the demo started; its log is on
 disk. An action only sleeps: {call:g} s for {together} items of the large batch, {small:g} s for
@@ -52,8 +57,33 @@ the twenty items of a small one. Everything else is real. Small batches go to pa
 also hold the large batch."""
 
 
+def together_of(plan: TrafficPlan) -> int:
+    """Return how many items of the large batch the handler gets in one call.
+
+    In a smaller run each call gets fewer items. So a smaller run needs as many workers as a large
+    one.
+    """
+    return max(round(TOGETHER * plan.size), 10)
+
+
+def drain_s(plan: TrafficPlan) -> float:
+    """Return how long the large batch should take, including the time to add workers."""
+    return SCALING_S + workers_of(plan).drain_s
+
+
+def patience_s(plan: TrafficPlan) -> float:
+    """Return the seconds after which the act cancels all items that are left.
+
+    If a run takes that long, the machine is too busy for it.
+    """
+    return drain_s(plan) / ENOUGH
+
+
 class SmallNow(msgspec.Struct, frozen=True):
-    """A small batch: when it came, how many of the large one's items waited, how long it took."""
+    """A small batch, submitted at `second`, while `ahead` items of the large batch waited.
+
+    `took_s` is None until the small batch has ended.
+    """
 
     second: float
     ahead: int
@@ -61,7 +91,10 @@ class SmallNow(msgspec.Struct, frozen=True):
 
 
 class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
-    """The act at one moment. `workers` counts only partitions with items of the large batch."""
+    """The act at one moment.
+
+    `workers` has a number for each partition that holds items of the large batch, and no other.
+    """
 
     items: int
     done: int
@@ -83,14 +116,15 @@ class BulkNow(ActSnapshot, frozen=True, tag="snapshot"):
 
 
 class DemoBatch:
-    """The large batch, the small ones beside it, and when their items ran."""
+    """Submits the large batch and the small batches beside it, and records when they ended."""
 
     def __init__(self, world: DemoWorld, plan: TrafficPlan) -> None:
         self.items = plan.items
         self.batch: Batch | None = None
         self.progress: Progress | None = None
         self.leg = "submitting the items as a stream"
-        self.patience_s = PATIENCE_S / plan.speed
+        self.patience_s = patience_s(plan)
+        self._together = together_of(plan)
         self.accepted_s = self.ended_s = 0.0
         self._hs = world.hs
         self._clock: Clock = world.clock
@@ -106,13 +140,13 @@ class DemoBatch:
         return self._clock.monotonic_s() - self._began_s
 
     def actions(self) -> Actions:
-        """Actions whose handler simulates calls that take time, for many items at once.
+        """Return actions whose handlers sleep instead of making calls, many items at a time.
 
-        Items left over from an earlier run are done too, but not counted.
+        Items left over from an earlier run are run, but not counted.
         """
         actions = Actions()
 
-        @actions.action(LARGE, together=TOGETHER)
+        @actions.action(LARGE, together=self._together)
         async def tag(_: list[object], __: list[Context]) -> None:
             await self._clock.sleep(CALL_S)
 
@@ -133,7 +167,7 @@ class DemoBatch:
         self.leg = "others submit twenty items each"
 
     async def submit_small(self) -> None:
-        """Submit into a partition of the large batch, where it must get its fair share."""
+        """Submit a small batch to a partition that holds items of the large batch."""
         assert self.batch is not None
         homes = {part.partition for part in self.batch.parts}
         partitions = (await self._hs.bulk.plan()).high_water
@@ -177,9 +211,10 @@ class DemoBatch:
         return self.progress is not None and self.progress.is_final
 
     async def until_done(self) -> None:
-        """Submit small batches for as long as the large one runs."""
+        """Submit small batches until the large batch has ended or the time is up."""
         next_s = self.second + 1.0
-        while not self.is_done and self.second < self.patience_s:
+        give_up_s = self.accepted_s + self.patience_s
+        while not self.is_done and self.second < give_up_s:
             await self._clock.sleep(POLL_S)
             if self.second >= next_s:
                 await self.submit_small()
@@ -192,7 +227,7 @@ class DemoBatch:
             await self._hs.bulk.wait(name)
 
     async def call_off(self) -> None:
-        """Cancel the large batch, so that a stopped run leaves no work behind."""
+        """Cancel the large batch if it still runs, so that a stopped run leaves no work behind."""
         if self.batch is not None and not self.is_done:
             await self._hs.bulk.cancel(self.batch.id)
             await self._hs.bulk.wait(self.batch.id)
@@ -207,15 +242,15 @@ class BulkAct:
             f"{_amount(plan)} items",
             WORDS.format(
                 items=plan.items,
-                drain=WORKERS.drain_s,
+                drain=workers_of(plan).drain_s,
                 call=CALL_S,
-                together=TOGETHER,
+                together=together_of(plan),
                 small=SMALL_CALL_S,
             ),
         )
 
     def seconds(self, plan: TrafficPlan) -> float:
-        return 45.0 / plan.speed
+        return drain_s(plan) + (SUBMIT_S + REST_S) / plan.speed
 
     async def run(self, world: DemoWorld, plan: TrafficPlan, watcher: Watcher) -> ActVerdict:
         job = DemoBatch(world, plan)
@@ -245,8 +280,8 @@ def narrate(items: int, done: int, done_s: int, workers: int, small: list[SmallN
     if not workers:
         return "No item runs yet: workers start when the whole batch is accepted."
     if done >= items:
-        return f"All {items:,} are done. {workers} workers remain."
-    pace = f"{items - done:,} items to go, {done_s:,} a second with {workers} workers."
+        return f"All {items:,} are done. Workers now: {workers}."
+    pace = f"{items - done:,} to go, {done_s:,} a second with {counted(workers, 'worker')}."
     return f"{pace} {_of_small(small)}"
 
 
@@ -261,24 +296,26 @@ def judge(job: DemoBatch) -> ActVerdict:
     took = [one.took_s for one in small if one.took_s is not None]
     whole = progress.done + progress.cancelled == job.items and len(took) == len(small)
     in_line = _in_line(job, small, progress.done == job.items)
-    return ActVerdict(
+    line = (
         f"{progress.done:,} items took {job.ended_s - job.accepted_s:.0f} s. The slowest of "
         f"{len(small)} small batches took {max(took, default=0.0):.1f} s; in a single queue, the "
-        f"first one would have waited {in_line}.",
-        whole,
-        [
-            ActFinding(whole, _count(job, progress)),
-            ActFinding(
-                None,
-                f"The small batches took {_spread(took)}. In a single queue, the first one would "
-                f"have waited for {small[0].ahead if small else 0:,} items before it: {in_line}.",
-            ),
-        ],
+        f"first one would have waited {in_line}."
     )
+    findings = [
+        ActFinding(whole, _count(job, progress)),
+        ActFinding(
+            None,
+            f"The small batches took {_spread(took)}. In a single queue, the first one would "
+            f"have waited for {small[0].ahead if small else 0:,} items before it: {in_line}.",
+        ),
+    ]
+    what, made = f"items in {job.patience_s:.0f} s", job.items - progress.cancelled
+    offer = Offer(what, job.items, made, least=1.0)  # a batch that is cut short shows no end
+    return ActVerdict(*settle(line, offer, findings, wrong=not whole))
 
 
 def _in_line(job: DemoBatch, small: list[SmallNow], is_done: bool) -> str:
-    """How long the first small batch would have waited behind the large one."""
+    """Return how long the first small batch would have waited behind the large one, in words."""
     waited_s = job.ended_s - small[0].second if small else 0.0
     return f"{waited_s:.0f} s" if is_done else f"more than {waited_s:.0f} s"
 

@@ -1,4 +1,4 @@
-"""Act 4: an author becomes famous. A write per follower for every post, or one write."""
+"""Act 4: an author becomes famous. A post costs one write per follower if pushed, one if pulled."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from heatsink.lab.demo.act import (
     ActSnapshot,
     ActVerdict,
     Cell,
+    Offer,
     Watcher,
     about,
+    settle,
     watch,
 )
 from heatsink.lab.demo.lanes import LaneMeter
 from heatsink.lab.demo.traffic import Leg, Pacer, Traffic, TrafficPlan
 from heatsink.lab.demo.world import DemoWorld
 from heatsink.primitives.ids import Uuid7
+from heatsink.primitives.words import counted
 from heatsink.timelines.policy import PULLED, PUSHED
 from heatsink.timelines.timelines import Post, Timelines
 
@@ -42,15 +45,18 @@ Heatsink counts followers and switches an author from push to pull at a threshol
 Grace keeps posting while she gains followers. For comparison, a second author sends the same
 posts to the same followers and is always pushed.
 
-Look at the bars: each pair is one post, and the height is the number of homes written for it.
-Past the threshold there are no more blue bars.
+Look at the bars: each pair is one post, and the height is the number of homes written for it so
+far. A post without a blue bar was pulled.
 
 hs.timelines with a threshold of {threshold:,} (the default is 10,000), on SQLite and a private
 Valkey server. Pushes are bulk actions in its queue. The second author is pinned to push."""
 
 
 class PostNow(msgspec.Struct, frozen=True):
-    """One post: its followers then, whether it was pushed, and how many homes were written."""
+    """One post: the number of followers at that time, its mode, and the homes written for it.
+
+    `always_writes` are the homes written for the same post by the author who is always pushed.
+    """
 
     followers: int
     mode: str
@@ -77,17 +83,22 @@ class CelebrityNow(ActSnapshot, frozen=True, tag="snapshot"):
 
 
 def traffic_of(plan: TrafficPlan) -> Traffic:
+    friends_s, crowd_s = plan.size * FRIENDS_S, plan.size * CROWD_S
     return Traffic(
         (
-            Leg("a few friends follow", 5, FRIENDS_S, FRIENDS_S),
-            Leg("she is discovered", 10, FRIENDS_S, CROWD_S),
-            Leg("a celebrity", 11, CROWD_S, CROWD_S),
+            Leg("a few friends follow", 5, friends_s, friends_s),
+            Leg("she is discovered", 10, friends_s, crowd_s),
+            Leg("a celebrity", 11, crowd_s, crowd_s),
         )
     ).faster(plan.speed)
 
 
 class Fame:
-    """Two authors with equal followers and posts: one by the threshold, one always pushed."""
+    """Two authors with the same number of followers and posts.
+
+    Posts of the first author are pulled from a threshold of followers on. Posts of the second
+    author are always pushed.
+    """
 
     def __init__(self, world: DemoWorld, tasks: asyncio.TaskGroup) -> None:
         self.grace = world.fresh("grace")
@@ -117,7 +128,7 @@ class Fame:
         self.followers += 1
 
     def post(self) -> None:
-        """Post without waiting for the last post to be stored."""
+        """Let both authors post, without waiting until their earlier posts are stored."""
         self._posting.append(self._tasks.create_task(self._post(len(self._posting) + 1)))
 
     async def _post(self, number: int) -> None:
@@ -139,7 +150,10 @@ class Fame:
         return self.meters[post.author].taken[Uuid7().raw(post.id).hex()]
 
     async def look_at_homes(self, rng: Random) -> tuple[int, int]:
-        """How many fans' homes were read, and how many do not show every post exactly once."""
+        """Read the homes of some fans. Return how many were read, and how many of these are wrong.
+
+        A home is right if it shows every post exactly once.
+        """
         fans = rng.sample(range(self.followers), min(LOOKED_AT, self.followers))
         due = sorted(str(post.id) for _, *both in self.posts for post in both)
         homes = [await self._timelines.home(self.fan(n), limit=HOME_PAGE) for n in fans]
@@ -175,7 +189,9 @@ class CelebrityAct:
                 await _pushed_through(world, fame)
                 watching.cancel()
                 watcher.tell(await look())
-            return judge(fame.told(), await fame.look_at_homes(world.rng), plan.threshold)
+            offer = Offer("new followers", traffic_of(plan).calls, pacer.offered)
+            homes = await fame.look_at_homes(world.rng)
+            return judge(offer, fame.told(), homes, plan.threshold)
 
 
 async def _keep_posting(fame: Fame, world: DemoWorld, every_s: float) -> None:
@@ -211,30 +227,39 @@ def narrate(followers: int, mode: str, threshold: int) -> str:
     return f"{followers:,} followers: a post is pushed into their homes, which is cheap."
 
 
-def judge(posts: list[PostNow], homes: tuple[int, int], threshold: int) -> ActVerdict:
+def judge(offer: Offer, posts: list[PostNow], homes: tuple[int, int], threshold: int) -> ActVerdict:
     looked_at, wrong = homes
     always, mine = sum(p.always_writes for p in posts), sum(p.writes for p in posts)
-    pulled = [post for post in posts if post.mode == PULLED]
-    return ActVerdict(
-        f"{len(posts)} posts took {mine:,} home writes with the threshold, {always:,} if always "
-        f"pushed. The last post took {posts[-1].writes:,} and {posts[-1].always_writes:,}.",
-        not wrong,
-        [
-            ActFinding(
-                not wrong,
-                f"Of {looked_at} fans picked at random, {looked_at - wrong} have a home that shows "
-                "every post of both authors exactly once, pushed or pulled.",
-            ),
-            ActFinding(
-                not any(post.writes for post in pulled) if pulled else None,
-                f"Above {threshold:,} followers she was pulled: {len(pulled)} posts, "
-                f"{sum(post.writes for post in pulled):,} home writes.",
-            ),
-            ActFinding(
-                None,
-                f"Always pushed, a post took {always / len(posts):,.0f} home writes on average "
-                f"and {max(post.always_writes for post in posts):,} at most; with the threshold, "
-                f"{mine / len(posts):,.0f} on average.",
-            ),
-        ],
+    line = (
+        f"{counted(len(posts), 'post')} took {mine:,} home writes with the threshold, {always:,} "
+        f"if always pushed. The last one took {posts[-1].writes:,} and "
+        f"{posts[-1].always_writes:,}."
+    )
+    findings = [
+        ActFinding(
+            not wrong,
+            f"Of {looked_at} fans picked at random, {looked_at - wrong} have a home that shows "
+            "every post of both authors exactly once, pushed or pulled.",
+        ),
+        _pulled([post for post in posts if post.mode == PULLED], threshold),
+        ActFinding(
+            None,
+            f"Always pushed, a post took {always / len(posts):,.0f} home writes on average "
+            f"and {max(post.always_writes for post in posts):,} at most; with the threshold, "
+            f"{mine / len(posts):,.0f} on average.",
+        ),
+    ]
+    return ActVerdict(*settle(line, offer, findings, wrong=bool(wrong)))
+
+
+def _pulled(posts: list[PostNow], threshold: int) -> ActFinding:
+    if not posts:
+        return ActFinding(
+            False, f"No post was pulled: Grace was pushed past {threshold:,} followers."
+        )
+    writes = sum(post.writes for post in posts)
+    return ActFinding(
+        not writes,
+        f"From {posts[0].followers:,} followers on she was pulled (threshold: {threshold:,}): "
+        f"{counted(len(posts), 'post')}, {writes:,} home writes.",
     )

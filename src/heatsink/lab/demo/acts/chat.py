@@ -1,7 +1,7 @@
 """Act 1: one conversation goes viral, on a plain store and on Heatsink.
 
-Both get the same messages. At the end everything is read back from both stores, and the same kind
-of rush is simulated on a new table whose store splits hot partitions.
+Both get the same messages. At the end the act reads all messages back from both stores. It also
+simulates a rush on a new table whose store splits hot partitions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from heatsink.lab.demo.act import (
     ActSnapshot,
     ActVerdict,
     Duel,
+    Offer,
     Watcher,
     about,
     duel_of,
+    settle,
 )
 from heatsink.lab.demo.lanes import (
     Contender,
@@ -36,12 +38,14 @@ from heatsink.lab.demo.traffic import TrafficPlan
 from heatsink.lab.demo.world import DemoWorld
 from heatsink.lab.partitions import CASES, LAST_S, PARTITIONS, PartitionsSecond, seconds
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.words import counted
 from heatsink.spread.store import LogStore, Row
 
 PAGE_ROWS = 1_000
 NAMES = ("plain", "adaptive", "buckets", "buckets + adaptive")
 THROTTLED_SHARE_MAX = 0.01
 RECOVERY_S_MAX = 3.0
+ALL_OFFERED = Offer("messages", due=0, made=0)
 WORDS = """\
 A database stores its rows in partitions. All rows of one key, such as one conversation, are in
 the same partition.
@@ -53,10 +57,9 @@ partition.
 Below, the same messages go to a plain store and to Heatsink. Heatsink sees the rate rise and
 spreads the conversation over more partitions.
 
-Look at the red lines and bars: they are the writes that the store refuses. With Heatsink, the
-number of partitions grows before the dashed limit is reached, and shrinks when traffic is calm
-again. At the end, one more chart simulates a rush on a new table whose store splits hot
-partitions by itself. It shows why both are needed.
+Look at the red lines and bars: they are the writes that the store refuses. Compare them on both
+sides, and watch the number of partitions that Heatsink uses rise and fall with the traffic. At the
+end, one more chart simulates a rush on a new table whose store splits hot partitions by itself.
 
 Both sides write to SQLite files with the same limit per partition key. The plain client tries
 each write three times with growing random pauses, like the AWS SDKs in their standard mode.
@@ -67,11 +70,11 @@ REPLAYS = (("ramp", "Play the slow rise"), ("jump", "Play the sudden jump"))
 
 class Chat(Contender, Protocol):
     def read_back(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Every stored id and message."""
+        """Yield the id and the body of every stored message."""
 
 
 class PlainChat(PlainClient[LogStore]):
-    """One key, one partition, and the retries of an ordinary client."""
+    """The chat without Heatsink: one key, one partition, and an ordinary client's retries."""
 
     async def call(self, body: bytes) -> bytes:
         raw, _ = self._mint()
@@ -85,7 +88,7 @@ class PlainChat(PlainClient[LogStore]):
 
 
 class SpreadChat:
-    """Heatsink, as an application uses it."""
+    """The chat with Heatsink, called as an application calls it."""
 
     def __init__(self, heatsink: Heatsink, key: str, meter: LaneMeter) -> None:
         self.meter = meter
@@ -112,7 +115,7 @@ class SpreadChat:
 
 
 class Narration(msgspec.Struct, frozen=True):
-    """What happens right now, for people who have never heard of hot partitions."""
+    """Sentences that say what happens right now, for people who do not know hot partitions."""
 
     plain: str
     heatsink: str
@@ -127,8 +130,8 @@ def _of_plain(now: LaneNow, limit: int) -> str:
     gets = f"The conversation gets {offered:,} writes/s"
     if refused and offered > limit:
         return (
-            f"{gets}; its one partition accepts {limit:,}. The rest is refused and retried. "
-            f"After three tries a message is dropped: {gone:,} so far."
+            f"{gets}; its one partition accepts {now.rates.accepted_s:,}. The rest is refused and "
+            f"retried. After three tries a message is dropped: {gone:,} so far."
         )
     if refused or now.totals.waiting > limit / 2:
         return "The rush is over, but refused messages are being retried in the same partition."
@@ -146,18 +149,18 @@ def _of_heatsink(now: LaneNow, limit: int) -> str:
     if spread.target > spread.buckets:
         return (
             f"{offered:,} writes/s and rising. Heatsink sees the limit coming: within a second it "
-            f"spreads the conversation over {_partitions(spread.target)}."
+            f"spreads the conversation over {counted(spread.target, 'partition')}."
         )
     if spread.target < spread.buckets:
         return (
             f"The rush is over: Heatsink goes back from {spread.buckets} to "
-            f"{_partitions(spread.target)}. No stored message is moved."
+            f"{counted(spread.target, 'partition')}. No stored message is moved."
         )
     if spread.buckets > 1:
-        each = offered // spread.buckets
+        most = max((one.taken_s for one in now.rates.partitions), default=0)
         return (
-            f"{offered:,} writes/s over {_partitions(spread.buckets)}, about {each:,} each: "
-            f"each stays under its limit of {limit:,}."
+            f"{offered:,} writes/s over {counted(spread.buckets, 'partition')}. The busiest gets "
+            f"{most:,}; its limit is {limit:,}."
         )
     if spread.widest > 1:
         return "New messages go to one partition again. Readers still find all older messages."
@@ -168,20 +171,21 @@ def _of_surprise(now: LaneNow) -> str:
     if now.spread.buckets == 1:
         return (
             "The rate jumped above what one partition accepts. Refused messages are retried while "
-            "Heatsink spreads the conversation; none is dropped."
+            f"Heatsink spreads the conversation; {now.totals.dropped:,} are dropped so far."
         )
     return (
-        f"New messages go to {_partitions(now.spread.buckets)} now. {now.totals.waiting:,} earlier "
-        "messages are still being retried in their own partition; none is dropped."
+        f"New messages go to {counted(now.spread.buckets, 'partition')} now. "
+        f"{now.totals.waiting:,} earlier messages are still being retried in their own partition; "
+        f"{now.totals.dropped:,} are dropped so far."
     )
 
 
-def _partitions(count: int) -> str:
-    return "1 partition" if count == 1 else f"{count} partitions"
-
-
 class YoungTable(msgspec.Struct, frozen=True):
-    """One case: the throttled writes of each second, and the table at the end."""
+    """The result of one simulated case on a new table.
+
+    `throttled` are the throttled writes of each second. `buckets` and `partitions` are the numbers
+    at the end.
+    """
 
     case: str
     throttled: list[int]
@@ -190,12 +194,15 @@ class YoungTable(msgspec.Struct, frozen=True):
 
     @property
     def throttled_s(self) -> float:
-        """The mean of the last seconds, after splits and new buckets have taken effect."""
+        """Throttled writes a second at the end, when splits and new buckets are in effect."""
         return sum(self.throttled[-LAST_S:]) / LAST_S
 
 
 async def young_tables(clock: Clock) -> list[YoungTable]:
-    """Run all cases second by second, so that other tasks can run in between."""
+    """Simulate a rush on a new table once for each case, and return one result per case.
+
+    Other tasks can run after each simulated second.
+    """
     found = []
     for name, case in zip(NAMES, CASES, strict=True):
         run: list[PartitionsSecond] = []
@@ -214,22 +221,26 @@ def why_both(tables: list[YoungTable]) -> ActFinding:
         f"On a new table of {PARTITIONS} partitions (simulated), {plain.throttled_s:,.0f} writes/s "
         f"are throttled. With a store that splits hot partitions, {adaptive.throttled_s:,.0f}: it "
         f"cannot split one key. With Heatsink's buckets alone, {salted.throttled_s:,.0f}: some "
-        f"buckets share a partition. With both, the store splits those partitions: "
+        f"buckets share a partition. With both, the store splits shared partitions: "
         f"{both.throttled_s:,.0f}.",
     )
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """Seconds from the jump until no new write was refused, and until no write was waiting."""
+    """How long Heatsink took to recover after the traffic jumped.
+
+    `spread_s` is the time until no new write was refused, `drained_s` the time until no write was
+    waiting.
+    """
 
     spread_s: float
     drained_s: float
 
 
 class ReadBack(msgspec.Struct, frozen=True):
-    """How a lane ended, counted by reading everything back from its store.
+    """What was found when all messages of a lane were read back from its store.
 
-    `lost` messages were accepted and are missing; `duplicated` ones are there more than once.
+    `lost` messages were accepted and are missing; `duplicated` messages are there more than once.
     """
 
     totals: Totals
@@ -239,7 +250,10 @@ class ReadBack(msgspec.Struct, frozen=True):
 
 
 async def read_back(lane: DemoLane, chat: Chat) -> ReadBack:
-    """Each accepted message must be there under its id, exactly once."""
+    """Read all messages of a lane back, and count how many are lost or duplicated.
+
+    Each accepted message must be stored under its id, exactly once.
+    """
     found = [row async for row in chat.read_back()]
     there = {(body, raw) for raw, body in found}
     messages = {body for _, body in found}
@@ -265,10 +279,12 @@ def reach_verdict(
     recovery: Recovery | None,
     gentle: bool = True,
     young: list[YoungTable] | None = None,
+    offer: Offer = ALL_OFFERED,
 ) -> ChatVerdict:
-    """The verdict of the act. `throttled_share` is Heatsink's refusals by the plain store's.
+    """Return the verdict of the act.
 
-    Heatsink promises few refusals only for traffic that rises gently.
+    Its `throttled_share` is the number of Heatsink's refused writes, divided by the number of the
+    plain store's. Heatsink promises few refusals only for traffic that rises gently (`gentle`).
     """
     share = heatsink.totals.throttled / max(plain.totals.throttled, 1)
     promised = gentle and recovery is None
@@ -278,8 +294,9 @@ def reach_verdict(
     findings.append(_gone(plain))
     if young:
         findings.append(why_both(young))
-    line, kept = _line(plain, heatsink), _kept_everything(heatsink)
-    return ChatVerdict(line, kept, findings, plain, heatsink, share, recovery, young or [])
+    wrong = bool(heatsink.lost or heatsink.duplicated)
+    settled = settle(_line(plain, heatsink), offer, findings, wrong)
+    return ChatVerdict(*settled, plain, heatsink, share, recovery, young or [])
 
 
 def _line(plain: ReadBack, heatsink: ReadBack) -> str:
@@ -379,6 +396,7 @@ class ChatAct:
                     _recovery(duel),
                     gentle=not plan.brief,
                     young=[] if plan.brief else await young_tables(clock),
+                    offer=duel.offer("messages"),
                 )
 
 

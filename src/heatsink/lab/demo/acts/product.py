@@ -1,4 +1,4 @@
-"""Act 3: everybody reads one product page. A load for every view, or one for many."""
+"""Act 3: everybody reads one product page, with one load for every view, or for many views."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from heatsink.lab.demo.act import (
     ActVerdict,
     Cell,
     Duel,
+    Offer,
     Watcher,
     about,
     duel_of,
+    settle,
 )
 from heatsink.lab.demo.lanes import UNSPREAD, LaneMeter, LaneNow, PlainClient, Spread, Totals
 from heatsink.lab.demo.traffic import READS_A_WRITE, Leg, Traffic, TrafficPlan
@@ -38,13 +40,13 @@ A page that everybody reads is one row. Spreading it over partitions would not h
 load comes from reading, not from writing.
 
 The page has {kb} KB, which costs three read units, and a partition serves {units:,} units a
-second. So it serves {views:,} views a second, and all others get errors.
+second. So it serves {views:,} views a second, and refuses all others.
 
 With hs.reads, all readers that ask at the same time share one load, and the result is cached for
 {fresh:g} s. When the price changes, the cached page is dropped at once.
 
-Look at the loads a second that reach each database while the number of views rises: without
-hs.reads they hit the limit, with it they stay near zero.
+Look at the loads a second that reach each database while the number of views rises: compare the
+line without hs.reads, the line with it, and the dashed limit.
 
 Heatsink's side calls hs.reads.get(key, load, fresh_for={fresh:g}, stale_for={stale:g}) in front
 of the same kind of SQLite file. The price changes every {every:g} s, and no view may show a price
@@ -52,7 +54,7 @@ that was replaced before the view began."""
 
 
 class ProductOutcome(msgspec.Struct):
-    """What viewers saw. `outdated`: a price that had changed before they asked."""
+    """What viewers saw. `outdated` views showed a price that had changed before the view began."""
 
     outdated: int = 0
     oldest_s: float = 0.0
@@ -183,7 +185,7 @@ class ProductAct:
                             return await _look(duel, plan.limit)
 
                         await duel.fight(look, watcher)
-        return judge(*meters, kept.outcome)
+        return judge(duel.offer("views"), *meters, kept.outcome)
 
 
 @asynccontextmanager
@@ -213,42 +215,47 @@ async def _look(duel: Duel, limit: int) -> ProductNow:
 def narrate(plain: LaneNow, heatsink: LaneNow, limit: int) -> str:
     views_s, loads = heatsink.rates.offered_s, loads_s(heatsink)
     if not views_s:
-        return "No new views. Refused ones are still being retried."
+        if plain.totals.waiting or heatsink.totals.waiting:
+            return "No new views. Refused ones are still being retried."
+        return f"All views are over; without hs.reads, {plain.totals.dropped:,} got an error."
     if plain.rates.throttled_s and views_s > limit:
         return (
-            f"{views_s:,} views a second. The plain database serves {limit:,} of them and refuses "
-            f"the rest; with hs.reads, the database gets {loads:,} loads a second."
+            f"{views_s:,} views a second. The plain database serves {loads_s(plain):,} loads and "
+            f"refuses {plain.rates.throttled_s:,}; with hs.reads, the database gets {loads:,} "
+            "loads a second."
         )
     if plain.totals.dropped:
         return f"Fewer views: {views_s:,} a second. With hs.reads, {loads:,} loads a second."
-    return f"{views_s:,} views a second: as many loads without hs.reads, {loads:,} with it."
+    plainly = loads_s(plain)
+    return f"{views_s:,} views a second: {plainly:,} loads without hs.reads, {loads:,} with it."
 
 
-def judge(plain: LaneMeter, heatsink: LaneMeter, outcome: ProductOutcome) -> ActVerdict:
+def judge(
+    offer: Offer, plain: LaneMeter, heatsink: LaneMeter, outcome: ProductOutcome
+) -> ActVerdict:
     loads, plain_loads = heatsink.taken.total(), plain.taken.total()
-    served = _served(heatsink.totals)
     right = not outcome.outdated and outcome.oldest_s <= STALE_S
-    return ActVerdict(
+    line = (
         f"{heatsink.totals.offered:,} views took {loads:,} loads with hs.reads, {plain_loads:,} "
         f"without. Throttled: {heatsink.totals.throttled:,} with hs.reads, "
-        f"{plain.totals.throttled:,} without.",
-        served and right,
-        [
-            ActFinding(served, _serving(heatsink.totals)),
-            ActFinding(
-                right,
-                f"{outcome.outdated:,} views showed a price that was replaced before the view "
-                f"began (allowed: 0). The oldest page shown was {outcome.oldest_s:.2f} s old "
-                f"(allowed: {STALE_S:g} s).",
-            ),
-            ActFinding(
-                None,
-                f"Without hs.reads, {plain.totals.dropped:,} viewers got an error "
-                f"({plain.totals.dropped / max(plain.totals.offered, 1):.0%}) after three tries "
-                "each.",
-            ),
-        ],
+        f"{plain.totals.throttled:,} without."
     )
+    findings = [
+        ActFinding(_served(heatsink.totals), _serving(heatsink.totals)),
+        ActFinding(
+            right,
+            f"{outcome.outdated:,} views showed a price that was replaced before the view "
+            f"began (allowed: 0). The oldest page shown was {outcome.oldest_s:.2f} s old "
+            f"(allowed: {STALE_S:g} s).",
+        ),
+        ActFinding(
+            None,
+            f"Without hs.reads, {plain.totals.dropped:,} viewers got an error "
+            f"({plain.totals.dropped / max(plain.totals.offered, 1):.0%}) after three tries "
+            "each.",
+        ),
+    ]
+    return ActVerdict(*settle(line, offer, findings, wrong=not right))
 
 
 def _served(totals: Totals) -> bool:

@@ -14,9 +14,10 @@ const DASHBOARD = {
   chat: ["/keys", "Keys"], likes: ["/keys", "Keys"], product: ["/reads", "Reads"],
   celebrity: ["/timelines", "Timelines"], bulk: ["/bulk", "Bulk"],
 };
-const MARKS = { "": "", playing: "▶", done: "✓" };
+const MARKS = { "": "", playing: "▶", held: "✓", not_held: "✗", too_busy: "–" };
+const OUTCOMES = { held: "held", not_held: "did not hold", too_busy: "too busy" };
 const find = (id) => document.getElementById(id);
-const emptyRun = () => ({ plan: { limit: 1000 }, seconds: 30, snapshots: [], over: false, stopped: false, verdict: null });
+const emptyRun = () => ({ plan: { limit: 1000 }, seconds: 30, snapshots: [], over: false, stopped: false, verdict: null, shrinks: false });
 
 const pictures = {};
 let acts = [];
@@ -37,7 +38,9 @@ const handlers = {
     if (!event.played.includes(shown)) play(shown);
   },
   start(act, event) {
-    runs[act] = { ...emptyRun(), plan: event.plan, seconds: event.seconds };
+    runs[act] = { ...emptyRun(), plan: event.plan, seconds: event.seconds, shrinks: event.shrinks };
+    acts = acts.map((one) => (one.name === act ? event.about : one));
+    if (act === shown) showWords();
   },
   snapshot(act, event) {
     runs[act].snapshots.push(event);
@@ -92,9 +95,10 @@ function banner(text) {
 
 // -- what the visitor does
 
-async function play(name, shape = "") {
+async function play(name, shape = "", smaller = false) {
   try {
-    const answer = await fetch(`/demo/run?act=${name}&shape=${shape}`, { method: "POST" });
+    const asked = new URLSearchParams({ act: name, shape, smaller: smaller ? "1" : "" });
+    const answer = await fetch(`/demo/run?${asked}`, { method: "POST" });
     if (!answer.ok && answer.status !== 409) banner(`The run could not be started: ${await answer.text()}.`);
   } catch {
     banner(STOPPED);
@@ -121,15 +125,21 @@ function pressed(event) {
 
 // -- what is shown
 
-function showAct() {
+// The figures in the words belong to the size of the run that is shown.
+function showWords() {
   const act = acts[place()];
-  pictures[shown] ??= MAKERS[shown]();
-  write(find("place"), `Act ${place() + 1} of ${acts.length}`);
   write(find("title"), act.title);
   document.title = `${act.title} · Heatsink`;
   find("story").replaceChildren(...act.sentences.map((text) => h("p", {}, text)));
   write(find("look"), act.look);
   write(find("small-print"), act.small_print);
+}
+
+function showAct() {
+  const act = acts[place()];
+  pictures[shown] ??= MAKERS[shown]();
+  write(find("place"), `Act ${place() + 1} of ${acts.length}`);
+  showWords();
   showDashboard();
   find("picture").replaceChildren(pictures[shown].element);
   find("replays").replaceChildren(...act.replays.map(([shape, text]) =>
@@ -159,7 +169,7 @@ function draw() {
   const run = runs[shown] ?? emptyRun();
   showSteps();
   showCourse(run);
-  showVerdict(run.verdict);
+  showVerdict(run);
   pictures[shown].draw(run);
   document.body.dataset.act = shown;
   document.body.dataset.snapshots = run.snapshots.length;
@@ -167,13 +177,13 @@ function draw() {
 
 function showSteps() {
   const make = (act) => h("li", {}, h("button", { type: "button", class: "quiet", onclick: () => go(act.name) },
-    h("span", {}, `${acts.indexOf(act) + 1}`), h("span", { class: "name" }, act.title), h("span", { class: "mark", "aria-hidden": "true" })));
+    h("span", { "data-number": acts.indexOf(act) + 1 }), h("span", { class: "name" }, act.title), h("span", { class: "mark", "aria-hidden": "true" })));
   keyed(find("steps"), acts, (act) => act.name, make, (item, act) => {
-    const state = isPlaying(act.name) ? "playing" : runs[act.name]?.over ? "done" : "";
+    const state = isPlaying(act.name) ? "playing" : runs[act.name]?.verdict?.outcome ?? "";
     const button = item.firstElementChild;
     item.dataset.state = state;
     write(button.lastElementChild, MARKS[state]);
-    button.setAttribute("aria-label", [`Act ${acts.indexOf(act) + 1}: ${act.title}`, state].filter(Boolean).join(", "));
+    button.setAttribute("aria-label", [`Act ${acts.indexOf(act) + 1}: ${act.title}`, OUTCOMES[state] ?? state].filter(Boolean).join(", "));
     act.name === shown ? button.setAttribute("aria-current", "step") : button.removeAttribute("aria-current");
   });
 }
@@ -203,11 +213,14 @@ function clockOf(run, now) {
   return left > 0 ? `· second ${Math.round(now.second)}, about ${left} to go` : "· waiting for the last answers, then reading everything back";
 }
 
-function showVerdict(verdict) {
+function showVerdict({ verdict, shrinks, plan }) {
   find("verdict").hidden = !verdict;
   if (!verdict) return;
+  write(find("outcome"), `The verdict: ${OUTCOMES[verdict.outcome]}`);
   write(find("line"), verdict.line);
-  find("verdict").classList.toggle("failed", !verdict.kept_everything);
+  find("verdict").dataset.outcome = verdict.outcome;
+  find("smaller").hidden = verdict.outcome !== "too_busy" || !shrinks;
+  find("smaller").onclick = () => play(shown, plan.shape, true);
   keyed(find("findings"), verdict.findings, (one) => one.text, () => h("li"), (item, one) => {
     write(item, one.text);
     item.className = one.good === false ? "bad" : one.good ? "" : "fact";

@@ -39,7 +39,7 @@ export function namesOf(run, lane) {
 export const when = (run, note) => (run.over ? `at the peak: ${note}` : note);
 export function moment(run) {
   const offered = (one) => one.heatsink.rates.offered_s;
-  if (!run.over) return run.snapshots.at(-1);
+  if (!run.over || !run.snapshots.length) return run.snapshots.at(-1);
   return run.snapshots.reduce((a, b) => (offered(b) > offered(a) ? b : a));
 }
 

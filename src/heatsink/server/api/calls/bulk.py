@@ -84,7 +84,7 @@ async def _items(call: Call[BulkQuery, None]) -> list[Any] | AsyncIterator[Any]:
 
 
 async def _lines(call: Call[BulkQuery, None], limits: RequestLimits) -> AsyncIterator[Any]:
-    """Items as they arrive, so that a batch may be larger than memory."""
+    """Yield items as they arrive, so that a batch may be larger than memory."""
     rest, number = b"", 0
     async for chunk in stream_body(call.receive, limits):
         *whole, rest = (rest + chunk).split(b"\n")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from heatsink.client.heatsink import Heatsink
 from heatsink.errors import InvalidBody, InvalidId, InvalidSetting, NotFound
 from heatsink.primitives.ids import IdScheme
 from heatsink.primitives.keys import check_key
@@ -19,6 +20,7 @@ from heatsink.server.api.shapes import (
     Add,
     Added,
     Appended,
+    AuthorAnswer,
     AuthorLine,
     Authors,
     Base64,
@@ -31,6 +33,7 @@ from heatsink.server.api.shapes import (
     LimitQuery,
     Message,
     Messages,
+    ModePin,
     NewMessage,
     NoQuery,
     PageQuery,
@@ -66,7 +69,7 @@ def to_id(scheme: IdScheme, text: str | None) -> Any:
 
 
 def to_bound(scheme: IdScheme, name: str, text: str | None) -> Any:
-    """An id, or a time with a zone."""
+    """Parse a bound of a page: an id, or a time with a time zone."""
     if text is None:
         return None
     try:
@@ -96,7 +99,10 @@ async def append(call: Call[NoQuery, NewMessage]) -> Reply:
 
 
 async def page(call: Call[PageQuery, None]) -> Reply:
-    """A page of up to `limit` messages or PAGE_BYTES; its cursor continues after the last one."""
+    """Return a page of up to `limit` messages, or fewer if they exceed PAGE_BYTES.
+
+    The cursor of the page continues after the last message.
+    """
     log, query, key = call.service.hs.log, call.query, check_key(call.path["key"])
     bounds: dict[str, Any] = {
         "after": to_bound(log.scheme, "after", query.after),
@@ -186,6 +192,27 @@ async def home(call: Call[HomeQuery, None]) -> Reply:
 async def authors(call: Call[LimitQuery, None]) -> Reply:
     decided = call.service.hs.timelines.authors()[: call.query.limit]
     return Reply(Authors([_author(one) for one in decided]))
+
+
+async def author(call: Call[NoQuery, None]) -> Reply:
+    return Reply(await _explained(call.service.hs, call.path["user"]))
+
+
+async def pin_mode(call: Call[NoQuery, ModePin]) -> Reply:
+    hs, user, wish = call.service.hs, call.path["user"], call.body
+    await hs.timelines.pin(user, wish.mode, reason=wish.reason)
+    return Reply(await _explained(hs, user))
+
+
+async def unpin_mode(call: Call[NoQuery, None]) -> Reply:
+    hs, user = call.service.hs, call.path["user"]
+    await hs.timelines.unpin(user)
+    return Reply(await _explained(hs, user))
+
+
+async def _explained(hs: Heatsink, user: str) -> AuthorAnswer:
+    timelines = hs.timelines
+    return AuthorAnswer(user, await timelines.followers(user), await timelines.explain(user))
 
 
 def _author(one: AuthorMode) -> AuthorLine:

@@ -1,6 +1,7 @@
-"""What operators ask and decide: heat, keys, pins, decisions, the queue's partitions.
+"""Handlers for operators: heat, keys, pins, decisions, the queue's partitions.
 
-It also keeps the last minutes in memory, so that a dashboard that opens now can show them.
+This module also keeps samples of the last minutes in memory, so that a dashboard that opens now can
+show them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from heatsink.client.deployment import SettingInForce
 from heatsink.client.heatsink import Heatsink
 from heatsink.coordinator.explainer import Explanation
 from heatsink.coordinator.workers import PartitionStatus
 from heatsink.errors import NotFound
 from heatsink.heat.heat import KeyHeat
+from heatsink.heat.plain import plain_report
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.keys import check_key
 from heatsink.primitives.subjects import Kind, Subject, subject_of
@@ -28,15 +31,20 @@ from heatsink.server.api.shapes import (
     Done,
     EpochLine,
     HeatAnswer,
+    HeatTaken,
     HotKeyLine,
     KeyAnswer,
     LimitQuery,
+    NewHeat,
+    NewSetting,
     NoQuery,
     PartitionLine,
     Partitions,
     Pin,
     ReadActivity,
     Requests,
+    SettingLine,
+    SettingLines,
     SubjectLine,
     SubjectQuery,
     WorkerPin,
@@ -118,6 +126,7 @@ def _explained(found: Explanation) -> KeyAnswer:
         table_refusal=found.table_refusal,
         bucket_units=list(found.bucket_units),
         nobody_leads=found.nobody_leads,
+        lines=found.lines,
     )
 
 
@@ -160,9 +169,51 @@ def lines_of(entry: LogEntry) -> list[DecisionLine]:
             setting=decision.setting,
             value=decision.value,
             reason=decision.reason,
+            words=decision.words,
         )
         for decision in entry.decisions
     ]
+
+
+async def report_heat(call: Call[NoQuery, NewHeat]) -> Reply:
+    wish = call.body
+    report = plain_report([msgspec.to_builtins(line) for line in wish.keys], wish.server)
+    await call.service.hs.parts.stores.bus.send(report)
+    return Reply(HeatTaken(len(report.keys)), 202)
+
+
+async def settings(call: Call[NoQuery, None]) -> Reply:
+    return Reply(SettingLines([_setting(each) for each in call.service.hs.settings.all()]))
+
+
+async def setting(call: Call[NoQuery, None]) -> Reply:
+    return Reply(_setting(call.service.hs.settings.get(call.path["name"])))
+
+
+async def set_setting(call: Call[NoQuery, NewSetting]) -> Reply:
+    wish, found = call.body, call.service.hs.settings
+    by = wish.by or "the HTTP API"
+    return Reply(
+        _setting(await found.set(call.path["name"], wish.value, reason=wish.reason, by=by))
+    )
+
+
+async def unset_setting(call: Call[NoQuery, None]) -> Reply:
+    return Reply(_setting(await call.service.hs.settings.unset(call.path["name"])))
+
+
+def _setting(found: SettingInForce) -> SettingLine:
+    changed = None if found.changed_ms is None else from_ms(found.changed_ms)
+    return SettingLine(
+        name=found.name,
+        value=found.value,
+        source=found.source,
+        default=found.default,
+        by=found.by,
+        changed=changed,
+        reason=found.reason,
+        local=found.local,
+    )
 
 
 async def partitions(call: Call[NoQuery, None]) -> Reply:
@@ -205,7 +256,7 @@ async def pin_partition(call: Call[NoQuery, WorkerPin]) -> Reply:
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The total heat of the hottest keys, and the waiting items and workers by queue partition."""
+    """The hottest keys' total heat, and waiting items and workers per queue partition."""
 
     time: datetime
     write_units_s: float

@@ -1,4 +1,4 @@
-"""The server itself: health, metrics, status, reads, events."""
+"""Handlers about the server itself: health, metrics, status, caches, events."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ async def status(call: Call[NoQuery, None]) -> Reply:
             spread_keys=now.spread_keys,
             extra_buckets=now.extra_buckets,
             pinned_keys=now.pinned_keys,
+            news_lost=now.news_lost,
         )
     )
 
@@ -119,7 +120,10 @@ def make_feed(hs: Heatsink, clock: Clock, counts: RequestCounts) -> Feed:
 
 
 class _QueueLooks:
-    """The queue as a dashboard sees it. While no item moves, batches are not read again."""
+    """Reads the state of the queue for the dashboard.
+
+    While no item moves, the progress of batches is not read again.
+    """
 
     def __init__(self, hs: Heatsink) -> None:
         self._hs = hs
@@ -146,7 +150,7 @@ class _QueueLooks:
         return Batches([line_of(batch) for batch in listed])
 
     async def progress(self) -> Underway:
-        """The progress of the batches that were just listed."""
+        """Return the progress of the running batches that the last call of `batches` found."""
         asked = self._running, self._moved
         if self._moved is None or asked != self._asked:
             self._underway = Underway([await self._hs.bulk.status(id) for id, *_ in self._running])
@@ -155,6 +159,6 @@ class _QueueLooks:
 
 
 def _moved(line: PartitionLine) -> tuple[int, ...]:
-    """Counts that change when an item is claimed or settled, becomes due, is added or removed."""
+    """Return the counts of a queue partition that change whenever one of its items moves."""
     waiting = (line.runnable, line.limited, line.delayed, line.in_flight)
     return (*waiting, line.claimed, line.done, line.failed, line.retried)

@@ -1,5 +1,6 @@
 // The dashboard's charts: the last minutes, by the time of day.
 
+import { write } from "/static/elements.js";
 import { KEPT_S } from "/static/history.js";
 import { colour, CONFIG, layout, limitLine, STYLES } from "/static/look.js";
 
@@ -17,16 +18,33 @@ function lately(samples, element) {
   };
 }
 
-// `lines`: { name, style, of(sample) }.
-export function overTime(element, samples, lines, yaxis = {}) {
+const SAMPLES_MIN = 2; // of one there is nothing to draw
+const FIRST = "Loading: the chart begins with the second figure from the server…";
+
+// Words instead of axes that stand for nothing; whether there is something to draw.
+export function known(element, isKnown, words = FIRST) {
+  if (!isKnown) {
+    if (element.data) Plotly.purge(element);
+    write(element, words);
+  } else if (!element.data) {
+    element.replaceChildren();
+  }
+  element.classList.toggle("waiting", !isKnown);
+  element.setAttribute("aria-busy", String(!isKnown && words === FIRST));
+  return isKnown;
+}
+
+// `lines`: { name, style, of(sample) }; `none`: what to say if all are empty or zero.
+export function overTime(element, samples, lines, none, yaxis = {}) {
+  const isEmpty = !samples.some((one) => lines.some(({ of }) => of(one) > 0));
+  if (!known(element, samples.length >= SAMPLES_MIN)) return;
+  if (!known(element, !isEmpty, none)) return;
   const x = samples.map((one) => one.at);
   const traces = lines.map(({ name, style, of }) => ({
     name, x, y: samples.map(of), mode: "lines", hovertemplate: "%{y:,.3~g}", ...STYLES[style](),
   }));
-  const highest = Math.max(0, ...traces.flatMap((trace) => trace.y.filter(Number.isFinite)));
-  const floor = highest > 0 ? {} : { range: [0, 1] };
   Plotly.react(element, traces, layout({
-    showlegend: lines.length > 1, xaxis: lately(samples, element), yaxis: { ...floor, ...yaxis },
+    showlegend: lines.length > 1, xaxis: lately(samples, element), yaxis,
   }), CONFIG);
 }
 
@@ -39,7 +57,7 @@ export function steps(element, points, yaxis = {}) {
   Plotly.react(element, [trace], layout({
     margin: { l: 46, r: 10, t: 8, b: 26 },
     xaxis: { type: "date", nticks: ticks(element), tickformat: "%H:%M:%S" },
-    yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", nticks: Math.min(5, highest + 2), ...yaxis },
+    yaxis: { range: [0, highest * 1.15 + 0.2], tickformat: "d", ...(highest < 6 ? { dtick: 1 } : {}), ...yaxis },
   }), CONFIG);
 }
 
@@ -60,6 +78,7 @@ export function bars(element, names, values, limit) {
 
 // A row for each partition, time to the right, the more the stronger.
 export function heatmap(element, samples, of, unit) {
+  if (!known(element, samples.length >= SAMPLES_MIN)) return;
   const rows = Math.max(0, ...samples.map((one) => of(one).length));
   const z = Array.from({ length: rows }, (_, row) => samples.map((one) => of(one)[row] ?? 0));
   const highest = Math.max(4, ...z.flat());

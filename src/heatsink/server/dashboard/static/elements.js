@@ -2,6 +2,10 @@
 
 import { NONE } from "/static/words.js";
 
+export const LOADING = "Loading: waiting for the server’s answer…";
+
+const SCROLLED = { tabindex: "0", role: "group", "aria-label": "A table that scrolls sideways" };
+
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -77,6 +81,7 @@ export function keyed(parent, items, keyOf, make, update) {
 }
 
 // Columns: { name, text(row), number, tight, bad(row) }, or with make(key) and update(node, row).
+// `less`: left out on a phone unless it is bad. Until the first `update` with rows it says so.
 // `few`: small enough to stay a table on a phone.
 export function table(columns, keyOf, empty, few = false) {
   const heads = columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.name));
@@ -84,11 +89,13 @@ export function table(columns, keyOf, empty, few = false) {
   const rows = h("table", { class: few ? "few" : null }, h("thead", {}, h("tr", {}, ...heads)), body);
   const whole = h("div", { class: "scroll" }, rows);
   const nothing = h("p", { class: "empty" }, ...[empty].flat());
-  const element = h("div", {}, whole, nothing);
+  const loading = h("p", { class: "empty", "aria-busy": "true" }, LOADING);
+  const element = h("div", {}, whole, nothing, loading);
   const make = (row) => h("tr", {}, ...columns.map((column) => cell(column, keyOf(row))));
   whole.hidden = nothing.hidden = true;
   const update = (items, selected) => {
-    if (!items) return; // not known yet
+    loading.hidden = Boolean(items);
+    if (!items) return;
     whole.hidden = items.length === 0;
     nothing.hidden = items.length > 0;
     keyed(body, items, keyOf, make, (line, row) => {
@@ -97,12 +104,22 @@ export function table(columns, keyOf, empty, few = false) {
       }
       columns.forEach((column, place) => fill(line.children[place], column, row));
     });
+    reachable(whole);
   };
   return { element, update };
 }
 
+// What is wider than the screen can be scrolled with the keyboard too.
+function reachable(whole) {
+  if (whole.scrollWidth > whole.clientWidth && getComputedStyle(whole).overflowX !== "visible") {
+    Object.entries(SCROLLED).forEach(([name, value]) => whole.setAttribute(name, value));
+  } else {
+    Object.keys(SCROLLED).forEach((name) => whole.removeAttribute(name));
+  }
+}
+
 function cell(column, key) {
-  const classes = [column.number && "number", column.tight && "tight"].filter(Boolean).join(" ");
+  const classes = [column.number && "number", column.tight && "tight", column.less && "less"].filter(Boolean).join(" ");
   return h("td", { "data-name": column.name, class: classes || null }, column.make ? column.make(key) : h("span"));
 }
 
@@ -118,7 +135,7 @@ function fill(td, column, row) {
   }
 }
 
-export const bar = () => h("progress", { max: 1 });
+export const bar = (label) => h("progress", { max: 1, "aria-label": label });
 
 // Rounded, because it is read aloud too.
 export function fillBar(element, share) {

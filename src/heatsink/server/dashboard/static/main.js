@@ -1,7 +1,7 @@
 // Starts everything: follows the events, shows the page of the URL, and the state of the connection.
 
 import { hasToken, keepToken } from "/static/api.js";
-import { write } from "/static/elements.js";
+import { h, write } from "/static/elements.js";
 import { follow } from "/static/feed.js";
 import { catchUp, take, tick } from "/static/history.js";
 import { makeBulk } from "/static/pages/bulk.js";
@@ -9,6 +9,7 @@ import { makeKeys } from "/static/pages/keys.js";
 import { makeOverview } from "/static/pages/overview.js";
 import { makeReads } from "/static/pages/reads.js";
 import { makeRegistry } from "/static/pages/registry.js";
+import { makeSettings } from "/static/pages/settings.js";
 import { makeTimelines } from "/static/pages/timelines.js";
 import { moment } from "/static/words.js";
 
@@ -19,6 +20,7 @@ const MAKERS = {
   "/reads": makeReads,
   "/timelines": makeTimelines,
   "/registry": makeRegistry,
+  "/settings": makeSettings,
 };
 const TICK_MS = 500;
 const NOTICE_MS = 8_000;
@@ -58,8 +60,8 @@ function show() {
   made[path] ??= MAKERS[path](app);
   shown = made[path];
   const page = find("page");
-  if (page.firstElementChild !== shown.element) {
-    page.replaceChildren(shown.element);
+  if (!page.contains(shown.element)) {
+    page.replaceChildren(h("h1", {}, shown.title), h("p", { class: "lead" }, shown.lead), shown.element);
   }
   for (const link of document.querySelectorAll("nav a[data-tab]")) {
     const current = link.getAttribute("href") === path;

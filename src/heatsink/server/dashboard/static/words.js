@@ -59,24 +59,7 @@ export const isOwn = (id) => !id.startsWith("key:");
 
 export const subject = (decision) => nameOf(decision.subject.kind, decision.subject.name);
 
-export function target(decision) {
-  const { setting, value } = decision;
-  const { kind } = decision.subject;
-  if (kind === "author") {
-    return value === 2 ? "pulled" : "pushed";
-  }
-  if (kind === "workers") {
-    return value == null ? "workers unpinned" : `pinned to ${count(value, "worker")}`;
-  }
-  if (kind === "setting") {
-    return value == null ? "back to its default" : number(value);
-  }
-  if (setting === "pin") {
-    return value == null ? "unpinned" : `pinned to ${count(value, "bucket")}`;
-  }
-  if (value == null) return `${setting} removed`;
-  return setting === "buckets" ? count(value, "bucket") : `${setting} ${number(value)}`;
-}
+export const target = (decision) => decision.words;
 
 // What is hot now: one sentence for each key that matters, and whether it is bad news.
 export function hotNow(heat) {

@@ -1,17 +1,17 @@
 """The errors of the DynamoDB protocol, as the service words and shapes them.
 
-EngineError                   a response with status 400, `__type` and a message
-├── ValidationFailed          the request is wrong: ValidationException
-│   └── DoesNotFit            it is valid, but not for the stored item
-├── ConditionFailed           ConditionalCheckFailedException, with the item if requested
-├── Refused                   any other named error: ResourceNotFoundException and the like
-├── Throttled                 over a limit: ProvisionedThroughputExceeded- or ThrottlingException
-└── TransactionCanceled       TransactionCanceledException with a reason for every action
+    EngineError               a response with status 400, `__type` and a message
+    ├── ValidationFailed      the request is wrong: ValidationException
+    │   └── DoesNotFit        it is valid, but not for the stored item
+    ├── ConditionFailed       ConditionalCheckFailedException, with the item if requested
+    ├── Refused               any other named error: ResourceNotFoundException and the like
+    ├── Throttled             over a limit: ProvisionedThroughputExceeded- or ThrottlingException
+    └── TransactionCanceled   TransactionCanceledException with a reason for every action
 
 A throttled request gets the error that AWS documents under cancellation reasons: a
 ThrottlingException that mentions hot keys for writes to an on-demand table, and a
-ProvisionedThroughputExceededException otherwise. Both carry the reasons, under the field's name in
-the service model (`throttlingReasons` and `ThrottlingReasons`).
+ProvisionedThroughputExceededException otherwise. Both carry the reasons, in the field that the
+service model names (`throttlingReasons` and `ThrottlingReasons`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONDITION_MESSAGE = "The conditional request failed"
 
 
 class EngineError(HeatsinkError):
-    """A response with status 400. `kind` is the error's full name on the wire."""
+    """An error of DynamoDB: a response with status 400. `kind` is its full name on the wire."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -51,25 +51,25 @@ class EngineError(HeatsinkError):
 
 
 class ValidationFailed(EngineError):
-    """The request is malformed: repeating it cannot succeed."""
+    """The request is malformed. The same request can never succeed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(VALIDATION, message)
 
 
 class DoesNotFit(ValidationFailed):
-    """The request is valid, but not for the stored item."""
+    """The request is well-formed, but cannot be applied to the stored item."""
 
 
 class Refused(EngineError):
-    """A service error with a name and a message and nothing else."""
+    """Any other error of the service that has only a name and a message."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(SERVICE + name, message)
 
 
 class ConditionFailed(EngineError):
-    """The condition did not hold. `item` is set if the caller requested it."""
+    """The condition did not hold. `item` is the stored item, if the request asked for it."""
 
     def __init__(self, item: dict[str, Any] | None = None) -> None:
         super().__init__(SERVICE + "ConditionalCheckFailedException", CONDITION_MESSAGE)
@@ -98,7 +98,7 @@ class Throttled(EngineError):
 
 
 class TransactionCanceled(EngineError):
-    """Nothing was written. Each action has a reason, in order."""
+    """The transaction wrote nothing. `reasons` has one reason per action, in order."""
 
     def __init__(self, reasons: list[dict[str, Any]]) -> None:
         codes = ", ".join(reason["Code"] for reason in reasons)
@@ -121,7 +121,7 @@ NO_REASON: dict[str, Any] = {"Code": "None"}
 
 
 def cancellation_reason(error: EngineError) -> dict[str, Any]:
-    """An action's error as a reason in a canceled transaction."""
+    """Convert the error of one action to its reason in a canceled transaction."""
     if isinstance(error, ConditionFailed):
         found = {} if error.item is None else {"Item": error.item}
         return {"Code": "ConditionalCheckFailed", "Message": error.message, **found}
@@ -132,9 +132,9 @@ def cancellation_reason(error: EngineError) -> dict[str, Any]:
 
 
 def constraint_failed(member: str, constraint: str) -> ValidationFailed:
-    """The error for a field outside its constraint, in the service's wording.
+    """Return the error for a field that violates a constraint, in the service's wording.
 
-    `member` names the field and may show its value: `Value 'x' at 'limit'`.
+    `member` names the field and may include its value: `Value 'x' at 'limit'`.
     """
     return ValidationFailed(
         f"1 validation error detected: {member} failed to satisfy constraint: Member must "

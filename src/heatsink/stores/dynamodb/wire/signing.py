@@ -1,8 +1,8 @@
 """AWS Signature Version 4 for DynamoDB's JSON requests.
 
 Requests of the same operation within the same second differ only in their bodies. So all other
-signed parts are built once a second, and each request then costs three hashes. Tests compare the
-result byte for byte with botocore's signer.
+signed parts are computed once a second. The signature of a request then costs three hashes. Tests
+compare the result byte for byte with botocore's signer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The signed parts that all requests of one operation share for a second, and the key."""
+    """The signing key, and what all requests of one operation in one second have in common."""
 
     second: int
     credentials: Credentials
@@ -54,7 +54,7 @@ class Signer:
     def headers(
         self, operation: str, body: bytes, credentials: Credentials, now_s: float
     ) -> dict[str, str]:
-        """The headers of a signed request, without `Host`, which the transport adds."""
+        """Return the headers of a signed request, except `Host`, which the HTTP client adds."""
         seal = self._seals.get(operation)
         if seal is None or seal.second != int(now_s) or seal.credentials is not credentials:
             seal = self._seals[operation] = self._seal(operation, credentials, int(now_s))

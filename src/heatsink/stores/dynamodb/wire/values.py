@@ -1,8 +1,9 @@
-"""Attribute values of the wire format, `{"S": "x"}`: checked, normalised, measured, compared.
+"""Attribute values in the wire format, `{"S": "x"}`: checked, normalised, measured, compared.
 
-Values are kept in the wire format, so that most requests copy nothing. `admit` gives equal values
-equal text (numbers without leading or trailing zeros, canonical base64), so that later code
-compares strings. An admitted value is never changed in place: updates copy.
+Values stay in the wire format, so that most requests copy nothing. `admit` normalises a value, so
+that equal values have equal text: numbers lose leading and trailing zeros, and base64 becomes
+canonical. Later code then compares strings. An admitted value is never changed in place: updates
+copy it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ _exact = Context(prec=DIGITS_MAX, traps=[Inexact, InvalidOperation, Overflow])
 
 
 def admit_item(item: Item) -> int:
-    """Check an item's values; returns its size in bytes."""
+    """Check and normalise an item's values. Returns the item's size in bytes."""
     return sum(text_size(name) + admit(value) for name, value in item.items())
 
 
 def admit(value: Value, depth: int = 1) -> int:
-    """Check a value; returns its size. Raises `ValidationFailed` if it is malformed."""
+    """Check a value and normalise it in place. Returns its size in bytes.
+
+    Raises `ValidationFailed` if the value is malformed.
+    """
     if len(value) != 1:
         raise ValidationFailed(_NOT_ONE_TYPE["many" if value else "none"])
     [(kind, content)] = value.items()
@@ -67,9 +71,9 @@ def text_size(text: str) -> int:
 
 
 def number_size(normal: str) -> int:
-    """The approximate size of a number, in bytes.
+    """Return the approximate size of a number in bytes.
 
-    One byte per two digits, one for the exponent and one for a minus sign.
+    The size is one byte per two digits, one byte for the exponent and one for a minus sign.
     """
     if normal == "0":
         return 1
@@ -78,7 +82,7 @@ def number_size(normal: str) -> int:
 
 
 def normal_number(text: Any) -> str:
-    """A number in the one form in which it is stored, compared and returned."""
+    """Return a number in its normal form, in which it is stored, compared and returned."""
     if type(text) is not str:
         raise ValidationFailed("Expected a number as a string")
     if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and text[0] != "0":
@@ -126,7 +130,7 @@ def add_numbers(left: str, right: str, sign: int = 1) -> str:
 
 
 def native(value: Value) -> Native:
-    """The value as a Python value that sorts as in DynamoDB: text by code points, as in UTF-8."""
+    """Convert a value to a Python value that sorts in the same order as in DynamoDB."""
     [(kind, content)] = value.items()
     if kind == "N":
         return Decimal(content)
@@ -134,7 +138,7 @@ def native(value: Value) -> Native:
 
 
 def equal(left: Value, right: Value) -> bool:
-    """Whether two values are equal. The order of a set's elements does not count, at any depth."""
+    """Return whether two values are equal. In sets at any depth, the order does not count."""
     if left == right:
         return True
     [(kind, one)], [(other_kind, two)] = left.items(), right.items()

@@ -1,4 +1,4 @@
-"""The queue in memory, for tests, the lab and the simulation: the model for every queue store."""
+"""The queue in memory, for tests, the lab and simulations. Other queue stores behave the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .queue import MemoryBell, MemoryQueue
 
 
 class MemoryQueueServer:
-    """The state that the processes of a simulated fleet share, as they would share a Redis."""
+    """The state that all processes of a simulated fleet share, as they would share a Redis."""
 
     def __init__(self, clock: Clock) -> None:
         """`clock` is the server's clock, which may differ from the clocks of the processes."""
@@ -26,7 +26,10 @@ class MemoryQueueServer:
         self._soft: list[SoftDecision] = []
 
     def stores(self, clock: Clock | None = None) -> QueueStores:
-        """The stores of one process, whose clock is `clock`. Only the bell is not shared."""
+        """Return the stores of one process, whose clock is `clock`.
+
+        All processes share their data. Each process has its own bell, which wakes it.
+        """
         bell, witness = MemoryBell(self._clock), SlotWitness(clock or self._clock)
         self.queue.bells.append(bell)
         queue = self.queue.seen_by(witness)

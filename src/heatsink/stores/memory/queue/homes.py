@@ -1,17 +1,18 @@
 """A queue's data outside its partitions, in memory: batch records, rate limits, and the fleet.
 
 A rate limit decides when the items of a lane may start. A lane is one action of one tenant. The
-rate is declared, or found by probing. Workers book starts ahead, in *grants* of equal size, one
-`step` apart. So a limit works like a calendar, and starts need not be counted afterwards. A start
-may be at most `LATE_MS` late, and a period of grants is longer than the declared period by that
-much. So no window of one period ever holds more starts than the rate allows, however late each
-start is.
+rate is declared, or found by probing. Workers book start times in advance, in *grants* of equal
+size, one `step` apart. So a limit works like a calendar, and the queue need not count starts
+afterwards. An item may start at most `LATE_MS` after its start time. So the grants of one period
+are spread over the declared period plus `LATE_MS`. Then no window of one period ever holds more
+starts than the rate allows, however late each start is.
 
 Without a declared rate, the limit is found when the downstream service refuses calls. The first
-refusal starts a *search*: the pace drops to an eighth, then grows by a factor each second. A later
-refusal gives a level. From then on the pace is a cubic in the time since the last refusal (as in
-TCP CUBIC): it starts a little below the level, stays near it for long, and then rises faster and
-faster. So the lane mostly runs near the limit, and follows if the limit is raised.
+refusal starts a *search*: the pace, that is, the rate at which items start, drops to an eighth, and
+then grows by a factor each second. The pace at a later refusal gives the *level*, an estimate of
+the limit. From then on the pace is a cubic in the time since the last refusal (as in TCP CUBIC):
+the pace starts a little below the level, stays near the level for long, and then rises faster and
+faster. So the lane mostly runs near the limit, and speeds up if the limit is raised.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ IDLE_COST = 4.0  # so the pace grows only while more than 3/4 of it is used
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """What probing has found since the last refusal, which was at `since_ms`.
+    """The state of probing after the last refusal, which was at `since_ms`.
 
-    Once `found`, `level` is the rate that the downstream service accepts. Until then, `level` is
-    the rate at which the search began.
+    With `found`, `level` is the estimated rate that the downstream service accepts. Without
+    `found`, the search is still on, and `level` is the rate at which the search began.
     """
 
     level: float
@@ -84,7 +85,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def pace(explored: Explored, now_ms: float) -> float:
-    """The probed rate in items per second."""
+    """Return the rate at which items may start now by probing, in items per second."""
     age_s = max(now_ms - explored.since_ms, 0.0) / 1000
     if not explored.found:
         growth = float(SEARCH_GROWTH ** min(age_s, SEARCH_S_MAX))
@@ -94,10 +95,10 @@ def pace(explored: Explored, now_ms: float) -> float:
 
 
 def _mean_pace(explored: Explored, now_ms: float) -> float:
-    """The mean pace since the last refusal.
+    """Return the mean of `pace` since the last refusal.
 
-    If the downstream limit is a token bucket that was empty at that refusal, this is its refill
-    rate.
+    If the downstream limit is a token bucket that was empty at that refusal, this mean is the
+    bucket's refill rate.
     """
     age_s = max(now_ms - explored.since_ms, 1.0) / 1000
     if not explored.found:
@@ -107,7 +108,11 @@ def _mean_pace(explored: Explored, now_ms: float) -> float:
 
 
 def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: float) -> Limit:
-    """Lower the limit after a downstream refusal. Refusals within `GUARD_MS` count as one."""
+    """Return the lower limit after the downstream service refused a call.
+
+    `started_per_s` is the rate at which the lane's items started. No item starts before
+    `retry_after_ms` has passed. A refusal less than `GUARD_MS` after the last one changes nothing.
+    """
     known = limit.explored
     if known is not None and now_ms - known.since_ms < GUARD_MS:
         return limit
@@ -117,16 +122,21 @@ def refused(limit: Limit, now_ms: float, started_per_s: float, retry_after_ms: f
 
 
 def _search(per_s: float, now_ms: float) -> Explored:
-    """Start a search far below the refused rate, after a pause in which running items end."""
+    """Start a search at an eighth of the refused rate `per_s`.
+
+    The search begins after a pause, in which running items can end.
+    """
     return Explored(max(per_s * SEARCH_DROP, SLOWEST_PER_S), now_ms + PAUSE_MS, False)
 
 
 def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
-    """The new level after a refusal.
+    """Return the state of probing with a lower level, after a refusal.
 
-    If the downstream limit counts per window, it is at the refused pace. If it is a token bucket,
-    it is at the mean pace before the refusal. The new level is between the two: close to the mean,
-    unless the pace had risen far above the old level.
+    The true limit is unknown. If the service counts calls per window, its limit is the pace that it
+    refused. If it has a token bucket, its limit is the mean pace before the refusal. The new level
+    is between these two paces. It is close to the mean, unless the pace had risen far above the old
+    level. If the last refusal was less than `QUICK_MS` ago, an unfinished search starts anew, and a
+    found level drops to `QUICK_DROP` of the refused pace.
     """
     rate = rate_of(limit, now_ms) or 0.0
     is_quick = now_ms - known.since_ms < QUICK_MS
@@ -140,7 +150,7 @@ def _lower(limit: Limit, known: Explored, now_ms: float) -> Explored:
 
 
 def rate_of(limit: Limit, now_ms: float) -> float | None:
-    """The lane's limit in items per second; None if it has no limit."""
+    """Return the lane's limit in items per second. None if the lane has no limit."""
     rates = []
     if limit.declared is not None:
         rates.append(limit.declared.per_s)
@@ -150,7 +160,7 @@ def rate_of(limit: Limit, now_ms: float) -> float | None:
 
 
 def calendar(limit: Limit, now_ms: float) -> tuple[int, float]:
-    """The number of starts in a grant, and the time between grants in milliseconds."""
+    """Return how many items may start per grant, and the milliseconds between two grants."""
     rate = rate_of(limit, now_ms)
     if rate is None:
         return GRANTS_MAX, 0.0
@@ -168,7 +178,10 @@ def _grant_size(per_s: float) -> int:
 
 
 def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[Limit, Grants]:
-    """Book the next free starts, at most `ahead_ms` ahead. Returns the new limit and the grants."""
+    """Book start times for `starts` items, or for as many as may start within `ahead_ms`.
+
+    Returns the limit after the booking, and the grants.
+    """
     limit = Limit(limit.declared, _without_idle(limit, now_ms), max(limit.next_ms, now_ms))
     size, step_ms = calendar(limit, now_ms)
     if 0 < starts < size:
@@ -186,7 +199,10 @@ def reserve(limit: Limit, now_ms: float, starts: int, ahead_ms: float) -> tuple[
 
 
 def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
-    """Change the rate. It applies after the starts that are booked under the old rate."""
+    """Return the limit with the declared rate `rate`. None removes the declared rate.
+
+    Start times that are already booked stay. The new rate applies to later bookings.
+    """
     next_ms = limit.next_ms
     if rate != limit.declared:
         next_ms = min(next_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
@@ -194,13 +210,20 @@ def declared(limit: Limit, rate: Rate | None, now_ms: float) -> Limit:
 
 
 def postponed(limit: Limit, now_ms: float, late_ms: float) -> Limit:
-    """Move booked starts along with a jump of the slot's time, so that they stay as far ahead."""
+    """Return the limit after the slot's time jumped ahead by `late_ms`.
+
+    The next free start time moves by the jump, as booked start times do. So no item starts too
+    early.
+    """
     booked_ms = min(limit.next_ms + late_ms, now_ms + BOOKED_MS_MAX + LATE_MS)
     return Limit(limit.declared, limit.explored, max(limit.next_ms, booked_ms))
 
 
 def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
-    """The probing state without idle time: a pace that the lane did not use was not tested."""
+    """Return the state of probing without credit for the time in which the lane was idle.
+
+    The pace rises with time, and a pace that the lane did not use was not tested.
+    """
     known, idle_ms = limit.explored, now_ms - limit.next_ms
     if known is None or idle_ms <= 0:
         return known
@@ -209,7 +232,7 @@ def _without_idle(limit: Limit, now_ms: float) -> Explored | None:
 
 
 class MemoryLimits(Timed):
-    """Rate limits. Each has its own slot time, which starts when the limit is first used."""
+    """Rate limits. Each limit has its own slot time, which starts when the limit is first used."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -305,7 +328,7 @@ class MemoryBatches:
 
 
 class MemoryBarrier:
-    """Reads parts and batches without waiting: data in memory does not become more durable."""
+    """Reads parts and batches immediately. There is no wait, since memory has no durability."""
 
     def __init__(self, queue: MemoryQueue, batches: MemoryBatches) -> None:
         self._queue = queue
@@ -330,9 +353,9 @@ class _Fleet:
 
 
 class MemoryFleet(Timed):
-    """The consumers of the queue, the actions they offer, and the plan.
+    """The consumers of the queue, the actions that they offer, and the plan.
 
-    Each partition stores its own owner, since claims check it there.
+    The owner of a partition is stored in the partition, since every claim checks the owner.
     """
 
     def __init__(self, clock: Clock, queue: MemoryQueue) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a queue partition: their items with outcomes, and which part is served next."""
+"""The parts of a queue partition: the states of their items, and which part is served next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heatsink.bulk.batch import Batch, Gap, PartEnd, digest_of, digests_added
 from heatsink.bulk.store import Chunk, FailedItem, Part, PartCounts, PartState, Slice, Verb
 
 LOSSES_MAX = 3
-LOST = "its worker died {} times while it ran"
+LOST = "the worker died {} times while the item ran"
 SERVICE_US = 1_000.0  # assumed cost of an item until one has been measured
 SERVICE_WEIGHT = 0.1
 Place = tuple[int, int]  # chunk, offset in it
@@ -18,7 +18,7 @@ SUSPECTS_MAX = {1: 8}  # how many may run at once: 8 that lost one worker, other
 
 @dataclass
 class Share:
-    """One part and the state of its items: fresh, delayed, suspect, running or ended.
+    """One part and the states of its items: fresh, delayed, suspect, running or ended.
 
     A suspect is an item whose worker died while the item ran.
     """
@@ -64,7 +64,10 @@ class Share:
         return self.waiting + ended + self.running
 
     def may_run_suspect(self, running: int) -> bool:
-        """Whether the next suspect may start while `running` suspects of the partition run."""
+        """Return whether one more suspect may start.
+
+        `running` is the number of suspects of the partition that run now.
+        """
         return bool(self.suspects) and running < SUSPECTS_MAX.get(self.losses[self.suspects[0]], 1)
 
     def add(self, chunk: Chunk) -> None:
@@ -76,14 +79,20 @@ class Share:
             self.digest = digests_added(self.digest, digest_of(chunk.body))
 
     def keep(self, record: Batch) -> None:
-        """Keep the newest record of the batch, so that a lost record can be restored from it."""
+        """Keep a copy of the batch's record, unless the kept copy is newer.
+
+        If the record itself is lost, it can be restored from this copy.
+        """
         if self.record is None or record.version >= self.record.version:
             self.record = record
 
     # -- operators' commands ---------------------------------------------------------------
 
     def steer(self, verb: Verb, lap: int, since: int) -> bool:
-        """Apply a command. Returns whether the part changed. An outdated command is ignored."""
+        """Apply an operator's command. Returns whether the part changed.
+
+        A command that is older than the last one (`since`) is ignored.
+        """
         if self.state == "staged" and verb in ("release", "pause", "cancel"):
             self.lap = lap
         if verb == "release":
@@ -119,7 +128,7 @@ class Share:
         self.suspects.clear()
 
     def _retry(self, lap: int) -> None:
-        """Queue failed items again as if they had never run."""
+        """Queue all failed items again, as if they had never run. `lap` numbers the retries."""
         self.lap = lap
         self.state = "ready"
         for place in self.failures:
@@ -132,7 +141,7 @@ class Share:
     # -- claims ----------------------------------------------------------------------------
 
     def due_ms(self, now_ms: float) -> float | None:
-        """The time at which the next item can be claimed. None if no item waits."""
+        """Return the time from which the next item can be claimed. None if no item waits."""
         if self.fresh or self.suspects:
             return now_ms
         return min(self.delayed.values(), default=None)
@@ -140,10 +149,10 @@ class Share:
     def take(
         self, most: int, suspects_running: int, now_ms: float
     ) -> tuple[int, int, int, bool] | None:
-        """Take the next items: delayed ones that are due, then suspects, then fresh ones.
+        """Take up to `most` items: delayed items that are due, or a suspect, or fresh items.
 
-        Returns (chunk, start, count, suspect). Items whose chunk is gone count as lost, so that
-        they do not hold up the others.
+        Returns (chunk, start, count, suspect), or None if no item can run now. Items whose chunk is
+        gone count as lost, so that they do not delay other items.
         """
         while (found := self._next(most, suspects_running, now_ms)) and found[0] not in self.chunks:
             chunk, start, count, _ = found
@@ -173,7 +182,7 @@ class Share:
             self.next_chunk, self.next_offset = self.next_chunk + 1, 0
 
     def _take_due(self, first: Place, most: int, now_ms: float) -> tuple[int, int, int, bool]:
-        """Take a due item, with the items after it that are also due and have as many tries."""
+        """Take the due item `first`, and the items after it that can share a slice with it."""
         chunk, start = first
         count = 1
         while count < most and self._rides_along(first, (chunk, start + count), now_ms):
@@ -183,9 +192,10 @@ class Share:
         return self._run(first, count, suspect=False)
 
     def _rides_along(self, first: Place, place: Place, now_ms: float) -> bool:
-        """Whether an item can share a slice with `first`.
+        """Return whether the item at `place` can share a slice with the item `first`.
 
-        An item that once lost its worker never shares a slice: it may have killed the worker.
+        Both items must be due and must have had the same number of attempts. An item whose worker
+        died never shares a slice, since this item may have killed the worker.
         """
         return (
             self.delayed.get(place, inf) <= now_ms
@@ -240,7 +250,7 @@ class Share:
             self.chunks.pop(place[0], None)
 
     def fail(self, place: Place, reason: str) -> None:
-        """Record a failure. The item's chunk stays, so that the item can be shown and retried."""
+        """Record that an item failed. Its chunk stays, so that people can see and retry it."""
         self.running -= 1
         self.failed += 1
         self.tries[place] = self.tries.get(place, 0) + 1
@@ -256,7 +266,7 @@ class Share:
         self.delayed[place] = due_ms
 
     def lose(self, place: Place) -> bool:
-        """Record that an item's worker died. Returns whether the item failed by that."""
+        """Record that the worker of an item died. Returns whether the item failed for good."""
         losses = self.losses[place] = self.losses.get(place, 0) + 1
         if self.state == "cancelled":
             self.running -= 1
@@ -275,7 +285,10 @@ class Share:
         return self.is_live and not self.waiting + self.running
 
     def end(self) -> PartEnd:
-        """End the part. If items were cancelled, drop all chunks without failed items."""
+        """Return the final counts of the part.
+
+        If items were cancelled, drop all chunks that contain no failed item.
+        """
         part = self.part
         if self.cancelled:
             kept = {chunk for chunk, _ in self.failures}
@@ -301,7 +314,7 @@ class Share:
         )
 
     def gaps(self, chunks: int) -> list[Gap]:
-        """Where items are missing, if the part was staged with `chunks` chunks."""
+        """Return the ranges of missing items, for a part that was staged with `chunks` chunks."""
         ahead = (n for n in range(self.next_chunk, chunks) if n not in self.chunks)
         return self.missing + [(n, self.next_offset * (n == self.next_chunk), -1) for n in ahead]
 
@@ -327,13 +340,16 @@ class Share:
 
 @dataclass
 class Rotation:
-    """Decides which part is served next: tenants by virtual time, a tenant's parts by work left.
+    """Decides which part is served next.
 
-    A tenant's virtual time is the worker time that it used, divided by its weight. The tenant with
-    the least is served next. The cost of an item is estimated per action, by a moving average of
-    measured times. A tenant that returns after a pause starts at the virtual time of the tenant
-    served last, so it gets no credit for the pause. Rate-limited parts wait in their lanes, where
-    only grants serve them.
+    A tenant's virtual time is the worker time that the tenant used, divided by its weight. The
+    tenant with the least virtual time is served next. Of this tenant's parts, the part with the
+    lowest score is served first: the score depends on priority, age and remaining work. The cost of
+    an item is estimated per action, by a moving average of measured times.
+
+    A tenant that returns after a pause starts at the virtual time of the tenant that was served
+    last. So it gets no credit for the pause. Rate-limited parts wait in their lanes, where only
+    grants serve them.
     """
 
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -354,10 +370,10 @@ class Rotation:
         self._service_us[part.action] = known + SERVICE_WEIGHT * (each_us - known)
 
     def _score(self, share: Share) -> float:
-        """The order of a tenant's parts: lowest first.
+        """Return the number by which a tenant's parts are ordered. The lowest is served first.
 
-        Parts with less remaining work come first. A second of waiting counts as much as a second of
-        work. A higher priority comes before both.
+        It is the submission time plus the estimated remaining work, in seconds. A part with a
+        higher priority comes before all parts with a lower one.
         """
         work_s = share.waiting * self.cost_us(share.part) / 1e6
         return share.part.submitted_ms / 1000 + work_s - share.part.priority * 1e9
@@ -384,14 +400,17 @@ class Rotation:
             self._times.pop(tenant, None)
 
     def forget_all_savings(self) -> None:
-        """Drop virtual times that no longer matter, of tenants that have no parts."""
+        """Forget tenants without waiting parts whose virtual time is in the past.
+
+        If such a tenant returns, it starts at the current virtual time anyway.
+        """
         for tenant in [name for name in self._times if name not in self._tenants]:
             self._forget_savings(tenant)
 
     def next(self) -> str | None:
-        """The next part: the one with the lowest score, of the tenant with the least virtual time.
+        """Return the id of the part to serve next. None if no tenant waits.
 
-        None if no tenant waits.
+        It is the part with the lowest score, of the tenant with the least virtual time.
         """
         if not self._tenants:
             return None

@@ -1,9 +1,9 @@
-"""The queue in memory: it defines the behaviour of every queue store.
+"""The queue in memory. It defines how every queue store must behave.
 
-A part is a batch's items in one partition. `Rotation` decides which part is served next. A claim
-hands out slices of a part's items under leases, and `settle` records their outcomes. If a lease
-expires, its items run again as suspects, a few at a time, since one of them may have killed the
-worker.
+A part is a batch's items in one queue partition. `Rotation` decides which part is served next. A
+claim hands out slices of a part's items under leases, and `settle` records their outcomes. If a
+lease expires, its items run again as suspects. Only a few suspects run at a time, since one of them
+may have killed the worker.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ class QueuePartition:
     suspects_running: int = 0
 
     def pass_time(self, time: SlotTime) -> None:
-        """Set the slot's time. If it accepts a gap late, move ownership, leases and so on along."""
+        """Set the slot's time.
+
+        If the time jumped by `time.late_ms`, the ownership, the leases and the times at which parts
+        were staged move by the jump. So none of them expires because of the jump.
+        """
         self.time = time
         if not time.late_ms:
             return
@@ -113,7 +117,7 @@ class QueuePartition:
         return True
 
     def _limit(self, share: Share) -> bool:
-        """Make the part wait for grants of its lane from now on."""
+        """Make the part wait for grants of its lane. Returns False if the part already does so."""
         if share.part.limited:
             return False
         self.rotation.remove(share.part)
@@ -121,10 +125,10 @@ class QueuePartition:
         return True
 
     def _put(self, share: Share, now_ms: float) -> None:
-        """Move a changed part to where its state belongs.
+        """Move a changed part to the list that fits its state.
 
-        A part with due items goes to the rotation, one with only delayed items sleeps, an ended
-        one goes to the outbox, and a paused one to none of them.
+        A part with due items goes to the rotation. A part with only delayed items sleeps. A part
+        that has ended goes to the outbox. A paused part is in none of these lists.
         """
         self.rotation.remove(share.part)
         self.sleeping.pop(share.part.id, None)
@@ -166,7 +170,10 @@ class QueuePartition:
         return Claimed(True, slices, lanes, self.rotation.has_tenants, wake_ms)
 
     def _take_back(self, attempt: str, now_ms: float) -> None:
-        """Return the items of a claim whose reply was lost, so that no worker runs them."""
+        """Put the items of the claim `attempt` back into the queue.
+
+        The reply to that claim was lost, so no worker runs these items.
+        """
         number = 0
         while lease := self.leases.get(f"{attempt}:{number}"):
             marks = BACK * len(lease.marks)
@@ -180,7 +187,7 @@ class QueuePartition:
                 self._lose(attempt, self.leases[attempt], now_ms)
 
     def _lose(self, attempt: str, lease: ClaimLease, now_ms: float) -> None:
-        """Handle an expired lease: its worker is presumed dead, and unfinished items run again."""
+        """Handle an expired lease. Its worker is presumed dead, and unfinished items run again."""
         self._forget(attempt, lease)
         share = lease.share
         for offset, mark in enumerate(lease.marks):
@@ -226,7 +233,10 @@ class QueuePartition:
         slices: list[Slice],
         now_ms: float,
     ) -> int:
-        """Lease up to `most` items of one chunk. Returns the number of leased items."""
+        """Lease up to `most` items of one chunk and add their slice to `slices`.
+
+        Returns the number of leased items.
+        """
         found = share.take(most, self.suspects_running, now_ms)
         if found is None:
             self._put_aside(share, now_ms)
@@ -248,8 +258,8 @@ class QueuePartition:
     def _put_aside(self, share: Share, now_ms: float) -> None:
         """Handle a part that has no item to hand out now.
 
-        If suspects wait, the part sleeps until other suspects have run. If not, its last items were
-        lost.
+        If the part has suspects, too many other suspects run now, so the part sleeps for a moment.
+        Otherwise its last items were lost, and the part may have ended.
         """
         if not share.suspects:
             self._put(share, now_ms)
@@ -312,7 +322,11 @@ class QueuePartition:
             self.tally["retried"] += mark == RETRY
 
     def _correct(self, lease: ClaimLease, used_us: int, settled: int, started: int) -> None:
-        """Correct the tenant's charge from the estimated cost to the measured one."""
+        """Replace the estimated cost of `settled` items by the measured worker time `used_us`.
+
+        The tenant was charged the estimate at the claim. The measured time also improves later
+        estimates.
+        """
         self.rotation.charge(lease.share.part, used_us - lease.cost_us * settled)
         self.tally["used_us"] += used_us
         if started:
@@ -354,7 +368,7 @@ class QueuePartition:
 
 
 class MemoryBell:
-    """Wakes one process when a partition may have something new to claim."""
+    """Wakes one process when a queue partition may have new items to claim."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -380,7 +394,7 @@ class MemoryBell:
 
 
 class MemoryQueue(Timed):
-    """All partitions of a queue."""
+    """All partitions of a queue, as one process sees them."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -388,17 +402,17 @@ class MemoryQueue(Timed):
         self.bells: list[MemoryBell] = []
 
     def seen_ms(self, partition: int) -> float:
-        """The partition's time, for calls that only read."""
+        """Return the partition's slot time without storing it, for calls that only read."""
         return self._time(str(partition), self.partitions[partition].time).own_ms
 
     def now_ms(self, partition: int) -> float:
-        """Advance the partition's time and return it."""
+        """Advance the partition's slot time and return it."""
         queue = self.partitions[partition]
         queue.pass_time(self._time(str(partition), queue.time))
         return queue.time.own_ms if queue.time else 0.0
 
     def told_ms(self, partition: int) -> float:
-        """Like `now_ms`, and also remember the time in the calling process."""
+        """Advance the partition's slot time and return it. The calling process remembers it."""
         now_ms, known = self.now_ms(partition), self.partitions[partition].time
         self._witness.heard(str(partition), known.told_ms if known else 0.0)
         return now_ms

@@ -1,8 +1,9 @@
 """Home timelines in Redis: one sorted set per user, ordered by the posts' ids and authors.
 
 A member is the length of the id, then the id, then the author. All ids of a deployment have the
-same length, so members sort like (id, author). One more member, which sorts last, marks a complete
-home. If Redis loses a home, later pushes create it again without this mark, so it gets rebuilt.
+same length, so members sort like (id, author). A complete home has one more member, which sorts
+last. If Redis loses a home, later pushes create a home without this member. Such a home is
+incomplete, so Heatsink rebuilds it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def open_queue(
 ) -> QueueStores:
     """Open the queue at `url`, with the stage, places and durability in `settings`.
 
-    `now_ms` replaces the server's clock in tests.
+    In tests, `now_ms` replaces the server's clock.
     """
     keys = QueueKeys(settings.stage)
     homes = QueuePlaces(url, clock, rng, settings.places)

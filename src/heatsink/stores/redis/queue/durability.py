@@ -1,21 +1,22 @@
 """Durability of the queue in Redis: a submission is acknowledged only when it is on disk.
 
-A *barrier* reads back what was submitted and waits until it is durable. It is one pipeline on one
-connection to one server: the reads, a tiny write, WAITAOF, WAIT and a check of the server itself.
-The server runs them in this order, so once the tiny write is on disk, everything that the reads
-returned is too. A restart of the server breaks the connection. So if the power fails meanwhile, the
-barrier fails, and a restarted server cannot confirm writes that it has lost.
+A *barrier* reads back what was submitted and waits until it is durable. A barrier is one pipeline
+on one connection to one server: the reads, a tiny write, WAITAOF, WAIT and a check of the server
+itself. The server runs these commands in this order. So once the tiny write is on disk, everything
+that the reads returned is on disk too. A restart of the server breaks the connection. So if the
+power fails during a barrier, the barrier fails, and a restarted server cannot confirm writes that
+it has lost.
 
 With `appendfsync always` a write is on disk when the server replies. With `everysec` WAITAOF should
-wait for the next fsync, but many versions reply at once (Redis 7.4 to 8, Valkey 8 to 9; see
-redis#13793). So the barrier itself waits for the fsync. The server starts one within a second of
-the write, and INFO then shows how many fsyncs are pending. The barrier checks this number twice,
+wait for the next fsync, but many versions reply immediately (Redis 7.4 to 8, Valkey 8 to 9; see
+redis#13793). So the barrier itself waits for the fsync. The server starts an fsync within a second
+of the write, and INFO then shows how many fsyncs are pending. The barrier checks this number twice,
 since it is zero for a moment between two fsyncs. If the append-only file was rewritten meanwhile,
 the barrier waits again, for an fsync of the new file. A server without WAITAOF (before 7.2) must
 have `appendfsync always`.
 
 WAIT does the same for replicas. The setting `replicas` is the number of replicas that have to
-acknowledge. It decides what a fail-over can lose:
+acknowledge. This number decides what a fail-over can lose:
 
 - If every replica that may be promoted has acknowledged, a fail-over loses no accepted item. Set
   `replica-priority 0` on all other replicas.
@@ -23,8 +24,8 @@ acknowledge. It decides what a fail-over can lose:
   by how much of the data a replica has. Then Heatsink finds and names the lost items, and they can
   be restored.
 
-By default all replicas that are connected at the time have to acknowledge. While one is down, that
-is one fewer.
+By default all replicas that are connected at the time have to acknowledge. While a replica is down,
+its acknowledgement is not required.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ PINGS = 3  # the fastest one is reported: the others may have waited in this pro
 
 
 class RedisBarrier:
-    """Reads parts and batch records, and returns them once they are durable."""
+    """Reads parts and batch records, and returns them once they are durable.
+
+    With `durability="relaxed"` it does not wait.
+    """
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class RedisBarrier:
         return [record_of(word) for word in await self._read(reads)]
 
     async def _read(self, reads: Sequence[tuple[Connection, str, Read]]) -> list[Any]:
-        """The replies in the order of `reads`, which may go to several servers."""
+        """Run all reads, which may go to several servers. Returns the replies in the same order."""
         by_node: dict[RedisAddress, list[int]] = {}
         for number, (connection, key, _) in enumerate(reads):
             (node,) = await connection.nodes(key)
@@ -128,7 +132,8 @@ class RedisBarrier:
     async def verify(self) -> None:
         """Raise `Misconfigured` if a server cannot confirm that a write is on disk.
 
-        A Redis in `places` may be down now: then it is verified before its first barrier.
+        A server that only `places` names may be down now. It is then verified before its first
+        barrier.
         """
         for connection in self._places.connections:
             try:
@@ -147,7 +152,7 @@ class RedisBarrier:
 
 
 class _Server:
-    """Runs barriers on one server. Reads that arrive meanwhile share the next pipeline."""
+    """Runs barriers on one server. Reads that arrive during a barrier share the next barrier."""
 
     def __init__(self, node: RedisAddress, clock: Clock, asks: bool, replicas: int | None) -> None:
         self._node = node
@@ -201,7 +206,10 @@ class _Server:
                 )
 
     async def _pipeline(self, reads: list[Read], wanted: int) -> tuple[list[Any], int]:
-        """The replies to `reads`, and the number of replicas that have acknowledged."""
+        """Run one barrier, in which WAIT waits for `wanted` replicas.
+
+        Returns the replies to `reads`, and the number of replicas that have acknowledged.
+        """
         pipeline = self._driver.pipeline(transaction=False)
         for _, words in reads:
             pipeline.execute_command(*words)
@@ -241,7 +249,7 @@ class _Server:
         self._connected = int(about["connected_slaves"])
 
     async def _outwait(self, about: Mapping[str, Any]) -> None:
-        """Wait for the end of an fsync that started after `about` was read, in the same server run.
+        """Wait until an fsync has ended that started after `about`, a reply to INFO, was read.
 
         Raises `Unavailable` if the server restarted or the fsync takes too long.
         """
@@ -276,7 +284,10 @@ class _Server:
         )
 
     async def verify_room(self) -> None:
-        """Refuse a server that evicts keys when it is full: it would evict accepted work."""
+        """Raise `Misconfigured` if the server evicts keys when it is full.
+
+        Such a server could evict accepted work.
+        """
         try:
             about = await self._driver.info("memory")
         except exceptions.ResponseError:
@@ -322,7 +333,10 @@ class _Server:
 
 
 def _is_always(mode: Any) -> bool:
-    """Whether appendfsync is `always`. If the Redis user may not read it, assume `everysec`."""
+    """Return whether appendfsync is `always`.
+
+    If the Redis user may not read the setting, assume `everysec`.
+    """
     return isinstance(mode, list) and b"always" in mode
 
 
@@ -344,7 +358,7 @@ def _unsure(node: RedisAddress, error: Exception) -> HeatsinkError:
 
 
 class Doctor:
-    """Measures the health of each Redis of a queue: latency, CPU, memory."""
+    """Measures the health of each Redis of a queue: latency, CPU time and memory."""
 
     def __init__(self, places: QueuePlaces, clock: Clock) -> None:
         self._places = places
@@ -377,7 +391,7 @@ class Doctor:
 
 
 async def _info(connection: Connection) -> dict[str, float]:
-    """The numbers in INFO. For a cluster, the highest of all its nodes."""
+    """Return the numbers in INFO. For a cluster, each is the highest among the nodes."""
     found: dict[str, float] = {}
     for section in ("cpu", "memory"):
         answer = await connection.run("INFO", section)

@@ -1,4 +1,4 @@
-"""What a queue keeps outside its partitions in Redis: batch records, rate limits, fleet, bell."""
+"""A queue's data outside its partitions, in Redis: batch records, rate limits, fleet, bell."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ TROUBLE = (exceptions.RedisError, HeatsinkError, OSError, TimeoutError, RuntimeE
 class RedisBatches:
     """Batch records. An update succeeds only if the record is unchanged since it was read.
 
-    A record is written before its index entry, so `list` may drop entries without a record.
+    A record is written before its entry in the index. So an entry without a record is outdated, and
+    reads of the index delete it.
     """
 
     def __init__(self, connection: Connection, keys: QueueKeys) -> None:
@@ -98,7 +99,10 @@ class RedisBatches:
         return await self._page(start, limit, "")
 
     async def _page(self, start: int, limit: int, tenant: str) -> builtins.list[Batch]:
-        """Read a page of the index. If some entries have no record, delete them and read again."""
+        """Read a page of the index and the records of its entries.
+
+        If some entries have no record, delete these entries and read the page again.
+        """
         index = self._keys.newest(tenant)
         while True:
             ids = await self._connection.run("ZRANGE", index, start, start + limit - 1, "REV")
@@ -117,7 +121,7 @@ def record_of(word: bytes | None) -> Batch | None:
 
 
 class RedisLimits:
-    """Rate limits, each with its own slot time. The scripts do the same as `MemoryLimits`."""
+    """Rate limits, each with its own slot time. The scripts behave like `MemoryLimits`."""
 
     def __init__(self, connection: Connection, keys: QueueKeys, time: SlotClock) -> None:
         self._connection = connection
@@ -152,9 +156,9 @@ class RedisLimits:
 
 
 class RedisFleet:
-    """The consumers of the queue, the actions they offer, and the plan.
+    """The consumers of the queue, the actions that they offer, and the plan.
 
-    Each partition stores its own owner, since claims check it there.
+    The owner of a partition is stored in the partition, since every claim checks the owner.
     """
 
     def __init__(
@@ -224,9 +228,9 @@ class RedisFleet:
 
 
 class RedisBell:
-    """Wakes a process when a partition may have work, over one subscription per Redis.
+    """Wakes a process when a queue partition may have work, over one subscription per Redis.
 
-    A missed message only costs the time until the next poll, so failures raise no error.
+    After a missed message, the process finds the work at its next poll. So failures raise no error.
     """
 
     def __init__(
@@ -265,9 +269,9 @@ class RedisBell:
             await self._clock.sleep(AGAIN_S * self._rng.uniform(0.5, 1.0))
 
     async def _hear(self, address: RedisAddress) -> None:
-        """Receive messages until the connection breaks.
+        """Subscribe at the Redis, and receive messages until the connection breaks.
 
-        In a cluster it subscribes at any node, since nodes forward all messages to each other.
+        In a cluster, any node will do, since the nodes forward all messages to each other.
         """
         if address.kind == "cluster":
             address = address.node(*self._rng.choice(address.hosts))
@@ -282,7 +286,10 @@ class RedisBell:
             await driver.aclose()
 
     async def _hears(self, pubsub: Any) -> bool:
-        """Receive a message, or the reply to a ping after 5 s without one. False if neither."""
+        """Receive a message. If none comes within 5 s, ping the server.
+
+        Returns False if the ping gets no reply within another 5 s.
+        """
         message = await pubsub.get_message(timeout=LISTEN_S)
         if message is None:
             await pubsub.ping()

@@ -8,8 +8,8 @@
     /{stage}/fleet/{fleet}/…           members and the plan
 
 `{stage}` stands for the stage's name. All other braces are literal: they are Redis Cluster's hash
-tags. Names contain only hashes of users' texts; the texts themselves are in values.
-scripts/shared/state.lua names the keys inside a partition.
+tags. Key names contain only hashes of users' texts. The texts themselves are in values.
+scripts/shared/state.lua lists the keys of a partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ PARTITIONS_MAX = 65_536
 
 
 def handle(kind: str, text: str) -> str:
-    """A short hash of a user's text. `kind` keeps a tenant and a lane of the same name apart."""
+    """Return a short hash of a user's text, for the name of a key.
+
+    `kind` is part of the hash, so a tenant and a lane with the same name get different hashes.
+    """
     return blake2b(text.encode(), digest_size=12, person=kind.encode()).hexdigest()
 
 
@@ -45,7 +48,7 @@ def _home(text: str) -> int:
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
-    """The keys of one stage; two stages can share a Redis."""
+    """The names of one deployment's Redis keys. `stage` tells deployments on one Redis apart."""
 
     stage: str = STAGE
 
@@ -57,45 +60,58 @@ class QueueKeys(msgspec.Struct, frozen=True):
             )
 
     def partition(self, number: int) -> str:
-        """The prefix of all keys of a partition."""
+        """Return the prefix of the names of all keys of a partition."""
         if number == LEGACY:
             return f"/{self.stage}/{{queue}}/"
         return f"/{self.stage}/queue/{{partition_{number}}}/"
 
     def part(self, partition: int, id: str) -> str:
-        """Hash: a part's counters. Its other keys append `/chunks`, `/record`, …"""
+        """Return the name of the hash with a part's counts.
+
+        The names of the part's other keys begin with it: `…/chunks`, `…/record` and so on.
+        """
         return f"{self.partition(partition)}part/{handle('part', id)}"
 
     @property
     def bell(self) -> str:
-        """Channel: the number of a partition that has something new to claim."""
+        """The name of the channel that carries the numbers of partitions with new items."""
         return f"/{self.stage}/queue/bell"
 
     def batch(self, id: str) -> str:
-        """Hash: `version`, `tag` and `record` of a batch."""
+        """Return the name of the hash with the `version`, `tag` and `record` of a batch."""
         return f"/{self.stage}/batches/{{batch_{_home(id)}}}/{handle('batch', id)}"
 
     def newest(self, tenant: str = "") -> str:
-        """Sorted set: ids of batches by time, for all tenants or for one. Capped."""
+        """Return the name of the sorted set with the ids of the newest batches.
+
+        Without `tenant`, the set has the batches of all tenants.
+        """
         whose = f"tenant/{handle('tenant', tenant)}" if tenant else "all"
         return f"/{self.stage}/batches/{{index}}/{whose}"
 
     def limit(self, lane: str) -> str:
-        """Hash: a rate limit, both the declared rate and the one found by probing."""
+        """Return the name of the hash with a lane's declared rate and probed rate."""
         return f"/{self.stage}/limits/{{limit_{_home(lane)}}}/{handle('lane', lane)}"
 
     def fleet(self, name: str) -> str:
-        """`members` and `offers`: sorted sets by expiry. `plan` and `time`: hashes."""
+        """Return the name of a key of the fleet. `name` is members, offers, plan or time.
+
+        The first two are sorted sets, ordered by expiry time. The last two are hashes.
+        """
         return f"/{self.stage}/fleet/{{fleet}}/{name}"
 
     @property
     def soft(self) -> str:
-        """The prefix of the queue's soft decisions."""
+        """The prefix of the keys that carry the queue's soft decisions."""
         return f"{self.stage}:queue"
 
 
 class QueuePlaces:
-    """The Redis of each partition: the queue's own, unless `places` names another."""
+    """The connections to each Redis of a queue.
+
+    `places` maps partitions to the URLs of other Redis servers. All other data of the queue is in
+    the Redis at `url`.
+    """
 
     def __init__(
         self, url: str, clock: Clock, rng: Random, places: Mapping[int, str] | None = None
@@ -136,11 +152,11 @@ class QueuePlaces:
 
 
 def _number(partition: object) -> int:
-    """The number of a partition, which a TOML table gives as text."""
+    """Return a partition's number. In settings from a TOML file, the number is text."""
     text = str(partition)
     if text == str(LEGACY) or (text.isdecimal() and int(text) < PARTITIONS_MAX):
         return int(text)
     raise InvalidSetting(
-        f"BulkSettings(places=…) must map partition numbers to URLs, not {shown(partition)}",
+        f"each key of BulkSettings(places=…) must be a partition number, not {shown(partition)}",
         field="places",
     )

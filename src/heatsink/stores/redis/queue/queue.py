@@ -1,6 +1,6 @@
 """The partitions of a queue in Redis: one Lua script per operation.
 
-`stores/memory/queue` defines the behaviour of each call, and the scripts implement the same.
+`stores/memory/queue` defines the behaviour of each operation, and the scripts behave the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COUNTED = ("state", "packed", "at", "numbers", *NUMBERS)
 
 
 class RedisQueue:
-    """All partitions of a queue: the methods of `QueueStore`, each one a script."""
+    """All partitions of a queue. Each method of `QueueStore` runs one script."""
 
     def __init__(self, places: QueuePlaces, keys: QueueKeys, keep_ms: int, time: SlotClock) -> None:
         self._places = places
@@ -82,7 +82,7 @@ class RedisQueue:
         )
 
     def heard(self, partition: int, told: bytes) -> None:
-        """Remember the time that a partition's script returned."""
+        """Remember the slot time of a partition, which one of its scripts returned."""
         self._time.heard(self._keys.partition(partition), told)
 
     async def stage(self, partition: int, part: Part, chunks: Sequence[Chunk]) -> PartitionLoad:
@@ -162,9 +162,10 @@ class RedisQueue:
 
 
 def counts_of(words: Sequence[bytes | None]) -> PartCounts | None:
-    """The counts in a part's fields `COUNTED`, without its back-off; None if the part is gone.
+    """Return a part's counts from the values of its fields `COUNTED`, without its back-off.
 
-    As in the scripts, a part that has lost a field counts as gone.
+    Returns None if the part is gone. A part that has lost one of these fields counts as gone, as in
+    the scripts.
     """
     state, packed, at, written, *numbers = words
     if state is None or packed is None or (written is not None and at is None):
@@ -198,7 +199,7 @@ def _lane(lane: str) -> str:
 
 
 def _info(part: Part) -> tuple[Any, ...]:
-    """The fields of a part, a handle of its tenant's account, and a handle of its lane."""
+    """Return the fields of a part, followed by a hash of its tenant and a hash of its lane."""
     purse = handle("tenant", part.tenant)
     return *msgspec.structs.astuple(part), purse, _lane(part.lane)
 

@@ -1,4 +1,4 @@
-"""Runs the Lua scripts in Redis: constant files, sent once and then called by their hash."""
+"""Runs Lua scripts in Redis. A script is sent once and then called by its hash."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ Now = Callable[[], float]
 
 
 def server_time() -> float:
-    """0, which makes a script use the server's own clock. Tests pass another function."""
+    """Return 0, which tells a script to use the server's own clock.
+
+    Tests pass another function in place of this one.
+    """
     return 0.0
 
 
 class SlotClock:
-    """The time argument of scripts: what this process knows about each slot's time.
+    """Makes the time argument of scripts: what this process knows about each slot's time.
 
-    Tests also pass a clock that replaces the server's.
+    In tests, `now_ms` replaces the server's clock.
     """
 
     def __init__(self, witness: SlotWitness, now_ms: Now = server_time) -> None:
@@ -29,7 +32,10 @@ class SlotClock:
         self._now_ms = now_ms
 
     def words(self, slot: str) -> str:
-        """The first argument of every script that uses its slot's time."""
+        """Return what this process knows about the slot's time.
+
+        This is the first argument of all scripts that use the time.
+        """
         known = self._witness.evidence(slot)
         return f"{self._now_ms()!r} {known.wall_ms!r} {known.up_ms!r} {known.due_ms!r}"
 
@@ -39,7 +45,7 @@ class SlotClock:
 
 
 class Script:
-    """`scripts/{name}.lua`, preceded by the files of `scripts/shared` that it needs."""
+    """The script `scripts/{name}.lua`, preceded by the files `shared` from `scripts/shared`."""
 
     def __init__(self, name: str, *shared: str) -> None:
         folder = files(__package__) / "scripts"
@@ -51,7 +57,10 @@ class Script:
     async def run(
         self, connection: Connection, key: str, *words: Word, others: Sequence[str] = ()
     ) -> Any:
-        """Run the script. The first of `others` is the hash that holds the slot's time."""
+        """Run the script with `key`, the keys `others` and the arguments `words`.
+
+        The first key in `others` is the hash that holds the slot's time.
+        """
         keys: list[Word] = [1 + len(others), key, *others]
         try:
             return await connection.run("EVALSHA", self._digest, *keys, *words)

@@ -14,7 +14,7 @@ export function make() {
   const top = summary({
     liked: () => number(now?.heatsink.totals.offered ?? 0),
     "counted, Heatsink": () => number(now?.counted_heatsink ?? 0),
-    "counted, plain": () => [number(now?.counted_plain ?? 0), `too low by ${number(behind())}`, behind() > 2000],
+    "counted, plain": () => [number(now?.counted_plain ?? 0), `too low by ${number(behind())}`, behind() > 0.05 * (now?.plain.totals.offered ?? 0)],
     "throttled, Heatsink": () => number(now?.heatsink.totals.throttled ?? 0),
     "throttled, plain": () => [number(now?.plain.totals.throttled ?? 0), "", (now?.plain.totals.throttled ?? 0) > 0],
     shards: () => number(now?.heatsink.spread.buckets ?? 1),

@@ -4,7 +4,7 @@ import { open, part, send } from "/static/api.js";
 import { heatmap } from "/static/charts.js";
 import { bar, button, card, chart, figures, fillBar, h, sureButton, table, wide, write } from "/static/elements.js";
 import { batches, latest, rateOf, series } from "/static/history.js";
-import { moment, NONE, number, seconds } from "/static/words.js";
+import { count as countWords, moment, NONE, number, seconds } from "/static/words.js";
 
 const FAILURES_SHOWN = 50;
 const ID_SHOWN = 12;
@@ -24,7 +24,8 @@ const NO_QUEUE = [
   "This server has no queue, so it accepts no bulk actions and no timelines. To give it one: ",
   h("code", {}, "heatsink serve --queue redis://HOST:6379 …"),
 ];
-const LOOKS_MIN = 2;
+const NONE_UNFINISHED = "No unfinished batches.";
+const LEAD = "A batch is many items for one action. The queue spreads batches over partitions, and workers run the items of each partition.";
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 const settled = (one) => one.done + one.failed;
@@ -48,20 +49,20 @@ function showProgress(element, one) {
   fillBar(element, one.items ? settled(one) / one.items : 1);
 }
 
-function batchTable(app, showFailures) {
+function batchTable(app, showFailures, isFinished) {
   return table([
     { name: "batch", text: (one) => one.action, tight: true },
-    { name: "id", make: () => h("span", { class: "mono soft" }), update: showId, tight: true },
+    { name: "id", make: () => h("span", { class: "mono soft" }), update: showId, tight: true, less: true },
     { name: "tenant", text: (one) => one.tenant },
     { name: "state", make: () => h("div", {}, h("span"), h("small", { class: "why" })), update: showState },
-    { name: "progress", make: bar, update: showProgress },
+    { name: "progress", make: () => bar("Progress of the batch"), update: showProgress },
     { name: "items", number: true, text: (one) => `${number(settled(one))} / ${number(one.items)}` },
-    { ...count("failed"), bad: isBad("failed") },
-    { ...count("lost"), bad: isBad("lost") },
-    { name: "time left", number: true, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },
+    { ...count("failed"), bad: isBad("failed"), less: true },
+    { ...count("lost"), bad: isBad("lost"), less: true },
+    { name: "time left", number: true, less: isFinished, text: (one) => (one.ended ? NONE : seconds(one.eta_s)) },
     { name: "submitted", text: (one) => moment(one.submitted), tight: true },
-    { name: "", make: (id) => batchButtons(app, id, showFailures), update: allow },
-  ], (one) => one.id, NO_BATCHES);
+    { name: "actions", make: (id) => batchButtons(app, id, showFailures), update: allow },
+  ], (one) => one.id, isFinished ? "No finished batches." : NONE_UNFINISHED);
 }
 
 function batchButtons(app, id, showFailures) {
@@ -119,10 +120,11 @@ function makePartitions() {
     count("done"),
     { ...count("failed"), bad: isBad("failed") },
   ], (one) => one.partition, "No partitions yet.");
-  const calm = h("p", { class: "empty" }, "All partitions are idle.");
+  const calm = h("p", { class: "empty", hidden: true }, "All partitions are idle.");
   let all = false;
-  const more = button("", () => { all = !all; });
+  const more = Object.assign(button("", () => { all = !all; }), { hidden: true });
   const update = (lines) => {
+    if (!lines) return;
     const busy = lines.filter(isBusy);
     parts.update(all ? lines : busy);
     parts.element.hidden = lines.length > 0 && !all && busy.length === 0;
@@ -143,40 +145,53 @@ function makeTenants() {
     { ...count("failed"), bad: isBad("failed") },
   ], (one) => one.tenant, "No tenants yet. A tenant appears with its first batch.", true);
   const update = (all) => {
-    const lines = [...new Set(all.map((one) => one.tenant))].map((tenant) => {
+    const lines = all && [...new Set(all.map((one) => one.tenant))].map((tenant) => {
       const own = all.filter((one) => one.tenant === tenant);
       const totals = ["waiting", "running", "done", "failed"].map((name) => [name, sum(own, (one) => one[name])]);
       return { tenant, batches: own.length, ...Object.fromEntries(totals) };
     });
-    rows.update(lines.sort((a, b) => b.waiting - a.waiting));
+    rows.update(lines?.sort((a, b) => b.waiting - a.waiting));
   };
   return { element: rows.element, update };
 }
 
-// A chart of at least two looks; before that, a word instead of empty axes.
 function lookChart(title, label, of, unit) {
   const drawn = chart(label);
-  const soon = h("p", { class: "empty" }, "Collecting data…");
-  const update = () => {
-    const known = series.partitions.length >= LOOKS_MIN;
-    soon.hidden = known;
-    drawn.hidden = !known;
-    if (known) heatmap(drawn, series.partitions, of, unit);
+  return { element: card(title, drawn), update: () => heatmap(drawn, series.partitions, of, unit) };
+}
+
+// What runs or waits is listed; what has ended is folded, because there may be hundreds.
+function makeBatches(app, showFailures) {
+  const [open, ended] = [batchTable(app, showFailures, false), batchTable(app, showFailures, true)];
+  const summary = h("summary");
+  const folded = h("details", { hidden: true }, summary, ended.element);
+  const none = h("p", { class: "empty", hidden: true }, ...NO_BATCHES);
+  const update = (all) => {
+    const finished = all?.filter((one) => one.ended);
+    const failed = finished?.filter((one) => one.failed + one.lost > 0).length;
+    none.hidden = !all || all.length > 0;
+    open.element.hidden = all?.length === 0;
+    folded.hidden = !finished?.length;
+    open.update(all?.filter((one) => !one.ended));
+    ended.update(finished);
+    write(summary, finished && countWords(finished.length, "finished batch", "finished batches")
+      + (failed ? `, ${number(failed)} with failed or lost items` : ""));
   };
-  return { element: card(title, soon, drawn), update };
+  return { element: h("div", {}, none, open.element, folded), update };
 }
 
 export function makeBulk(app) {
-  const lines = () => latest.partitions?.partitions ?? [];
+  const lines = () => latest.partitions?.partitions;
+  const total = (of) => number(lines() && sum(lines(), of));
   const now = figures({
-    "items a second": () => number(rateOf("partitions", "done")),
-    "waiting": () => number(sum(lines(), waits)),
-    "running": () => number(sum(lines(), (one) => one.in_flight)),
-    "workers": () => number(sum(lines(), (one) => one.workers)),
-    "longest wait": () => seconds(Math.max(0, ...lines().map((one) => one.oldest_s)) || null),
+    "items a second": () => [number(rateOf("partitions", "done")), "finished"],
+    "waiting": () => [total(waits), "items"],
+    "running": () => [total((one) => one.in_flight), "items"],
+    "workers": () => [total((one) => one.workers), "slots that run one item at a time"],
+    "longest wait": () => [seconds(Math.max(0, ...(lines() ?? []).map((one) => one.oldest_s)) || null), "of an item that could run"],
   });
   const failures = makeFailures(app);
-  const list = batchTable(app, failures.show);
+  const list = makeBatches(app, failures.show);
   const depth = lookChart("Waiting in each partition", "Items that wait in each partition over time",
     (one) => one.waiting, "waiting");
   const workers = lookChart("Workers in each partition", "Workers in each partition over time",
@@ -185,26 +200,25 @@ export function makeBulk(app) {
   const none = wide("No queue", h("p", { class: "empty" }, ...NO_QUEUE));
   const some = [
     wide("The queue now", now.element),
-    wide("Batches", list.element),
     depth.element,
     workers.element,
+    wide("Batches", list.element),
     wide("Tenants of these batches", tenants.element),
     wide("Partitions", parts.element),
   ];
-  const element = h("div", { class: "cards" }, none, ...some.slice(0, 2), failures.element, ...some.slice(2));
+  const element = h("div", { class: "cards" }, none, ...some.slice(0, 4), failures.element, ...some.slice(4));
   const update = () => {
     const missing = latest.partitions?.partitions.length === 0;
     none.hidden = !missing;
     some.forEach((one) => { one.hidden = missing; });
     if (missing) return;
     now.update();
-    if (latest.batches) {
-      list.update(batches());
-      tenants.update(batches());
-    }
+    const all = latest.batches && batches();
+    list.update(all);
+    tenants.update(all);
     parts.update(lines());
     depth.update();
     workers.update();
   };
-  return { title: "Bulk", element, update };
+  return { title: "Bulk", lead: LEAD, element, update };
 }

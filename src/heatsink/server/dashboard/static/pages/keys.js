@@ -1,11 +1,13 @@
 // Keys: the hottest, and of one key its buckets, why it has them, and a pin.
 
 import { get, part, send } from "/static/api.js";
-import { bars, steps } from "/static/charts.js";
-import { bar, button, chart, figures, fillBar, h, table, wide, write } from "/static/elements.js";
+import { bars, known, steps } from "/static/charts.js";
+import { bar, button, chart, figures, fillBar, h, LOADING, table, wide, write } from "/static/elements.js";
 import { latest } from "/static/history.js";
 import { count, idOf, isOwn, keyName, number, pageOf, seconds, subjectOf } from "/static/words.js";
 
+const LEAD = "The keys with the most traffic in the whole fleet. Choose one to see its buckets and why it has them, or to pin their number.";
+const MEASURING = "Loading: a rate needs two looks at the counts, a second apart…";
 const LOOK_MS = 1_000;
 const HOUR_MS = 3_600_000;
 const NO_KEYS = [
@@ -21,7 +23,7 @@ export function makeKeys(app) {
     { name: "buckets", number: true, text: (one) => number(one.buckets) },
     { name: "write units/s", number: true, text: (one) => number(one.write_units_s) },
     { name: "per bucket", number: true, text: (one) => number(one.write_units_s / one.buckets) },
-    { name: "load of a bucket", make: bar, update: showFull },
+    { name: "load of a bucket", make: () => bar("Load of a bucket"), update: showFull },
     { name: "reads/s", number: true, text: (one) => number(one.reads_s) },
     { name: "throttled/s", number: true, text: (one) => number(one.throttles_s), bad: (one) => one.throttles_s > 0 },
   ], idOf, NO_KEYS);
@@ -39,6 +41,7 @@ export function makeKeys(app) {
   let id = null;
   return {
     title: "Keys",
+    lead: LEAD,
     element,
     open(query) {
       id = query.has("key") ? idOf({ kind: query.get("kind") ?? "key", key: query.get("key") }) : null;
@@ -56,7 +59,7 @@ export function makeKeys(app) {
 function boundOfOthers(heat) {
   if (!heat?.window) return "";
   if (heat.unreported_s == null) return "a report is late: the load of other keys is unknown";
-  return `any other key costs at most ${number(heat.unreported_s)} a second`;
+  return `every other key gets at most ${number(heat.unreported_s)} write units/s`;
 }
 
 function showFull(element, one) {
@@ -68,11 +71,12 @@ function showFull(element, one) {
 function makeDetail(app) {
   const state = { id: null, found: null, counts: [], asked_ms: 0 };
   const title = h("h2");
-  const refusal = h("p", { class: "empty" });
+  const refusal = h("p", { class: "empty", hidden: true });
+  const loading = h("p", { class: "empty", "aria-busy": "true" }, LOADING);
   const facts = figures({
     "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by load"],
     "write units a second": () => [number(unitsOf(state.found)), boundWords(state.found)],
-    "queries for a page": () => number(state.found?.queries_per_page ?? 1),
+    "queries for a page": () => [number(state.found?.queries_per_page ?? 1), "one in each bucket that may hold rows of it"],
     "near cache": () => nearWords(state.found?.near),
     "partitions with its rows": () => number(state.found?.partitions ?? 1),
   });
@@ -84,7 +88,7 @@ function makeDetail(app) {
     h("div", { class: "cards" },
       h("div", {}, h("h3", {}, "Buckets over time"), over),
       h("div", {}, h("h3", {}, "Write units a second to each bucket ", h("small", {}, "through this server")), each)));
-  const element = h("section", { class: "card wide", "aria-label": "The chosen key" }, title, refusal, body);
+  const element = h("section", { class: "card wide", "aria-label": "The chosen key" }, title, refusal, loading, body);
 
   async function look() {
     state.asked_ms = Date.now();
@@ -107,6 +111,7 @@ function makeDetail(app) {
       element.hidden = !id;
       if (id !== state.id) {
         Object.assign(state, { id, found: null, counts: [], asked_ms: 0 });
+        refusal.hidden = true;
       }
     },
     update() {
@@ -114,13 +119,15 @@ function makeDetail(app) {
       if (Date.now() - state.asked_ms > LOOK_MS) look();
       write(title, keyName(state.id));
       body.hidden = !state.found;
+      loading.hidden = Boolean(state.found) || !refusal.hidden;
       if (!state.found) return;
       refusal.hidden = true;
       facts.update();
       write(why, whyWords(state.found));
       pin.update();
       steps(over, epochPoints(state.found.epochs));
-      bars(each, ...bucketRates(state), latest.heat?.bucket_units_s ?? 800);
+      const isMeasured = latest.heat && (state.found.buckets === 1 || state.counts.length > 1);
+      if (known(each, isMeasured, MEASURING)) bars(each, ...bucketRates(state), latest.heat.bucket_units_s);
     },
   };
 }
@@ -131,7 +138,8 @@ function whyWords(found) {
 }
 
 function nearWords(near) {
-  return near ? [`for ${seconds(near.value / 1000)}`, near.reason] : ["off", "not read often enough"];
+  return near ? [seconds(near.value / 1000), `app servers answer reads from memory that long: ${near.reason}`]
+    : ["off", "not read often enough"];
 }
 
 function unitsOf(found) {

@@ -6,6 +6,7 @@ import { decided, latest, older, rateOf, requestsNow, series } from "/static/his
 import { hotNow, keyName, moment, number, pageOf, seconds, subject, target } from "/static/words.js";
 
 const SHOWN = 6;
+const LEAD = "Which keys are hot, what is refused or waits, and what Heatsink decided about it.";
 const UNITS = "A write unit is one write of up to 1 KB. A bucket is one of the store’s partitions that a key is spread over.";
 const FINAL = ["done", "failed", "lost", "cancelled", "aborted"];
 const last = (name) => series[name].at(-1) ?? {};
@@ -67,7 +68,7 @@ function drawWaits(element) {
     { name: "writes, 99 %", style: "line", of: (one) => shown(one.writes.p99_s) },
     { name: "writes, median", style: "dotted", of: (one) => shown(one.writes.p50_s) },
     { name: "reads, 99 %", style: "soft", of: (one) => shown(one.reads.p99_s) },
-  ], { ticksuffix: unit });
+  ], "No HTTP calls in the last minutes.", { ticksuffix: unit });
 }
 
 export function makeOverview() {
@@ -82,7 +83,7 @@ export function makeOverview() {
   ], (one) => `${one.version} ${subject(one)} ${one.setting}`, "No decisions yet. The first one is made when a key gets hot.");
   const batches = table([
     { name: "batch", text: (one) => [one.action, one.tenant, one.reason].filter(Boolean).join(" · ") },
-    { name: "progress", make: bar, update: showProgress },
+    { name: "progress", make: () => bar("Progress of the batch"), update: showProgress },
     { name: "left", number: true, text: (one) => seconds(one.eta_s) },
   ], (one) => one.id, "No unfinished batches.");
   const element = h("div", { class: "cards" },
@@ -99,10 +100,10 @@ export function makeOverview() {
       { name: "write units", style: "main", of: (one) => one.units },
       { name: "reads", style: "soft", of: (one) => one.reads },
       { name: "throttled", style: "bad", of: (one) => one.throttles },
-    ]);
+    ], "No key had traffic in the last minutes.");
     drawWaits(wait);
     news.update(older.known && decided().slice(0, SHOWN));
     batches.update(latest.progress?.progress.filter((one) => !FINAL.includes(one.state)).slice(0, SHOWN));
   };
-  return { title: "Overview", element, update };
+  return { title: "Overview", lead: LEAD, element, update };
 }

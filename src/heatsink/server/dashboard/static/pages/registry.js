@@ -4,6 +4,7 @@ import { button, h, table, wide, write } from "/static/elements.js";
 import { decided, loadOlder, older } from "/static/history.js";
 import { count, moment, number, subject, target } from "/static/words.js";
 
+const LEAD = "Every decision that is in force or was, with its reason, the newest first. All servers act on these.";
 const SHOWN_MAX = 400;
 const NO_DECISIONS = [
   "No decisions yet. One is made when a key gets hot, or by ", h("code", {}, "heatsink pin KEY"), ".",
@@ -38,9 +39,10 @@ export function makeRegistry(app) {
     write(none, `No loaded decision matches “${box.value}”.`);
     none.hidden = !rows.element.hidden;
     const loaded = count(all.length, "decision");
+    found.hidden = !older.known;
     write(found, words.length ? `${number(matches.length)} of ${loaded} match` : `${loaded} loaded`);
     more.hidden = !older.before;
   }
 
-  return { title: "Registry", element, update };
+  return { title: "Registry", lead: LEAD, element, update };
 }

@@ -2,9 +2,10 @@
 
 import { get } from "/static/api.js";
 import { card, figures, h, table, wide } from "/static/elements.js";
-import { batches } from "/static/history.js";
-import { count, moment, number, seconds } from "/static/words.js";
+import { batches, latest } from "/static/history.js";
+import { count, moment, NONE, number, seconds } from "/static/words.js";
 
+const LEAD = "A post of most authors is pushed: copied to the home timeline of each follower. A post of an author with very many followers is pulled: followers read it from the author’s own log.";
 const LOOK_MS = 3_000;
 const FAN_OUT = "heatsink.fanout";
 const NO_PUSHES = [
@@ -35,13 +36,13 @@ const modeTable = (empty) => table([
 ], (one) => one.author, empty);
 
 export function makeTimelines() {
-  const state = { authors: [], asked_ms: 0, refusal: "" };
-  const pulled = () => state.authors.filter((one) => one.mode === "pull");
-  const pushers = () => pushersBut(pulled());
+  const state = { authors: null, asked_ms: 0, refusal: "" };
+  const pulled = () => state.authors?.filter((one) => one.mode === "pull");
+  const pushers = () => (latest.batches && pulled() ? pushersBut(pulled()) : undefined);
   const now = figures({
-    "pulled authors": () => [number(pulled().length), "followers read the author’s own log"],
-    "pushed recently": () => [count(pushers().length, "author"), "in the newest batches"],
-    "unfinished posts": () => [number(pushers().filter((one) => one.waiting).length), "still being pushed"],
+    "pulled authors": () => [number(pulled()?.length), "followers read the author’s own log"],
+    "pushed recently": () => [pushers() ? count(pushers().length, "author") : NONE, "in the newest batches"],
+    "unfinished posts": () => [number(pushers()?.filter((one) => one.waiting).length), "still being pushed"],
   });
   const refusal = h("p", { class: "empty" });
   const celebrities = modeTable("No author is pulled: none has enough followers. All posts are pushed.");
@@ -75,9 +76,9 @@ export function makeTimelines() {
     refusal.hidden = !state.refusal;
     celebrities.update(pulled());
     pushed.update(pushers());
-    const before = state.authors.filter((one) => one.mode === "push");
-    again.hidden = before.length === 0;
+    const before = state.authors?.filter((one) => one.mode === "push");
+    again.hidden = !before?.length;
     back.update(before);
   };
-  return { title: "Timelines", element, update };
+  return { title: "Timelines", lead: LEAD, element, update };
 }

@@ -1,4 +1,4 @@
-"""Condition expressions: each node evaluates whether it holds for an item."""
+"""Condition expressions. Each node can evaluate whether it holds for an item."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Condition(Protocol):
     def holds(self, item: Item, scope: Scope) -> bool: ...
 
     def check(self, scope: Scope, field: str) -> None:
-        """Raise `ValidationFailed` for a placeholder whose type the operator never accepts."""
+        """Raise `ValidationFailed` if the operator never accepts the type of a placeholder."""
 
 
 class Compare(msgspec.Struct, frozen=True):

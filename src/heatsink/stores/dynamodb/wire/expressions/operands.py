@@ -26,7 +26,7 @@ TYPE_NAMES = {
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The values and names of a request's placeholders."""
+    """The meaning of a request's placeholders: attribute names and values."""
 
     names: Mapping[str, str] = {}
     values: Mapping[str, Value] = {}
@@ -40,7 +40,7 @@ class Operand(Protocol):
 
 
 class Path(msgspec.Struct, frozen=True):
-    """`a.#b[3]`: names (or their aliases) and positions."""
+    """A path such as `a.#b[3]`. Its parts are names, aliases of names, and list positions."""
 
     parts: tuple[str | int, ...]
 
@@ -67,7 +67,7 @@ def step_into(value: Value, part: str | int) -> Value | None:
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """`:v`: a value from the request."""
+    """`:v`: a value that the request passes beside the expression."""
 
     name: str
 
@@ -76,7 +76,7 @@ class Placeholder(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """`size(path)`: characters, bytes or elements."""
+    """`size(path)`: the number of characters, bytes or elements."""
 
     of: Path
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Token(NamedTuple):
-    """`kind` is name, alias, value, index, sign or end."""
+    """A token of an expression. `kind` is name, alias, value, index, sign or end."""
 
     kind: str
     text: str
@@ -77,12 +77,12 @@ def tokens_of(text: str, field: str) -> list[Token]:
 
 @cache
 def reserved_words() -> frozenset[str]:
-    """Names that need an alias, as DynamoDB's documentation lists them."""
+    """Return the reserved words of DynamoDB: attributes with such a name need an alias."""
     return frozenset(pathlib.Path(__file__).with_name("reserved_words.txt").read_text().split())
 
 
 class Reader:
-    """A position in a list of tokens. It reads paths and operands, and collects placeholders."""
+    """Reads paths and operands from a list of tokens, and collects the placeholders in them."""
 
     def __init__(self, text: str, field: str) -> None:
         self._tokens = tokens_of(text, field)
@@ -175,7 +175,7 @@ class Reader:
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
-    """An expression with the placeholders that it uses, parsed once per text."""
+    """A parsed expression. `names` and `values` are the placeholders that it uses."""
 
     root: T
     names: frozenset[str]

@@ -1,7 +1,8 @@
 """Update expressions (SET, REMOVE, ADD and DELETE) and projections.
 
-Every operand is computed from the item before the update. Then SET, ADD and DELETE are applied, and
-last REMOVE, highest positions first. Only the containers on a changed path are copied.
+All operands are computed from the item as it was before the update. Then SET, ADD and DELETE are
+applied, and REMOVE last. REMOVE deletes list elements from the highest position down, so that the
+other positions stay valid. Only maps and lists on a changed path are copied.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def _shown(parts: Parts) -> str:
 
 
 def project(item: Item, paths: Iterable[Parts]) -> Item:
-    """The parts of an item at `paths`. Maps keep their names, lists only the chosen elements."""
+    """Copy the parts of an item that are at `paths`.
+
+    The maps and lists around each part stay. A list keeps only the selected elements, without gaps.
+    """
     tree: Tree = {}
     for parts in paths:
         branch = tree
@@ -161,11 +165,14 @@ def remove(item: Item, parts: Parts) -> None:
 
 
 class _NothingThere(DoesNotFit):
-    """The path ends before its last part."""
+    """The item has no map or list that could hold the last part of the path."""
 
 
 def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
-    """The map or list that holds the last element of the path; copies all containers on the way."""
+    """Return the map or list that holds the last element of the path.
+
+    Also returns the element's name or index. All maps and lists on the path are copied first.
+    """
     holder: Any = item
     for part, following in pairwise(parts):
         inner = _at(holder, part)

@@ -60,7 +60,7 @@ local function lose_again(p, places)
   for _, place in ipairs(places) do
     local losses = redis.call('HINCRBY', p.key .. '/notes', 'l' .. place, 1)
     if losses >= LOSSES_MAX then
-      fail(p, place, 'its worker died ' .. losses .. ' times while it ran')
+      fail(p, place, 'the worker died ' .. losses .. ' times while the item ran')
     else
       suspects[#suspects + 1] = place
     end

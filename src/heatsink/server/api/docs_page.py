@@ -1,0 +1,205 @@
+"""The page /docs: every call of the API with an example to copy.
+
+The page works without scripts and loads nothing from other servers.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from heatsink import errors
+
+from .problems import TITLES, UNKNOWN_TOKEN, anchor, named
+
+TOPICS = {
+    "/v1/conversations": "Conversations",
+    "/v1/counters": "Counters",
+    "/v1/timelines": "Timelines",
+    "/v1/follows": "Timelines",
+    "/v1/bulk": "Bulk actions",
+    "/v1/queue-partitions": "Bulk actions",
+    "/v1/heat": "Keys and decisions",
+    "/v1/keys": "Keys and decisions",
+    "/v1/decisions": "Keys and decisions",
+    "/v1/settings": "Keys and decisions",
+}
+OTHERS = "This server"
+SERVER = "http://127.0.0.1:8321"
+IN_PATHS = {
+    "/v1/conversations/{key}": "/v1/conversations/conv_abc123",
+    "/v1/counters/{key}": "/v1/counters/video:42:views",
+    "/v1/keys/{key}": "/v1/keys/conv_abc123",
+    "/v1/settings/{name}": "/v1/settings/rules.buckets_max",
+    "/messages/{id}": "/messages/0192f0c1-7a5b-7c3e-9d41-5b8f3a2e6c10",
+    "/v1/timelines/{user}": "/v1/timelines/ada",
+    "/v1/bulk/{name}/": "/v1/bulk/BATCH/",
+    "/v1/bulk/{name}": "/v1/bulk/BATCH",
+    "{partition}": "0",
+}
+BODIES = {
+    "post_conversations_key_messages": '{"body": "hey"}',
+    "post_counters_key": '{"amount": 1}',
+    "post_timelines_user_follows": '{"author": "grace"}',
+    "post_follows": '{"pairs": [["ada", "grace"]]}',
+    "post_timelines_user_posts": '{"body": "hello"}',
+    "post_bulk_name": '[{"to": 1}, {"to": 2}]',
+    "put_keys_key_pin": '{"buckets": 4, "reason": "launch at noon"}',
+    "post_heat": '{"keys": [{"key": "conv_abc123", "writes_s": 950}], "server": "api-7"}',
+    "put_timelines_user_mode": '{"mode": "pull", "reason": "on television tonight"}',
+    "put_settings_name": '{"value": 16, "reason": "reads are dear"}',
+    "put_queue_partitions_partition_pin": '{"workers": 8, "reason": "slow items"}',
+}
+"""By operation. A call without a body needs none."""
+
+STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
+  --soft: #5b6470; --line: #dde2e8; --code: #eef2f6; --accent: #1666ab }
+@media (prefers-color-scheme: dark) {
+  :root { --soft: #a3acb8; --line: #343b45; --code: #252b33; --accent: #62b2f2 }
+  body { background: #14171b; color: #e8ebef }
+}
+* { box-sizing: border-box }
+body { max-width: 75rem; margin: 0 auto; padding: 1rem clamp(.75rem, 2vw, 2rem) }
+a { color: var(--accent) }
+code, pre, h3 { font-family: ui-monospace, monospace; font-size: .92em }
+h2 { margin: 2.5rem 0 0; border-bottom: 1px solid var(--line) }
+h3 { margin: 2rem 0 0; font-size: 1rem; overflow-wrap: anywhere }
+p { margin: .25rem 0; max-width: 80ch }
+pre { margin: .5rem 0; padding: .6rem .8rem; border-radius: 6px; background: var(--code);
+  white-space: pre-wrap; overflow-wrap: anywhere; user-select: all; cursor: copy }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; font-weight: normal }
+small { color: var(--soft) }
+nav ul { margin: 0 0 .75rem; padding: 0; list-style: none; font-size: .87rem }
+nav li { padding: .1rem 0; overflow-wrap: anywhere }
+nav p { margin: 0; font-weight: 600 }
+h1 { margin: .5rem 0 }
+header { margin-bottom: 1.5rem }
+main > h2:first-child { margin-top: 0 }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px }
+:target { scroll-margin-top: 1rem }
+@media (min-width: 60rem) {
+  .page { display: grid; grid-template-columns: 17rem minmax(0, 1fr); gap: 2.5rem }
+  nav { position: sticky; top: 1rem; max-height: calc(100vh - 2rem); overflow-y: auto }
+  td:first-child, th { width: 30% }
+}
+"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title} API</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
+<body><header><p><a href="/">Dashboard</a></p><h1>{title} API</h1>
+<p>Version {version}. For machines: <a href="/openapi.json">/openapi.json</a>.</p>
+<p>Every call has an example: one click selects all of it. The examples ask {server}, where
+<code>heatsink serve</code> listens by default. If the server was started with <code>--token</code>,
+add <code>-H 'Authorization: Bearer TOKEN'</code>. In capitals is what you fill in.</p>
+<p>Errors are <code>application/problem+json</code> with <code>type</code>, <code>title</code>,
+<code>status</code>, <code>detail</code> and, where there is one, <code>field</code>.</p>
+</header><div class="page">
+<nav aria-label="Calls" tabindex="0">{links}<p><a href="#errors">Errors</a></p></nav>
+<main>{topics}
+<h2 id="errors">Errors</h2><table>{problems}</table></main></div></body></html>
+"""
+
+
+def docs_page(described: dict[str, Any]) -> str:
+    """Return the HTML of the page /docs, from an OpenAPI document."""
+    topics: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+        topic: [] for topic in (*TOPICS.values(), OTHERS)
+    }
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            topics[_topic(path)].append((method, path, operation))
+    return PAGE.format(
+        title=escape(described["info"]["title"]),
+        version=escape(described["info"]["version"]),
+        server=SERVER,
+        style=STYLE,
+        links="".join(f"<p>{topic}</p>{_links(calls)}" for topic, calls in topics.items()),
+        topics="".join(
+            f"<h2>{topic}</h2>{''.join(_operation(*call) for call in calls)}"
+            for topic, calls in topics.items()
+        ),
+        problems="\n".join(_problems()),
+    )
+
+
+def _topic(path: str) -> str:
+    return next((name for start, name in TOPICS.items() if path.startswith(start)), OTHERS)
+
+
+def _links(calls: list[tuple[str, str, dict[str, Any]]]) -> str:
+    lines = (
+        f'<li><a href="#{operation["operationId"]}">{method.upper()} {escape(path)}</a></li>'
+        for method, path, operation in calls
+    )
+    return f"<ul>{''.join(lines)}</ul>"
+
+
+def example(method: str, path: str, operation: dict[str, Any]) -> str:
+    """Return a curl command that makes the call."""
+    for name, value in IN_PATHS.items():
+        path = path.replace(name, value)
+    body = BODIES.get(operation["operationId"])
+    if operation["operationId"] == "post_bulk_name":
+        path = path.replace("BATCH", "ACTION")
+    words = ["curl"]
+    if method.upper() not in ("GET", "POST") or (method.upper() == "POST" and body is None):
+        words.append(f"-X {method.upper()}")
+    if body is not None:
+        words.append(f"-H 'content-type: application/json' -d '{body}'")
+    return " ".join([*words, f"{SERVER}{path}"])
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    rows = [
+        _row(f"{part['name']} ({part['in']})", part.get("description") or _kind(part["schema"]))
+        for part in operation["parameters"]
+    ]
+    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+        rows.append(_row("body", f"{media_type}: {_kind(content['schema'])}"))
+    rows += [
+        _row(status, f"{answer['description']}: {_answers(answer)}")
+        for status, answer in operation["responses"].items()
+        if int(status) < 300 or status in ("404", "409", "410", "422")
+    ]
+    scope = operation.get("description", "")
+    return (
+        f'<section><h3 id="{operation["operationId"]}">{method.upper()} {escape(path)}</h3>'
+        f"<p>{escape(operation['summary'])} <small>{escape(scope)}</small></p>"
+        f"<pre>{escape(example(method, path, operation))}</pre>"
+        f"<table>{''.join(rows)}</table></section>"
+    )
+
+
+def _row(name: str, text: str) -> str:
+    head = f'<th scope="row"><code>{escape(name)}</code></th>'
+    return f"<tr>{head}<td>{escape(text)}</td></tr>"
+
+
+def _answers(answer: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{kind} {_kind(content['schema'])}" for kind, content in answer["content"].items()
+    )
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"].rsplit("/", 1)[1])
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    return str(schema.get("type", "any JSON"))
+
+
+def _problems() -> list[str]:
+    """Return a table row for each error of Heatsink, and for each error of HTTP itself."""
+    rows = []
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.HeatsinkError):
+            status, title = named(kind)
+            text = f"{status} {title}: {(kind.__doc__ or '').splitlines()[0]}"
+            rows.append(f'<tr id="{anchor(title)}"><td>{escape(text)}</td></tr>')
+    for status, title in (*TITLES.items(), (401, UNKNOWN_TOKEN)):
+        rows.append(f'<tr id="{anchor(title)}"><td>{status} {title}</td></tr>')
+    return rows

@@ -1,0 +1,179 @@
+"""`heatsink settings`: the settings of a whole deployment, through its store or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from getpass import getuser
+from socket import gethostname
+from typing import Any, Protocol
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.client.blocking_calls import BlockingDeploymentSettings
+from heatsink.client.deployment import SettingInForce
+from heatsink.server.shell import one_line
+
+from .configuration import WORD, Word
+from .operator import shown
+from .remote import Remote, remote_options
+from .store import opened, store_option
+
+
+class Deployment(Protocol):
+    """The settings of a deployment, as lines of the HTTP API."""
+
+    def all(self) -> list[dict[str, Any]]: ...
+
+    def get(self, name: str) -> dict[str, Any]: ...
+
+    def set(self, name: str, value: str, reason: str, by: str) -> dict[str, Any]: ...
+
+    def unset(self, name: str, reason: str) -> dict[str, Any]: ...
+
+
+class ThroughServer:
+    def __init__(self, server: str, token: str | None) -> None:
+        self._remote = Remote(server, token)
+
+    def all(self) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = self._remote.get("v1", "settings")["settings"]
+        return lines
+
+    def get(self, name: str) -> dict[str, Any]:
+        line: dict[str, Any] = self._remote.get("v1", "settings", name)
+        return line
+
+    def set(self, name: str, value: str, reason: str, by: str) -> dict[str, Any]:
+        body = {"value": value, "reason": reason, "by": by}
+        line: dict[str, Any] = self._remote.put("v1", "settings", name, body=body)
+        return line
+
+    def unset(self, name: str, reason: str) -> dict[str, Any]:  # noqa: ARG002 - audited there
+        line: dict[str, Any] = self._remote.delete("v1", "settings", name)
+        return line
+
+
+class ThroughStore:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _with(self, work: Callable[[BlockingDeploymentSettings], Any]) -> Any:
+        with opened(self._url) as hs:
+            return work(hs.settings)
+
+    def all(self) -> list[dict[str, Any]]:
+        return [_line(each) for each in self._with(lambda settings: settings.all())]
+
+    def get(self, name: str) -> dict[str, Any]:
+        return _line(self._with(lambda settings: settings.get(name)))
+
+    def set(self, name: str, value: str, reason: str, by: str) -> dict[str, Any]:
+        return _line(self._with(lambda of: of.set(name, value, reason=reason, by=by)))
+
+    def unset(self, name: str, reason: str) -> dict[str, Any]:
+        return _line(self._with(lambda settings: settings.unset(name, reason=reason)))
+
+
+def _line(setting: SettingInForce) -> dict[str, Any]:
+    """Return the setting as the HTTP API shows it."""
+    line: dict[str, Any] = msgspec.to_builtins(setting)
+    changed_ms = line.pop("changed_ms")
+    changed = None if changed_ms is None else datetime.fromtimestamp(changed_ms / 1000, UTC)
+    return {**line, "changed": changed and changed.isoformat()}
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--store` and the options of a server to a command."""
+    return remote_options(store_option(command))
+
+
+def deployment_of(store: str | None, server: str, token: str | None) -> Deployment:
+    return ThroughStore(store) if store else ThroughServer(server, token)
+
+
+@click.group()
+def settings() -> None:
+    """Show and change the settings that all processes of a deployment follow."""
+
+
+@settings.command("list")
+@click.option("--changed", is_flag=True, help="Only settings that are not at their default.")
+@settings_options
+def list_settings(
+    changed: bool, store: str | None, server: str, token: str | None, as_json: bool
+) -> None:
+    """List the settings in force, and where each comes from."""
+    lines = deployment_of(store, server, token).all()
+    lines = [line for line in lines if not changed or line["source"] != "default"]
+    if as_json:
+        shown(lines)
+        return
+    table = Table("setting", "value", "from", box=None)
+    for line in lines:
+        table.add_row(line["name"], _value(line["value"]), escape(one_line(_origin(line))))
+    Console().print(table if lines else "Every setting is at its default.")
+
+
+@settings.command()
+@click.argument("name")
+@settings_options
+def get(name: str, store: str | None, server: str, token: str | None, as_json: bool) -> None:
+    """Show the setting NAME, and where its value comes from."""
+    _show(deployment_of(store, server, token).get(name), as_json)
+
+
+@settings.command("set")
+@click.argument("name")
+@click.argument("value")
+@click.option(
+    "--reason",
+    type=Word('Say why, as in --reason "reads are dear".'),
+    required=True,
+    help="Reason for the change, kept in the history.",
+)
+@settings_options
+def set_setting(
+    name: str,
+    value: str,
+    reason: str,
+    store: str | None,
+    server: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Set NAME to VALUE for all processes, which follow within a second."""
+    by = f"{getuser()}@{gethostname()}"
+    _show(deployment_of(store, server, token).set(name, value, reason, by), as_json)
+
+
+@settings.command()
+@click.argument("name")
+@click.option("--reason", type=WORD, default="unset", help="Reason, kept in the history.")
+@settings_options
+def unset(
+    name: str, reason: str, store: str | None, server: str, token: str | None, as_json: bool
+) -> None:
+    """Remove the setting NAME: every process uses its own value or the default again."""
+    _show(deployment_of(store, server, token).unset(name, reason), as_json)
+
+
+def _show(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        shown(line)
+    else:
+        click.echo(one_line(f"{line['name']} = {_value(line['value'])} ({_origin(line)})"))
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _origin(line: dict[str, Any]) -> str:
+    if line["source"] == "deployment":
+        return f"set by {line['by']} at {line['changed']}: {line['reason']}"
+    return "default" if line["source"] == "default" else "of the process that answered"

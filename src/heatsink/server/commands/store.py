@@ -1,0 +1,61 @@
+"""Commands that need no server: they open the deployment's store and read the registry in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from heatsink.client.blocking import BlockingHeatsink, connect_sync
+from heatsink.primitives.clock import SystemClock
+from heatsink.server.api.calls.operations import lines_of
+
+from .configuration import WORD
+from .coordinator import check_store, ids_of
+
+FOLLOW_S = 0.5
+NEW_MAX = 1_000
+
+
+def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--store",
+        type=WORD,
+        envvar="HEATSINK_STORE",
+        help="URL of the deployment's store: then no server is needed.",
+    )(command)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[BlockingHeatsink]:
+    """Yield a client of the store. The client never leads."""
+    check_store(url)
+    ids = asyncio.run(ids_of(url, SystemClock()))
+    with connect_sync(url, coordinate=False, ids=ids) as hs:
+        yield hs
+
+
+def decisions_in(url: str, limit: int, follow: bool) -> Iterator[list[dict[str, Any]]]:
+    """Yield the newest decisions, newest first. With `follow`, then yield new decisions.
+
+    Decisions have the form that the HTTP API gives them.
+    """
+    clock = SystemClock()
+    with opened(url) as hs:
+        entries = hs.decisions(limit)
+        newest = entries[0].version if entries else 0
+        yield _lines(entries)
+        while follow:
+            asyncio.run(clock.sleep(FOLLOW_S))
+            entries = [each for each in hs.decisions(NEW_MAX) if each.version > newest]
+            if entries:
+                newest = entries[0].version
+                yield _lines(entries[::-1])
+
+
+def _lines(entries: list[Any]) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(line) for entry in entries for line in lines_of(entry)]
