@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from heatsink.emulator.engine import TEND_S
+from heatsink.emulator.engine import OPERATIONS, TEND_S
 from heatsink.emulator.server import TEND_AGAIN_S, running_engine
 from heatsink.emulator.settings import EngineSettings
 from heatsink.emulator.table import Adaptation
@@ -37,6 +37,10 @@ class Wire:
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         return int(head.split()[1]), await self._reader.readexactly(length)
 
+    async def whole(self) -> bytes:
+        """Everything until the server closes the connection."""
+        return await self._reader.read()
+
     async def ended(self) -> bool:
         return await self._reader.read() == b""
 
@@ -56,6 +60,58 @@ async def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
         for _ in range(3):
             assert await wire.answer() == (200, b'{"TableNames":[]}')
         wire.writer.close()
+
+
+async def test_a_bug_is_logged_and_the_connection_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        with monkeypatch.context() as patched:
+            patched.setitem(OPERATIONS, "ListTables", (OPERATIONS["ListTables"][0], fail))
+            wire.writer.write(request())
+            status, body = await wire.answer()
+        assert status == 500
+        assert b"com.amazonaws.dynamodb.v20120810#InternalServerError" in body
+        assert "planted" in caplog.text
+        assert "Traceback" in caplog.text
+        wire.writer.write(request())
+        assert (await wire.answer())[0] == 200
+        with monkeypatch.context() as patched:
+            patched.setattr("heatsink.emulator.page.answer", fail)
+            wire.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await wire.answer())[0] == 500
+        assert await wire.ended()
+        wire.writer.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"TableName":"abc","Item":{"a":{"S":"\xff"}}}',
+        b'{"TableName":"abc","Item":{"a":{"S":"\\ud800"}}}',
+        b'{"TableName":"abc","Item":{"a":{"L":' + b"[" * 5_000,
+    ],
+)
+async def test_a_malformed_value_is_refused_on_a_kept_connection(body: bytes) -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        wire = await connect(url)
+        wire.writer.write(request(body, LIST.replace(b"ListTables", b"PutItem")) + request())
+        assert (await wire.answer())[0] == 400
+        assert (await wire.answer())[0] == 200
+        wire.writer.close()
+
+
+async def test_the_last_answer_says_that_the_connection_closes() -> None:
+    async with running_engine(ANY_PORT, SystemClock()) as url:
+        for asked in (request(head=LIST + b"Connection: close\r\n"), b"nonsense\r\n\r\n"):
+            wire = await connect(url)
+            wire.writer.write(asked)
+            assert b"\r\nConnection: close\r\n" in (await wire.whole())
+            wire.writer.close()
 
 
 async def test_what_is_not_the_protocol_is_refused() -> None:

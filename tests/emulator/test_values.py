@@ -97,7 +97,8 @@ def test_an_items_size_counts_its_names() -> None:
 @pytest.mark.parametrize(
     "value",
     [{"S": 1}, {"N": 1}, {"B": "a"}, {"B": 1}, {"BOOL": "true"}, {"NULL": False}, {"L": {}},
-     {"L": [1]}, {"M": []}, {"M": {"a": 1}}, {"SS": "a"}, {"SS": [1]}, {"X": "a"}, {}],
+     {"L": [1]}, {"M": []}, {"M": {"a": 1}}, {"SS": "a"}, {"SS": [1]}, {"X": "a"}, {},
+     {"BS": [[], []]}, {"B": []}],
 )  # fmt: skip
 def test_malformed_values_are_refused(value: Any) -> None:
     with pytest.raises(ValidationFailed):

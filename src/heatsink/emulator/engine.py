@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from random import Random
@@ -36,8 +37,9 @@ from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
 from .table import EngineTable, TableReport
 
+logger = logging.getLogger("heatsink")
 API = "DynamoDB_20120810."
-OK, BAD_REQUEST = 200, 400
+OK, BAD_REQUEST, INTERNAL = 200, 400, 500
 TEND_S = 0.02
 Operation = tuple[msgspec.json.Decoder[Any], Callable[[Database, Any], Json]]
 
@@ -66,6 +68,12 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 _encode = msgspec.json.Encoder().encode
+INTERNAL_ERROR = _encode(
+    Refused(
+        "InternalServerError",
+        "The emulator failed to process the request: its log has the traceback.",
+    ).body()
+)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
@@ -79,7 +87,8 @@ class Engine:
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
         """Answer one request: returns the HTTP status and the body.
 
-        `target` is the header X-Amz-Target. A request at fault gets status 400 and raises nothing.
+        `target` is the header X-Amz-Target. A request at fault gets status 400. A bug in the engine
+        is logged with its traceback and gets status 500, so the server can go on. Raises nothing.
         """
         try:
             return OK, _encode(self._carry_out(target, body))
@@ -87,6 +96,9 @@ class Engine:
             return BAD_REQUEST, _encode(error.body())
         except RecursionError:
             return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
+        except Exception:
+            logger.exception("%s failed: this is a bug in the emulator", target.removeprefix(API))
+            return INTERNAL, INTERNAL_ERROR
 
     def tend(self) -> None:
         """Let the partitions of all tables adapt to their heat."""
@@ -115,7 +127,7 @@ class Engine:
             request = decoder.decode(body)
         except msgspec.ValidationError as error:
             raise _not_understood(error) from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise EngineError(
                 "com.amazon.coral.service#SerializationException", str(error)
             ) from None

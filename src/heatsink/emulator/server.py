@@ -35,7 +35,7 @@ from heatsink.primitives.connections import (
 from heatsink.primitives.words import pip_install
 
 from . import page
-from .engine import Engine
+from .engine import INTERNAL, Engine
 from .settings import HOST, EngineSettings
 
 try:
@@ -61,7 +61,9 @@ REASONS = {
     413: b"Content Too Large",
     421: b"Misdirected Request",
     431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
 }
+CLOSE = b"Connection: close\r\n"
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
     b"x-amzn-RequestId: %032X\r\nx-amz-crc32: %d\r\nDate: %b\r\n\r\n"
@@ -95,7 +97,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._headers_max = server.crowd.limits.headers
         self._host, self._origin, self._target = b"", b"", b""
         self._known_host: bytes | None = None
-        self._is_open = False
+        self._is_open = self._is_last = False
         self._owed = 0  # answers that are not sent yet
         self._url = b""
         self._body: list[bytes] = []
@@ -130,13 +132,23 @@ class EngineConnection(asyncio.Protocol, Bounded):
         was_in_head = self._in_head
         try:
             self.parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            self._refuse_failed(error)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if too_large := self.head_refusal():
-                self.refuse(HEAD_TOO_LARGE, too_large)
-            else:
-                self.refuse(NOT_HTTP, "this is not HTTP/1.1")
+            self._refuse_head(NOT_HTTP, "this is not HTTP/1.1")
         if self._in_head:
             self.heard(len(data), was_in_head)
+
+    def _refuse_head(self, status: int, detail: str) -> None:
+        if too_large := self.head_refusal():
+            status, detail = HEAD_TOO_LARGE, too_large
+        self.refuse(status, detail)
+
+    def _refuse_failed(self, error: Exception) -> None:
+        """Refuse a request on which a callback of the parser raised: its head, or a bug here."""
+        if not isinstance(error.__context__, HeadTooLarge):
+            logger.error("a request failed: this is a bug in the emulator", exc_info=error)
+        self._refuse_head(INTERNAL, "the emulator failed: its log has the traceback")
 
     def pause_writing(self) -> None:
         """Stop reading requests from a client that does not read its answers."""
@@ -219,15 +231,22 @@ class EngineConnection(asyncio.Protocol, Bounded):
     def send(self, answer: bytes) -> None:
         if not self._is_open or self.transport.is_closing():
             return
-        self.transport.write(answer)
-        if not self.parser.should_keep_alive():
+        if self._is_last or not self.parser.should_keep_alive():
+            self.transport.write(_last(answer))
             self.transport.close()
+        else:
+            self.transport.write(answer)
 
     def refuse(self, status: int, detail: str) -> None:
         """Send an error as the last answer, and close the connection."""
+        self._is_last = True
         self.send(self._server.framed(status, encode({"message": detail})))
-        if self._is_open:
-            self.transport.close()
+
+
+def _last(answer: bytes) -> bytes:
+    """Announce in an answer that the server closes the connection after it."""
+    head, line, rest = answer.partition(b"\r\n")
+    return head + line + CLOSE + rest
 
 
 class EngineServer:

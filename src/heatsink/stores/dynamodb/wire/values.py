@@ -190,7 +190,7 @@ def _binary(value: Value, content: Any, _: int) -> int:
 
 def _normal_binary(content: Any) -> tuple[bytes, str]:
     try:
-        raw = binascii.a2b_base64(content, strict_mode=True) if content else b""
+        raw = b"" if content == "" else binascii.a2b_base64(content, strict_mode=True)
     except (binascii.Error, TypeError, ValueError):
         raise ValidationFailed("Invalid Base64 data in a binary value") from None
     return raw, binascii.b2a_base64(raw, newline=False).decode()
