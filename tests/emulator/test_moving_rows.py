@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heatsink.emulator import table as adaptation
+from heatsink.emulator import adaptation
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.rows import token_of
 from heatsink.emulator.settings import EngineSettings

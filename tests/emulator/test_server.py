@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from heatsink.emulator.adaptation import Adaptation
 from heatsink.emulator.engine import OPERATIONS, TEND_S
 from heatsink.emulator.server import TEND_AGAIN_S, running_engine
 from heatsink.emulator.settings import EngineSettings
-from heatsink.emulator.table import Adaptation
 from heatsink.errors import InvalidSetting
 from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.connections import ConnectionLimits

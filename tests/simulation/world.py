@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from heatsink.emulator import table as adaptation
+from heatsink.emulator import adaptation
 from heatsink.errors import HeatsinkError, InvalidInput, Retryable
 from heatsink.primitives.clock import now_ms
 from heatsink.primitives.hooks import Hooks

@@ -21,6 +21,7 @@ from heatsink.stores.dynamodb.wire.errors import (
 )
 
 from . import requests
+from .adaptation import TableReport
 from .database import Database, Json
 from .operations.batches import batch_get_item, batch_write_item
 from .operations.reads import get_item, query, scan
@@ -35,7 +36,7 @@ from .operations.tables import (
 from .operations.transactions import transact_get_items, transact_write_items
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
-from .table import EngineTable, TableReport
+from .table import EngineTable
 
 logger = logging.getLogger("heatsink")
 API = "DynamoDB_20120810."

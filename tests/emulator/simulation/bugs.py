@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+from heatsink.emulator.adaptation import Adaptation
 from heatsink.emulator.capacity.limits import Side
 from heatsink.emulator.capacity.partition import Partition
 from heatsink.emulator.capacity.policy import Isolate
@@ -14,7 +15,7 @@ from heatsink.emulator.database import Database
 from heatsink.emulator.engine import OPERATIONS
 from heatsink.emulator.operations import batches, reads, writes
 from heatsink.emulator.rows import Collection, Items, Key, Move, Row, Rows, RowShelf, token_of
-from heatsink.emulator.table import Adaptation, EngineTable, Replica, _store
+from heatsink.emulator.table import EngineTable, Replica, _store
 from tests.planted import Bugs
 
 BUGS = bug = Bugs()

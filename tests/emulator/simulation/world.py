@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from heatsink.emulator import table as adaptation
+from heatsink.emulator import adaptation
 from heatsink.emulator.capacity.limits import LEAST_READ, LEAST_WRITE
 from heatsink.emulator.capacity.table import SPACE, PartitionMap
 from heatsink.emulator.rows import token_of

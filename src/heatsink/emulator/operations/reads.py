@@ -13,7 +13,8 @@ from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.database import Consumed, Database, Json
 from heatsink.emulator.requests import GetItem, PageRequest, Query, Scan
 from heatsink.emulator.rows import EVERYTHING, Bounds, Key, Row, token_of
-from heatsink.emulator.table import EngineTable, KeyPart, Schema
+from heatsink.emulator.schema import KeyPart, Schema
+from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed, constraint_failed
 from heatsink.stores.dynamodb.wire.expressions.conditions import (

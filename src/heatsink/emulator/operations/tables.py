@@ -10,8 +10,9 @@ from uuid import UUID
 from heatsink.emulator.capacity.limits import TableCapacity
 from heatsink.emulator.database import Database, Json
 from heatsink.emulator.requests import CreateTable, ListTables, OneTable, UpdateTimeToLive
+from heatsink.emulator.schema import KeyPart, Schema
 from heatsink.emulator.settings import PARTITIONS_MAX, EngineSettings
-from heatsink.emulator.table import EngineTable, KeyPart, Schema, TableSpec
+from heatsink.emulator.table import EngineTable, TableSpec
 from heatsink.emulator.units import TableLimits
 from heatsink.stores.dynamodb.wire.errors import (
     Refused,
