@@ -63,6 +63,19 @@ async def test_the_leader_decides_by_what_is_set_while_it_runs(tmp_path: Path) -
         assert max(epoch.buckets for epoch in layout.epochs) == 2
 
 
+async def test_windows_change_their_length_while_processes_run(tmp_path: Path) -> None:
+    async with fleet(tmp_path, {}, {"coordinate": False}) as (leader, app):
+        await app.settings.set("window_s", 0.2, reason="see bursts sooner")
+        await app.settings.set("report_floor", 0.02, reason="a test")
+
+        async def is_seen_in_short_windows() -> bool:
+            app.record("conv", 5)  # below 10 % of a bucket's load, above 2 %
+            hottest = await leader.hottest(5)
+            return hottest.window_s == 0.2 and "conv" in [each.key for each in hottest.keys]
+
+        await soon(is_seen_in_short_windows)
+
+
 async def test_a_setting_outlives_every_process(tmp_path: Path) -> None:
     async with fleet(tmp_path, {}) as (first,):
         await first.settings.set("timelines.threshold", 500, reason="small homes")

@@ -103,6 +103,26 @@ def test_silence_is_a_complete_window_so_that_keys_cool() -> None:
     assert aggregator.take(9.6) == []
 
 
+NOW_S = 1_790_000_000.5
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(1.0, 5.0), (5.0, 0.25)])
+def test_windows_get_another_length_while_reports_come(before_s: float, after_s: float) -> None:
+    """A server that is late to follow is ignored; nothing before the change counts as silence."""
+    aggregator = Aggregator(before_s)
+    aggregator.add(report("a", int(NOW_S / before_s), 100), NOW_S)
+    aggregator.adopt(after_s, NOW_S)
+    assert aggregator.take(NOW_S) == []
+    assert not aggregator.add(report("late", int(NOW_S / before_s), 100), NOW_S)
+    window = int(NOW_S / after_s)
+    ends_s = (window + 1) * after_s
+    counts = {"k": Heat(900, 900)}
+    assert aggregator.add(Report("a", window, ends_s - NOW_S, True, 5, counts), ends_s)
+    (seen,) = complete(aggregator.take(ends_s + 0.4))
+    assert seen.start_s == window * after_s
+    assert seen.keys["k"].write_units_s == pytest.approx(900 / (ends_s - NOW_S))
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

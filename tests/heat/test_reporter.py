@@ -98,3 +98,31 @@ async def test_a_late_look_does_not_inflate_the_rate(clock: ManualClock) -> None
     await reporter.run_once()
     (report,) = await bus.receive()
     assert report.keys["k"].writes / report.elapsed_s == pytest.approx(1_000)
+
+
+async def test_a_new_length_of_windows_starts_a_new_window(clock: ManualClock) -> None:
+    """Counts from before would be a report that no leader can place."""
+    tracker, bus, reporter = make(clock)
+    await clock.advance(0.6)
+    tracker.record("before", 500)
+    reporter.adopt(ReportSettings(window_s=4.0))
+    await reporter.run_once()
+    assert await bus.receive() == []
+    start_s = clock.now_s()
+    tracker.record("k", 500)
+    await clock.advance(4.0 - start_s % 4.0)
+    await reporter.run_once()
+    (report,) = await bus.receive()
+    assert list(report.keys) == ["k"]
+    assert report.window == int(start_s / 4.0)
+    assert report.elapsed_s == pytest.approx(clock.now_s() - start_s)
+
+
+async def test_other_settings_leave_the_running_window_alone(clock: ManualClock) -> None:
+    tracker, bus, reporter = make(clock)
+    tracker.record("k", 50)
+    reporter.adopt(ReportSettings(floor_share=0.05))
+    await clock.advance(1.0)
+    await reporter.run_once()
+    (report,) = await bus.receive()
+    assert list(report.keys) == ["k"]

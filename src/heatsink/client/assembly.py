@@ -22,7 +22,7 @@ from heatsink.coordinator.keys import StorePartitions
 from heatsink.coordinator.reads import NearDecisions
 from heatsink.errors import Overloaded
 from heatsink.heat.count import Tracker
-from heatsink.heat.report import Reporter, ReportSettings
+from heatsink.heat.report import Reporter
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Hooks
 from heatsink.primitives.keys import SEED_BYTES
@@ -193,8 +193,7 @@ class Assembly:
             self._start("coordinating", self.coordination.coordinator.run)
 
     def make_reporter(self) -> Reporter:
-        settings = ReportSettings(self._settings.window_s, self._settings.rules.bucket_units_s)
-        bus = self.stores.bus
+        bus, settings = self.stores.bus, self._settings.report
         return Reporter(self.name, self.tracker, bus, self.registry, self._clock, settings)
 
     async def _follow_settings(self, reporter: Reporter) -> None:
@@ -208,8 +207,8 @@ class Assembly:
             if settings is not adopted:
                 adopted = settings
                 self.tracker.adopt(settings.alarm_units)
-                reporter.adopt(settings.rules.bucket_units_s)
-                self.coordination.adopt(settings.rules, settings.near)
+                reporter.adopt(settings.report)
+                self.coordination.adopt(settings.rules, settings.near, settings.window_s)
                 self.queue.adopt(settings)
             self.deployment.warn_of_differences(self._settings.coordinate)
             await self._clock.sleep(FOLLOW_SETTINGS_S)

@@ -29,8 +29,7 @@ from heatsink.registry.settings import (
 from .settings import Settings
 
 SECTIONS = ("rules", "workers", "near", "timelines")
-SINGLE = ("scaling", "window_s")
-AT_START = ("window_s",)  # a running process keeps the value with which it started
+SINGLE = ("report_alarm", "report_floor", "scaling", "window_s")
 WEIGHT = "bulk.weights."
 REASON_MAX, BY_MAX = 500, 200
 LEADERS_ONLY = ("rules.", "workers.", "near.", "scaling")

@@ -12,6 +12,7 @@ from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.scaling.load import WorkerRules
 from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.errors import InvalidSetting
+from heatsink.heat.report import ReportSettings
 from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, check_text, shown
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import Hook
@@ -34,6 +35,8 @@ class Options(TypedDict, total=False):
     rules: BucketRules
     retries: Retries
     window_s: float
+    report_floor: float
+    report_alarm: float
     token_ttl_s: float
     coordinate: bool
     lease_s: float
@@ -80,6 +83,15 @@ class Settings(CheckedStruct, frozen=True):
     """How often and how long a call is retried."""
     window_s: float = 1.0
     """Length of the windows in which heat is counted, 0.1 to 60 seconds."""
+    report_floor: float = 0.1
+    """How much of a bucket's load, at most, all servers together may leave unreported of a key.
+
+    A server reports a key from this share of `rules.bucket_units_s` on, divided by the number of
+    servers.
+    """
+    report_alarm: float = 0.5
+    """A server reports a key before the window ends once the key has this share of the write units
+    that a bucket should get in a window."""
     token_ttl_s: float = TOKEN_TTL_S
     """How long counters remember tokens, at least 60 seconds."""
     coordinate: bool = True
@@ -103,11 +115,13 @@ class Settings(CheckedStruct, frozen=True):
 
     @property
     def alarm_units(self) -> int:
-        """Half of the write units that a bucket should get at most in a window.
+        """How many write units in a window make a server report a key before the window ends."""
+        return max(int(self.rules.bucket_units_s * self.window_s * self.report_alarm), 1)
 
-        A key with more write units than this is reported before the window ends.
-        """
-        return max(int(self.rules.bucket_units_s * self.window_s / 2), 1)
+    @property
+    def report(self) -> ReportSettings:
+        """Which keys this process reports, and how often."""
+        return ReportSettings(self.window_s, self.rules.bucket_units_s, self.report_floor)
 
     def __post_init__(self) -> None:
         if isinstance(self.ids, type) or not isinstance(self.ids, IdScheme):
@@ -126,6 +140,8 @@ class Settings(CheckedStruct, frozen=True):
             raise InvalidSetting(f"scaling must be one of {', '.join(POLICIES)}", field="scaling")
         check_kind("coordinate", self.coordinate, bool)
         check_number("window_s", self.window_s, 0.1, 60)
+        check_number("report_floor", self.report_floor, 0.001, 1)
+        check_number("report_alarm", self.report_alarm, 0.01, 100)
         check_number("token_ttl_s", self.token_ttl_s, 60)
         check_number("lease_s", self.lease_s, 0.1, 3600)
         if self.name != "":

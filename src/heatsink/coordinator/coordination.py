@@ -108,11 +108,12 @@ class Coordination:
         self._board = stores.board
         self._backoff = backoff
 
-    def adopt(self, rules: BucketRules, near: NearRules) -> None:
-        """Decide by these rules from the next turn on."""
+    def adopt(self, rules: BucketRules, near: NearRules, window_s: float) -> None:
+        """Decide by these rules, and count heat in windows of this length, from now on."""
         self.rules = rules
         self._policy.adopt(rules)
         self._near_policy.adopt(near)
+        self.watch.adopt(window_s)
 
     async def fleet_heat(self, deadline_s: float) -> FleetHeat | None:
         """The fleet's recent heat; None if this process does not know it.

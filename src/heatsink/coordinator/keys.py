@@ -101,6 +101,11 @@ class KeyWatch:
         self._heard_s = float("-inf")
         self._aggregator = Aggregator(window_s)
 
+    def adopt(self, window_s: float) -> None:
+        """Count heat in windows of this length from now on."""
+        self.window_s = window_s
+        self._aggregator.adopt(window_s, self._registry.fleet_now_s())
+
     async def observe(self) -> KeyObservation:
         now_s = self._registry.fleet_now_s()
         for report in await self._bus.receive():

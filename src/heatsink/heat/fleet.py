@@ -97,6 +97,18 @@ class Aggregator:
         self._reporters: deque[set[str]] = deque(maxlen=WINDOWS_KEPT)
         """For each of the last windows, the servers that reported in time or too late."""
 
+    def adopt(self, window_s: float, now_s: float) -> None:
+        """Count in windows of this length from now on; the window that runs now is the first.
+
+        A server that still counts in windows of the old length numbers them differently. Its
+        reports look very old or from the future, so they are ignored until it follows.
+        """
+        if window_s != self._window_s:
+            self._window_s = window_s
+            self._windows.clear()
+            self._reporters.clear()
+            self._finished = int(now_s / window_s) - 1
+
     def add(self, report: Report, now_s: float) -> bool:
         """Add a report.
 

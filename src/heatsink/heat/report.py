@@ -15,7 +15,6 @@ from .count import Tracker
 from .heat import Report
 
 LOOK_S = 0.1
-FLOOR_SHARE = 0.1  # of a bucket's limit, which the fleet may leave unsaid about a key
 KEYS_MAX = 256  # in one report
 SHORTEST_S = 0.001
 LONGEST_S = 3_600.0
@@ -33,19 +32,21 @@ class HeatBus(Protocol):
 class ReportSettings(msgspec.Struct, frozen=True):
     """Which keys a server reports: at most `KEYS_MAX` keys, each with a minimum cost.
 
-    The minimum is `FLOOR_SHARE` of a bucket's limit, divided by the number of servers. So for each
-    key, all servers together leave less than `FLOOR_SHARE` of a bucket's load unreported.
+    The minimum is `floor_share` of a bucket's limit, divided by the number of servers. So for each
+    key, all servers together leave less than `floor_share` of a bucket's load unreported.
     """
 
     window_s: float = 1.0
     bucket_units_s: int = 800
+    floor_share: float = 0.1
 
     def __post_init__(self) -> None:
         check_number("window_s", self.window_s, 0.1, 60)
         check_whole("bucket_units_s", self.bucket_units_s, 1, 10**9)
+        check_number("floor_share", self.floor_share, 0.001, 1)
 
     def floor(self, servers: int) -> int:
-        share = self.bucket_units_s * self.window_s * FLOOR_SHARE / max(servers, 1)
+        share = self.bucket_units_s * self.window_s * self.floor_share / max(servers, 1)
         return max(1, int(share))
 
 
@@ -79,12 +80,17 @@ class Reporter:
         self._window = self._window_now()
         self._since_s = clock.monotonic_s()
 
-    def adopt(self, bucket_units_s: int) -> None:
-        """Change how many write units per second a bucket should carry.
+    def adopt(self, settings: ReportSettings) -> None:
+        """Report by these settings from now on.
 
-        The reporter derives from this number which keys it reports.
+        If windows get another length, the running window is cut short and not reported: its number
+        would mean another time to a leader that has adopted the new length.
         """
-        self._settings = msgspec.structs.replace(self._settings, bucket_units_s=bucket_units_s)
+        has_new_length = settings.window_s != self._settings.window_s
+        self._settings = settings
+        if has_new_length:
+            self._tracker.roll()
+            self._window, self._since_s = self._window_now(), self._clock.monotonic_s()
 
     def _window_now(self) -> int:
         return int(self._fleet.fleet_now_s() / self._settings.window_s)
