@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import msgspec
 
 from heatsink.primitives.clock import Clock
-from heatsink.primitives.validation import what_is_wrong
 from heatsink.stores.dynamodb.wire.errors import (
     SERVICE,
     EngineError,
+    NotFound,
     Refused,
     ValidationFailed,
-    constraint_failed,
 )
+from heatsink.stores.dynamodb.wire.values import TOO_DEEP
 
 from . import requests
 from .adaptation import TableReport
@@ -36,6 +35,7 @@ from .operations.tables import (
 from .operations.transactions import transact_get_items, transact_write_items
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
+from .shapes import explain
 from .table import EngineTable
 
 logger = logging.getLogger("heatsink")
@@ -75,7 +75,6 @@ INTERNAL_ERROR = _encode(
         "The emulator failed to process the request: its log has the traceback.",
     ).body()
 )
-_MISSING = re.compile(r"missing required field `(\w+)`")
 
 
 class Engine:
@@ -96,7 +95,7 @@ class Engine:
         except EngineError as error:
             return BAD_REQUEST, _encode(error.body())
         except RecursionError:
-            return BAD_REQUEST, _encode(ValidationFailed("The request is nested too deep").body())
+            return BAD_REQUEST, _encode(ValidationFailed(TOO_DEEP).body())
         except Exception:
             logger.exception("%s failed: this is a bug in the emulator", target.removeprefix(API))
             return INTERNAL, INTERNAL_ERROR
@@ -126,13 +125,17 @@ class Engine:
         decoder, function = operation
         try:
             request = decoder.decode(body)
-        except msgspec.ValidationError as error:
-            raise _not_understood(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(
-                "com.amazon.coral.service#SerializationException", str(error)
-            ) from None
-        return function(self._database, request)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            problem, request = explain(decoder.type, body)
+            if problem is not None:
+                raise problem from None
+        try:
+            return function(self._database, request)
+        except (ValidationFailed, NotFound):
+            problem, _ = explain(decoder.type, body)
+            if problem is not None:
+                raise problem from None
+            raise
 
 
 def _unknown(target: str) -> EngineError:
@@ -146,11 +149,3 @@ def _unknown(target: str) -> EngineError:
         "com.amazon.coral.service#UnknownOperationException",
         f"no {SERVICE[:-1]} operation in X-Amz-Target: {target!r}",
     )
-
-
-def _not_understood(error: msgspec.ValidationError) -> ValidationFailed:
-    missing = _MISSING.search(str(error))
-    if missing is None:
-        return ValidationFailed(f"1 validation error detected: {what_is_wrong(error)[1]}")
-    field = missing[1][0].lower() + missing[1][1:]
-    return constraint_failed(f"Value null at '{field}'", "not be null")

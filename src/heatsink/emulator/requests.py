@@ -1,24 +1,65 @@
 """The requests that the emulator accepts, field by field.
 
 An unknown field is an error. If it were ignored, an application might rely on it in vain.
+
+Types carry DynamoDB's constraints. `shapes.py` explains in DynamoDB's words which constraint a
+refused request violates. DynamoDB lists violated constraints in an order of its own, which depends
+on the operation: `ORDER` names the fields that come first.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
 from heatsink.stores.dynamodb.wire.values import Item, Value
 
-ReturnCapacity = Literal["NONE", "TOTAL", "INDEXES"]
-OldOrNone = Literal["NONE", "ALL_OLD"]
+ReturnCapacity = Literal["INDEXES", "TOTAL", "NONE"]
+ReturnMetrics = Literal["SIZE", "NONE"]
+ReturnValues = Literal["ALL_NEW", "UPDATED_OLD", "ALL_OLD", "NONE", "UPDATED_NEW"]
+Selected = Literal["SPECIFIC_ATTRIBUTES", "COUNT", "ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES"]
+OldOrNone = Literal["ALL_OLD", "NONE"]
+Operator = Literal["OR", "AND"]
+Comparison = Literal[
+    "IN", "NULL", "BETWEEN", "LT", "NOT_CONTAINS", "EQ", "GT", "NOT_NULL", "NE", "LE",
+    "BEGINS_WITH", "GE", "CONTAINS",
+]  # fmt: skip
+NAME_PATTERN = "[a-zA-Z0-9_.-]+"
+TableName = Annotated[str, Meta(extra={"least": 1, "most": 255, "pattern": NAME_PATTERN})]
+IndexName = Annotated[str, Meta(extra={"least": 3, "most": 255, "pattern": NAME_PATTERN})]
+Count = Annotated[int, Meta(ge=1)]
 Names = dict[str, str]
 Values = dict[str, Value]
+AttributeNames = Annotated[list[str], Meta(min_length=1)]
 
 
 class Request(msgspec.Struct, rename="pascal", forbid_unknown_fields=True, kw_only=True):
-    pass
+    ORDER: ClassVar[str] = ""
+
+
+class ExpectedAttributeValue(Request, kw_only=True):
+    """A condition of the legacy parameter Expected."""
+
+    attribute_value_list: list[Value] | None = None
+    comparison_operator: Comparison | None = None
+    exists: bool | None = None
+    value: Value | None = None
+
+
+class Condition(Request, kw_only=True):
+    """A condition of the legacy parameters KeyConditions, QueryFilter and ScanFilter."""
+
+    attribute_value_list: list[Value] | None = None
+    comparison_operator: Comparison
+
+
+class AttributeValueUpdate(Request, kw_only=True):
+    """An update of the legacy parameter AttributeUpdates."""
+
+    action: Literal["ADD", "PUT", "DELETE"] = "PUT"
+    value: Value | None = None
 
 
 class WithExpressions(Request, kw_only=True):
@@ -27,37 +68,43 @@ class WithExpressions(Request, kw_only=True):
 
 
 class Write(WithExpressions, kw_only=True):
-    table_name: str
+    table_name: TableName
     condition_expression: str | None = None
     return_values_on_condition_check_failure: OldOrNone = "NONE"
 
 
 class SingleWrite(Write, kw_only=True):
     return_consumed_capacity: ReturnCapacity = "NONE"
-    return_item_collection_metrics: Literal["NONE", "SIZE"] = "NONE"
+    return_item_collection_metrics: ReturnMetrics = "NONE"
+    return_values: ReturnValues = "NONE"
+    conditional_operator: Operator | None = None
+    expected: dict[str, ExpectedAttributeValue] | None = None
 
 
 class PutItem(SingleWrite, kw_only=True):
+    ORDER = "return_consumed_capacity table_name item conditional_operator expected return_values"
     item: Item
-    return_values: Literal["NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"] = "NONE"
 
 
 class DeleteItem(SingleWrite, kw_only=True):
+    ORDER = "return_consumed_capacity table_name return_values return_item_collection_metrics key"
     key: Item
-    return_values: Literal["NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"] = "NONE"
 
 
 class UpdateItem(SingleWrite, kw_only=True):
+    ORDER = "return_consumed_capacity table_name return_item_collection_metrics return_values key"
     key: Item
     update_expression: str | None = None
-    return_values: Literal["NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"] = "NONE"
+    attribute_updates: dict[str, AttributeValueUpdate] | None = None
 
 
 class GetItem(Request, kw_only=True):
-    table_name: str
+    ORDER = "return_consumed_capacity attributes_to_get table_name"
+    table_name: TableName
     key: Item
     consistent_read: bool = False
     projection_expression: str | None = None
+    attributes_to_get: AttributeNames | None = None
     expression_attribute_names: Names | None = None
     return_consumed_capacity: ReturnCapacity = "NONE"
 
@@ -65,38 +112,52 @@ class GetItem(Request, kw_only=True):
 class PageRequest(WithExpressions, kw_only=True):
     """The fields that queries and scans share."""
 
-    table_name: str
-    index_name: str | None = None
-    select: (
-        Literal["ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES", "SPECIFIC_ATTRIBUTES", "COUNT"] | None
-    ) = None
-    limit: int | None = None
+    table_name: TableName
+    index_name: IndexName | None = None
+    select: Selected | None = None
     consistent_read: bool = False
     exclusive_start_key: Item | None = None
     filter_expression: str | None = None
     projection_expression: str | None = None
+    attributes_to_get: AttributeNames | None = None
+    conditional_operator: Operator | None = None
     return_consumed_capacity: ReturnCapacity = "NONE"
 
 
 class Query(PageRequest, kw_only=True):
+    ORDER = (
+        "select index_name return_consumed_capacity query_filter table_name conditional_operator "
+        "attributes_to_get limit key_conditions"
+    )
+    limit: Annotated[int, Meta(ge=1, extra={"modern": True})] | None = None
     key_condition_expression: str | None = None
+    key_conditions: dict[str, Condition] | None = None
+    query_filter: dict[str, Condition] | None = None
     scan_index_forward: bool = True
 
 
 class Scan(PageRequest, kw_only=True):
-    segment: int | None = None
-    total_segments: int | None = None
+    ORDER = (
+        "select index_name total_segments return_consumed_capacity table_name conditional_operator "
+        "scan_filter segment limit attributes_to_get"
+    )
+    limit: Count | None = None
+    scan_filter: dict[str, Condition] | None = None
+    segment: Annotated[int, Meta(ge=0, le=999_999)] | None = None
+    total_segments: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
-class KeysOfTable(Request, kw_only=True):
-    keys: list[Item]
+class KeysAndAttributes(Request, kw_only=True):
+    keys: Annotated[list[Item], Meta(min_length=1, max_length=100, extra={"modern": True})]
     consistent_read: bool = False
     projection_expression: str | None = None
+    attributes_to_get: AttributeNames | None = None
     expression_attribute_names: Names | None = None
 
 
 class BatchGetItem(Request, kw_only=True):
-    request_items: dict[str, KeysOfTable]
+    ORDER = "return_consumed_capacity"
+    request_items: Annotated[dict[TableName, KeysAndAttributes], Meta(min_length=1)]
     return_consumed_capacity: ReturnCapacity = "NONE"
 
 
@@ -109,14 +170,18 @@ class DeleteRequest(Request, kw_only=True):
 
 
 class WriteRequest(Request, kw_only=True):
-    put_request: PutRequest | None = None
     delete_request: DeleteRequest | None = None
+    put_request: PutRequest | None = None
 
 
 class BatchWriteItem(Request, kw_only=True):
-    request_items: dict[str, list[WriteRequest]]
+    ORDER = "return_consumed_capacity return_item_collection_metrics"
+    request_items: Annotated[
+        dict[TableName, Annotated[list[WriteRequest], Meta(min_length=1, max_length=25)]],
+        Meta(min_length=1),
+    ]
     return_consumed_capacity: ReturnCapacity = "NONE"
-    return_item_collection_metrics: Literal["NONE", "SIZE"] = "NONE"
+    return_item_collection_metrics: ReturnMetrics = "NONE"
 
 
 class TransactPut(Write, kw_only=True):
@@ -145,14 +210,14 @@ class TransactWriteItem(Request, kw_only=True):
 
 
 class TransactWriteItems(Request, kw_only=True):
-    transact_items: list[TransactWriteItem]
-    client_request_token: str | None = None
+    transact_items: Annotated[list[TransactWriteItem], Meta(min_length=1, max_length=100)]
+    client_request_token: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     return_consumed_capacity: ReturnCapacity = "NONE"
-    return_item_collection_metrics: Literal["NONE", "SIZE"] = "NONE"
+    return_item_collection_metrics: ReturnMetrics = "NONE"
 
 
 class TransactGet(Request, kw_only=True):
-    table_name: str
+    table_name: TableName
     key: Item
     projection_expression: str | None = None
     expression_attribute_names: Names | None = None
@@ -163,7 +228,7 @@ class TransactGetItem(Request, kw_only=True):
 
 
 class TransactGetItems(Request, kw_only=True):
-    transact_items: list[TransactGetItem]
+    transact_items: Annotated[list[TransactGetItem], Meta(min_length=1, max_length=100)]
     return_consumed_capacity: ReturnCapacity = "NONE"
 
 

@@ -8,17 +8,18 @@ from heatsink.emulator.database import Consumed, Database, Json, only_one
 from heatsink.emulator.requests import (
     BatchGetItem,
     BatchWriteItem,
-    KeysOfTable,
+    KeysAndAttributes,
     Write,
     WriteRequest,
 )
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
-from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed, constraint_failed
+from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed
+from heatsink.stores.dynamodb.wire.values import admit_item
 
-from .writes import PlannedWrite, plan_delete, plan_put, projection_of
+from .expressions import Projection, projection_of
+from .writes import PreparedWrite, prepare_delete, prepare_put
 
-REQUESTS = "Value at 'requestItems'"
 WRITES_MAX = 25
 READS_MAX = 100
 ANSWER_BYTES_MAX = 16 * 1_024 * 1_024
@@ -27,11 +28,12 @@ DUPLICATES = "Provided list of item keys contains duplicates"
 
 def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
     _check_writes(request)
-    plans = [
-        (name, one, _plan(database.table(name), one))
+    prepared = [
+        (name, one, _prepared(name, one))
         for name, writes in request.request_items.items()
         for one in writes
     ]
+    plans = [(name, one, write.plan(database.table(name))) for name, one, write in prepared]
     if len({(plan.table.spec.name, plan.key) for _, _, plan in plans}) != len(plans):
         raise ValidationFailed(DUPLICATES)
     consumed = Consumed(request.return_consumed_capacity)
@@ -52,22 +54,21 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
 
 
 def _check_writes(request: BatchWriteItem) -> None:
-    if not request.request_items or not all(request.request_items.values()):
-        raise constraint_failed(REQUESTS, "have length greater than or equal to 1")
     if sum(map(len, request.request_items.values())) > WRITES_MAX:
         raise ValidationFailed("Too many items requested for the BatchWriteItem call")
 
 
-def _plan(table: EngineTable, one: WriteRequest) -> PlannedWrite:
+def _prepared(name: str, one: WriteRequest) -> PreparedWrite:
     if not only_one((one.put_request, one.delete_request)):
         raise ValidationFailed(
-            "Each request of a batch must have exactly one of PutRequest and DeleteRequest"
+            "Supplied AttributeValue has more than one datatypes set, must contain exactly one of "
+            "the supported datatypes"
         )
-    bare = Write(table_name=table.spec.name)
+    bare = Write(table_name=name)
     if one.put_request is not None:
-        return plan_put(table, bare, one.put_request.item)
+        return prepare_put(bare, one.put_request.item)
     assert one.delete_request is not None
-    return plan_delete(table, bare, one.delete_request.key)
+    return prepare_delete(bare, one.delete_request.key)
 
 
 def _shown(one: WriteRequest) -> Json:
@@ -77,11 +78,14 @@ def _shown(one: WriteRequest) -> Json:
 
 
 def batch_get_item(database: Database, request: BatchGetItem) -> Json:
-    _check_reads(request)
+    wanted = [(name, one, _projection(one)) for name, one in request.request_items.items()]
+    if sum(len(one.keys) for _, one, _ in wanted) > READS_MAX:
+        raise ValidationFailed("Too many items requested for the BatchGetItem call")
     consumed = Consumed(request.return_consumed_capacity)
     batch = _ReadBatch(consumed)
-    for name, wanted in request.request_items.items():
-        batch.read(database.table(name), name, wanted)
+    tables = [database.table(name) for name in request.request_items]
+    for table, (name, one, projection) in zip(tables, wanted, strict=True):
+        batch.read(table, name, one, projection)
     if batch.throttled is not None and not batch.done:
         raise batch.throttled
     return {
@@ -91,11 +95,16 @@ def batch_get_item(database: Database, request: BatchGetItem) -> Json:
     }
 
 
-def _check_reads(request: BatchGetItem) -> None:
-    if not request.request_items or not all(one.keys for one in request.request_items.values()):
-        raise constraint_failed(REQUESTS, "have length greater than or equal to 1")
-    if sum(len(one.keys) for one in request.request_items.values()) > READS_MAX:
-        raise ValidationFailed("Too many items requested for the BatchGetItem call")
+def _projection(wanted: KeysAndAttributes) -> Projection:
+    """Check the part of a request that concerns one table. Returns its projection."""
+    projection = projection_of(
+        wanted.projection_expression, wanted.expression_attribute_names, wanted.attributes_to_get
+    )
+    for number, key in enumerate(wanted.keys):
+        admit_item(key)
+        if key in wanted.keys[:number]:
+            raise ValidationFailed(DUPLICATES)
+    return projection
 
 
 class _ReadBatch:
@@ -107,8 +116,9 @@ class _ReadBatch:
         self.throttled: Throttled | None = None
         self.done = 0
 
-    def read(self, table: EngineTable, name: str, wanted: KeysOfTable) -> None:
-        projection = projection_of(wanted.projection_expression, wanted.expression_attribute_names)
+    def read(
+        self, table: EngineTable, name: str, wanted: KeysAndAttributes, projection: Projection
+    ) -> None:
         keys = [table.schema.key_of(key) for key in wanted.keys]
         if len(set(keys)) != len(keys):
             raise ValidationFailed(DUPLICATES)
@@ -140,10 +150,12 @@ class _ReadBatch:
         return True
 
 
-def _rest(wanted: KeysOfTable, left: list[Any]) -> Json:
+def _rest(wanted: KeysAndAttributes, left: list[Any]) -> Json:
     rest: Json = {"Keys": left, "ConsistentRead": wanted.consistent_read}
     if wanted.projection_expression is not None:
         rest["ProjectionExpression"] = wanted.projection_expression
+    if wanted.attributes_to_get is not None:
+        rest["AttributesToGet"] = wanted.attributes_to_get
     if wanted.expression_attribute_names is not None:
         rest["ExpressionAttributeNames"] = wanted.expression_attribute_names
     return rest

@@ -1,7 +1,4 @@
-"""GetItem, Query and Scan, and the KeyConditionExpression of queries.
-
-A key condition selects one partition key and a range of sort keys.
-"""
+"""GetItem, Query and Scan."""
 
 from __future__ import annotations
 
@@ -11,155 +8,37 @@ import msgspec
 
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.database import Consumed, Database, Json
+from heatsink.emulator.requests import Condition as LegacyCondition
 from heatsink.emulator.requests import GetItem, PageRequest, Query, Scan
-from heatsink.emulator.rows import EVERYTHING, Bounds, Key, Row, token_of
-from heatsink.emulator.schema import KeyPart, Schema
+from heatsink.emulator.rows import Key, Row, token_of
+from heatsink.emulator.schema import Schema
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
-from heatsink.stores.dynamodb.wire.errors import ValidationFailed, constraint_failed
-from heatsink.stores.dynamodb.wire.expressions.conditions import (
-    BeginsWith,
-    Between,
-    Both,
-    Compare,
-    Condition,
-    Either,
-    Exists,
-    HasType,
-    Negation,
-    OneOf,
-)
-from heatsink.stores.dynamodb.wire.expressions.operands import Path, Placeholder, Scope, Size
-from heatsink.stores.dynamodb.wire.expressions.parser import (
-    Parsed,
-    parse_condition,
-    parse_projection,
-)
-from heatsink.stores.dynamodb.wire.values import Item, Native, Value, kind_of
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.conditions import Condition
+from heatsink.stores.dynamodb.wire.expressions.operands import Path, Scope, Size
+from heatsink.stores.dynamodb.wire.values import Item, admit
 
-from .writes import Projection, projection_of, scope_of
+from .expressions import (
+    FILTER,
+    KEYS,
+    PROJECTION,
+    Expressions,
+    check_mixed,
+    check_used,
+    legacy_filter,
+    legacy_projection,
+    projection_of,
+    read_expressions,
+)
+from .keys import KeyTest, key_range, legacy_tests, tests_of
 
-NOT_SUPPORTED = "Query key condition not supported"
-MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+SHOWN_BARE = ("contains duplicates", "number set", "numeric value", "significant", "magnitude")
 PAGE_BYTES_MAX = 1_024 * 1_024
-KEY_CONDITION = "KeyConditionExpression"
-FILTER = "FilterExpression"
+STARTING_KEY = "The provided starting key is invalid"
 
 
-def key_range(root: Condition, schema: Schema, scope: Scope) -> tuple[Native, Bounds]:
-    root.check(scope, "KeyConditionExpression")
-    about: dict[str, Condition] = {}
-    for condition in _conjuncts(root):
-        name = _subject(condition, scope)
-        if name in about:
-            raise ValidationFailed(
-                "Invalid KeyConditionExpression: KeyConditionExpressions must only contain one "
-                "condition per key"
-            )
-        about[name] = condition
-    hash_ = about.pop(schema.hash.name, None)
-    if hash_ is None:
-        raise ValidationFailed(f"Query condition missed key schema element: {schema.hash.name}")
-    sort = about.pop(schema.sort.name, None) if schema.sort else None
-    if about:
-        raise ValidationFailed(
-            NOT_SUPPORTED
-            if schema.sort is None or sort is not None
-            else f"Query condition missed key schema element: {schema.sort.name}"
-        )
-    bounds = EVERYTHING
-    if sort is not None and schema.sort is not None:
-        bounds = _bounds(sort, schema, schema.sort, scope)
-    return _equal_to(hash_, schema, scope), bounds
-
-
-def _conjuncts(condition: Condition) -> Iterator[Condition]:
-    if isinstance(condition, Both):
-        yield from _conjuncts(condition.left)
-        yield from _conjuncts(condition.right)
-    elif isinstance(condition, Either | Negation | OneOf | Exists | HasType):
-        raise ValidationFailed(
-            f"Invalid operator used in KeyConditionExpression: {_operator(condition)}"
-        )
-    else:
-        yield condition
-
-
-def _operator(condition: Condition) -> str:
-    names: dict[type, str] = {Either: "OR", Negation: "NOT", OneOf: "IN", HasType: "attribute_type"}
-    if isinstance(condition, Exists):
-        return "attribute_exists" if condition.wanted else "attribute_not_exists"
-    return names[type(condition)]
-
-
-def _subject(condition: Condition, scope: Scope) -> str:
-    paths = [part for part in _operands(condition) if isinstance(part, Path)]
-    if len(paths) != 1 or len(paths[0].parts) != 1:
-        raise ValidationFailed(NOT_SUPPORTED)
-    return str(paths[0].resolved(scope)[0])
-
-
-def _operands(condition: Condition) -> list[object]:
-    if isinstance(condition, Compare):
-        return [condition.left, condition.right]
-    if isinstance(condition, Between):
-        return [condition.subject, condition.low, condition.high]
-    if isinstance(condition, BeginsWith):
-        return [condition.subject, condition.prefix]
-    raise ValidationFailed(NOT_SUPPORTED)
-
-
-def _equal_to(condition: Condition, schema: Schema, scope: Scope) -> Native:
-    if not isinstance(condition, Compare) or condition.sign != "=":
-        raise ValidationFailed(NOT_SUPPORTED)
-    _, value = _as_path_first(condition, scope)
-    return _key_value(value, schema, schema.hash)
-
-
-def _as_path_first(condition: Compare, scope: Scope) -> tuple[str, Value]:
-    left, right = condition.left, condition.right
-    if isinstance(left, Path) and isinstance(right, Placeholder):
-        return condition.sign, scope.values[right.name]
-    if isinstance(right, Path) and isinstance(left, Placeholder) and condition.sign in MIRRORED:
-        return MIRRORED[condition.sign], scope.values[left.name]
-    raise ValidationFailed(NOT_SUPPORTED)
-
-
-def _key_value(value: Value, schema: Schema, part: KeyPart) -> Native:
-    if kind_of(value) != part.kind:
-        raise ValidationFailed(
-            "One or more parameter values were invalid: "
-            "Condition parameter type does not match schema type"
-        )
-    return schema.part(value, part)
-
-
-def _bounds(condition: Condition, schema: Schema, part: KeyPart, scope: Scope) -> Bounds:
-    if isinstance(condition, Compare):
-        sign, value = _as_path_first(condition, scope)
-        return _compared(sign, _key_value(value, schema, part))
-    operands = [operand for operand in _operands(condition) if isinstance(operand, Placeholder)]
-    values = [_key_value(scope.values[operand.name], schema, part) for operand in operands]
-    if not isinstance(_operands(condition)[0], Path):
-        raise ValidationFailed(NOT_SUPPORTED)
-    if isinstance(condition, Between) and len(values) == 2:
-        return Bounds(low=values[0], high=values[1])
-    if isinstance(condition, BeginsWith) and isinstance(values[0], str | bytes):
-        return Bounds(prefix=values[0])
-    raise ValidationFailed(NOT_SUPPORTED)
-
-
-def _compared(sign: str, value: Native) -> Bounds:
-    if sign == "=":
-        return Bounds(low=value, high=value)
-    if sign in ("<", "<="):
-        return Bounds(high=value, high_included=sign == "<=")
-    if sign in (">", ">="):
-        return Bounds(low=value, low_included=sign == ">=")
-    raise ValidationFailed("Unsupported operator on KeyCondition: operator: <>")
-
-
-def check_filter(condition: Condition, schema: Schema, scope: Scope) -> None:
+def check_filter(condition: Condition, schema: Schema, scope: Scope, field: str) -> None:
     """Raise `ValidationFailed` if the filter of a query uses a key attribute.
 
     Conditions on key attributes belong in the KeyConditionExpression.
@@ -167,7 +46,7 @@ def check_filter(condition: Condition, schema: Schema, scope: Scope) -> None:
     for name in _mentioned(condition, scope):
         if name in schema.names:
             raise ValidationFailed(
-                f"Filter Expression can only contain non-primary key attributes: "
+                f"{field} can only contain non-primary key attributes: "
                 f"Primary key attribute: {name}"
             )
 
@@ -186,8 +65,12 @@ def _mentioned(condition: object, scope: Scope) -> Iterator[str]:
 
 
 def get_item(database: Database, request: GetItem) -> Json:
+    projection = projection_of(
+        request.projection_expression, request.expression_attribute_names, request.attributes_to_get
+    )
+    for value in request.key.values():
+        admit(value)
     table = database.table(request.table_name)
-    projection = projection_of(request.projection_expression, request.expression_attribute_names)
     key = table.schema.key_of(request.key)
     row = table.read_from(request.consistent_read).get(key)
     units = read_units(row.size if row else 0, request.consistent_read)
@@ -211,9 +94,7 @@ class Seen(msgspec.Struct):
 class _PageRules(msgspec.Struct, frozen=True):
     """Decides which rows go into a page, and what each shows: limit, filter and projection."""
 
-    filter: Condition | None
-    scope: Scope
-    projection: Projection
+    given: Expressions
     count_only: bool
     limit: int | None
 
@@ -233,27 +114,27 @@ class _PageRules(msgspec.Struct, frozen=True):
         return seen
 
     def _keep(self, seen: Seen, item: Item) -> None:
-        if self.filter is None or self.filter.holds(item, self.scope):
+        given = self.given
+        if given.condition is None or given.condition.holds(item, given.scope):
             seen.matched += 1
             if not self.count_only:
-                seen.items.append(self.projection.of(item))
+                seen.items.append(given.projection.of(item))
 
 
 def query(database: Database, request: Query) -> Json:
+    given, tests = _prepared_query(request)
+    _check_select(request)
     table = _table_of_page(database, request)
-    if request.key_condition_expression is None:
-        raise ValidationFailed(
-            "Either the KeyConditions or KeyConditionExpression parameter must be specified in "
-            "the request."
-        )
-    keys = parse_condition(request.key_condition_expression, KEY_CONDITION)
-    rules = _rules(table, request, keys)
-    hash_, bounds = key_range(keys.root, table.schema, rules.scope)
     after = _after(table, request)
+    hash_, bounds = key_range(tests, table.schema)
+    if given.condition is not None:
+        field = "Filter Expression" if request.query_filter is None else "QueryFilter"
+        check_filter(given.condition, table.schema, given.scope, field)
     if after is not None and after.hash != hash_:
         raise ValidationFailed(
             "The provided starting key is outside query boundaries based on provided conditions"
         )
+    rules = _PageRules(given, request.select == "COUNT", request.limit)
     source = table.read_from(request.consistent_read)
     seen = rules.collect(source.query(hash_, bounds, request.scan_index_forward, after))
     units = read_units(seen.bytes, request.consistent_read)
@@ -261,17 +142,96 @@ def query(database: Database, request: Query) -> Json:
     return _answer(table, request, seen, units)
 
 
+def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
+    """Check the part of a query that needs no table: its expressions and its key condition."""
+    keys = request.key_condition_expression
+    expressions = {
+        PROJECTION: request.projection_expression,
+        FILTER: request.filter_expression,
+        KEYS: keys,
+    }
+    legacy = {
+        "AttributesToGet": request.attributes_to_get,
+        "QueryFilter": request.query_filter,
+        "ConditionalOperator": request.conditional_operator,
+        "KeyConditions": None if keys is None else request.key_conditions,
+    }
+    check_mixed(legacy, expressions)
+    names, values = request.expression_attribute_names, request.expression_attribute_values
+    check_used(names, values, expressions)
+    is_legacy = any(value is not None for value in legacy.values())
+    given = _legacy(request, request.query_filter) if is_legacy else None
+    _check_starting_key(request)
+    if keys is None and request.key_conditions is None:
+        raise ValidationFailed(
+            "Either the KeyConditions or KeyConditionExpression parameter must be specified in "
+            "the request."
+        )
+    if given is None:
+        ordered = {KEYS: keys, FILTER: expressions[FILTER], PROJECTION: expressions[PROJECTION]}
+        given = read_expressions(names, values, ordered)
+    if given.keys is not None:
+        return given, tests_of(given.keys, given.scope)
+    return given, legacy_tests(request.key_conditions or {})
+
+
+def _legacy(request: Query | Scan, conditions: dict[str, LegacyCondition] | None) -> Expressions:
+    given = legacy_filter(conditions, request.conditional_operator)
+    if request.attributes_to_get is None:
+        return given
+    projection = legacy_projection(request.attributes_to_get)
+    return msgspec.structs.replace(given, projection=projection)
+
+
 def scan(database: Database, request: Scan) -> Json:
-    table = _table_of_page(database, request)
+    given = _prepared_scan(request)
+    _check_select(request)
     first, until = _segment(request)
-    rules = _rules(table, request, None)
+    table = _table_of_page(database, request)
     source = table.read_from(request.consistent_read)
     after = _after(table, request)
+    if after is not None and not first <= token_of(after.hash) < until:
+        raise ValidationFailed(
+            "The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
+            "ExclusiveStartKey with correct Segment. "
+            f"TotalSegments: {request.total_segments} Segment: {request.segment}"
+        )
     rows: list[Row] = []
+    rules = _PageRules(given, request.select == "COUNT", request.limit)
     seen = rules.collect(_noting(source.scan(first, until, after), rows))
     units = read_units(seen.bytes, request.consistent_read)
     _charge_scan(table, rows[: seen.scanned], units, first)
     return _answer(table, request, seen, units)
+
+
+def _prepared_scan(request: Scan) -> Expressions:
+    """Check the expressions of a scan and its starting key, which need no table."""
+    expressions = {PROJECTION: request.projection_expression, FILTER: request.filter_expression}
+    legacy = {
+        "AttributesToGet": request.attributes_to_get,
+        "ScanFilter": request.scan_filter,
+        "ConditionalOperator": request.conditional_operator,
+    }
+    check_mixed(legacy, expressions)
+    names, values = request.expression_attribute_names, request.expression_attribute_values
+    check_used(names, values, expressions)
+    is_legacy = any(value is not None for value in legacy.values())
+    given = _legacy(request, request.scan_filter) if is_legacy else None
+    _check_starting_key(request)
+    if given is not None:
+        return given
+    ordered = {FILTER: expressions[FILTER], PROJECTION: expressions[PROJECTION]}
+    return read_expressions(names, values, ordered)
+
+
+def _check_starting_key(request: Query | Scan) -> None:
+    for value in (request.exclusive_start_key or {}).values():
+        try:
+            admit(value)
+        except ValidationFailed as error:
+            if any(words in error.message for words in SHOWN_BARE):
+                raise
+            raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
 
 
 def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
@@ -304,57 +264,40 @@ def _table_of_page(database: Database, request: PageRequest) -> EngineTable:
     table = database.table(request.table_name)
     if request.index_name is not None:
         raise ValidationFailed(f"The table does not have the specified index: {request.index_name}")
-    if request.limit is not None and request.limit < 1:
-        member = f"Value '{request.limit}' at 'limit'"
-        raise constraint_failed(member, "have value greater than or equal to 1")
-    if request.select == "ALL_PROJECTED_ATTRIBUTES":
-        raise ValidationFailed(
-            "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
-        )
-    if request.select == "SPECIFIC_ATTRIBUTES" and request.projection_expression is None:
-        raise ValidationFailed(
-            "Must specify the AttributesToGet or ProjectionExpression when choosing to get "
-            "SPECIFIC_ATTRIBUTES"
-        )
-    if request.projection_expression is not None and request.select in ("COUNT", "ALL_ATTRIBUTES"):
-        raise ValidationFailed(
-            f"Cannot specify the ProjectionExpression when choosing to get {request.select}"
-            if request.select == "ALL_ATTRIBUTES"
-            else "Cannot specify the ProjectionExpression when choosing to get only the Count"
-        )
     return table
 
 
-def _rules(table: EngineTable, request: PageRequest, keys: Parsed[Condition] | None) -> _PageRules:
-    wanted, projected = request.filter_expression, request.projection_expression
-    filter_ = None if wanted is None else parse_condition(wanted, FILTER)
-    projection = None if projected is None else parse_projection(projected)
-    scope = scope_of(
-        request.expression_attribute_names,
-        request.expression_attribute_values,
-        [parsed for parsed in (keys, filter_, projection) if parsed is not None],
-        FILTER,
-    )
-    if filter_ is not None:
-        filter_.root.check(scope, FILTER)
-        if keys is not None:
-            check_filter(filter_.root, table.schema, scope)
-    return _PageRules(
-        filter_.root if filter_ else None,
-        scope,
-        Projection(projection, scope),
-        request.select == "COUNT",
-        request.limit,
-    )
+def _check_select(request: PageRequest) -> None:
+    select = request.select
+    if select is None:
+        return
+    projected = request.projection_expression is not None
+    given = "ProjectionExpression" if projected else "AttributesToGet"
+    if select == "ALL_PROJECTED_ATTRIBUTES" and request.index_name is None:
+        raise ValidationFailed(
+            "One or more parameter values were invalid: ALL_PROJECTED_ATTRIBUTES can be used only "
+            "when Querying using an IndexName"
+        )
+    if select == "SPECIFIC_ATTRIBUTES":
+        if not projected and request.attributes_to_get is None:
+            raise ValidationFailed(
+                "One or more parameter values were invalid: Must specify the AttributesToGet or "
+                "ProjectionExpression when choosing to get SPECIFIC_ATTRIBUTES"
+            )
+    elif projected or request.attributes_to_get is not None:
+        what = "only the Count" if select == "COUNT" else select
+        raise ValidationFailed(f"Cannot specify the {given} when choosing to get {what}")
 
 
 def _after(table: EngineTable, request: PageRequest) -> Key | None:
     if request.exclusive_start_key is None:
         return None
+    if len(request.exclusive_start_key) != len(table.schema.names):
+        raise ValidationFailed(STARTING_KEY)
     try:
         return table.schema.key_of(request.exclusive_start_key)
     except ValidationFailed as error:
-        raise ValidationFailed(f"The provided starting key is invalid: {error.message}") from None
+        raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
 
 
 def _segment(request: Scan) -> tuple[int, int]:

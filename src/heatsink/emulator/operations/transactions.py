@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 
 from heatsink.emulator.database import Consumed, Database, Json, only_one
-from heatsink.emulator.requests import TransactGetItems, TransactWriteItem, TransactWriteItems
+from heatsink.emulator.requests import (
+    TransactGet,
+    TransactGetItems,
+    TransactWriteItem,
+    TransactWriteItems,
+)
 from heatsink.emulator.rows import Key, token_of
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import TRANSACTION_FACTOR, Operation, read_units
@@ -24,20 +29,25 @@ from heatsink.stores.dynamodb.wire.errors import (
     TransactionCanceled,
     ValidationFailed,
     cancellation_reason,
-    constraint_failed,
 )
 from heatsink.stores.dynamodb.wire.values import admit_item
 
-from .writes import PlannedWrite, plan_check, plan_delete, plan_put, plan_update, projection_of
+from .expressions import Projection, projection_of
+from .writes import (
+    PlannedWrite,
+    PreparedWrite,
+    prepare_check,
+    prepare_delete,
+    prepare_put,
+    prepare_update,
+)
 
-ACTIONS_MAX = 100
-TOKEN_LENGTH_MAX = 36
 BYTES_MAX = 4 * 1_024 * 1_024
+SAME_ITEM = "Transaction request cannot include multiple operations on one item"
 Charge = tuple[EngineTable, Key, float]
 
 
 def transact_write_items(database: Database, request: TransactWriteItems) -> Json:
-    _check_count(len(request.transact_items))
     token = request.client_request_token
     digest = _digest(request)
     if token is not None and _is_repeated(database, token, digest):
@@ -58,21 +68,12 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
     return _costs("Write", charges, request.return_consumed_capacity)
 
 
-def _check_count(count: int) -> None:
-    if not 1 <= count <= ACTIONS_MAX:
-        bound = f"less than or equal to {ACTIONS_MAX}" if count else "greater than or equal to 1"
-        raise constraint_failed("Value at 'transactItems'", f"have length {bound}")
-
-
 def _digest(request: TransactWriteItems) -> bytes:
     encoded = msgspec.json.encode(request.transact_items, order="deterministic")
     return blake2b(encoded, digest_size=16).digest()
 
 
 def _is_repeated(database: Database, token: str, digest: bytes) -> bool:
-    if not 1 <= len(token) <= TOKEN_LENGTH_MAX:
-        member = f"Value '{token}' at 'clientRequestToken'"
-        raise constraint_failed(member, f"have length less than or equal to {TOKEN_LENGTH_MAX}")
     known = database.tokens.fingerprint(token)
     if known is not None and known != digest:
         raise Refused(
@@ -110,16 +111,17 @@ def _target(database: Database, action: TransactWriteItem) -> tuple[EngineTable,
 def _plans(database: Database, actions: list[TransactWriteItem]) -> list[PlannedWrite]:
     plans: list[PlannedWrite] = []
     errors: list[EngineError | None] = []
-    for action in actions:
+    prepared = [(_request_of(action).table_name, _prepared(action)) for action in actions]
+    for name, write in prepared:
         try:
-            plans.append(_plan(database, action))
+            plans.append(write.plan(database.table(name)))
             errors.append(None)
         except DoesNotFit as error:
             errors.append(error)
     if any(errors):
         raise _canceled(errors)
     if len({(plan.table.spec.name, plan.key) for plan in plans}) != len(plans):
-        raise ValidationFailed("Transaction request cannot include multiple operations on one item")
+        raise ValidationFailed(SAME_ITEM)
     return plans
 
 
@@ -130,16 +132,16 @@ def _request_of(action: TransactWriteItem) -> Any:
     return next(kind for kind in kinds if kind is not None)
 
 
-def _plan(database: Database, action: TransactWriteItem) -> PlannedWrite:
-    table = database.table(_request_of(action).table_name)
+def _prepared(action: TransactWriteItem) -> PreparedWrite:
     if action.put is not None:
-        return plan_put(table, action.put, action.put.item)
+        return prepare_put(action.put, action.put.item)
     if action.condition_check is not None:
-        return plan_check(table, action.condition_check, action.condition_check.key)
+        return prepare_check(action.condition_check, action.condition_check.key)
     if action.update is not None:
-        return plan_update(table, action.update, action.update.key, action.update.update_expression)
+        update = action.update
+        return prepare_update(update, update.key, update.update_expression)
     assert action.delete is not None
-    return plan_delete(table, action.delete, action.delete.key)
+    return prepare_delete(action.delete, action.delete.key)
 
 
 def _take_all(operation: Operation, charges: list[Charge]) -> None:
@@ -178,14 +180,16 @@ def _costs(operation: Operation, charges: list[Charge], level: str) -> Json:
 
 
 def transact_get_items(database: Database, request: TransactGetItems) -> Json:
-    _check_count(len(request.transact_items))
     charges: list[Charge] = []
     responses: list[Json] = []
-    for action in request.transact_items:
-        wanted = action.get
-        table = database.table(wanted.table_name)
-        projection = projection_of(wanted.projection_expression, wanted.expression_attribute_names)
-        key = table.schema.key_of(wanted.key)
+    wanted = [(one.get, _projection(one.get)) for one in request.transact_items]
+    places = [(get, database.table(get.table_name), projection) for get, projection in wanted]
+    seen = set()
+    for get, table, projection in places:
+        key = table.schema.key_of(get.key)
+        if (table.spec.name, key) in seen:
+            raise ValidationFailed(SAME_ITEM)
+        seen.add((table.spec.name, key))
         row = table.rows.get(key)
         charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
         responses.append({} if row is None else {"Item": projection.of(row.item)})
@@ -194,3 +198,8 @@ def transact_get_items(database: Database, request: TransactGetItems) -> Json:
         "Responses": responses,
         **_costs("Read", charges, request.return_consumed_capacity),
     }
+
+
+def _projection(wanted: TransactGet) -> Projection:
+    admit_item(wanted.key)
+    return projection_of(wanted.projection_expression, wanted.expression_attribute_names)

@@ -1,120 +1,39 @@
-"""PutItem, UpdateItem and DeleteItem, in two steps that transactions share: plan, then commit."""
+"""PutItem, UpdateItem and DeleteItem, in three steps that batches and transactions share.
+
+A write is prepared, planned and committed. To prepare checks everything that needs no table, since
+DynamoDB checks it first. To plan looks at the stored item.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import msgspec
 
 from heatsink.emulator.database import Consumed, Database, Json
-from heatsink.emulator.requests import DeleteItem, Names, PutItem, UpdateItem, Values, Write
+from heatsink.emulator.requests import DeleteItem, PutItem, SingleWrite, UpdateItem, Write
 from heatsink.emulator.rows import Key, Row
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import write_units
 from heatsink.stores.dynamodb.wire.errors import ConditionFailed, DoesNotFit, ValidationFailed
-from heatsink.stores.dynamodb.wire.expressions.operands import NO_SCOPE, Scope
-from heatsink.stores.dynamodb.wire.expressions.parser import (
-    Parsed,
-    parse_condition,
-    parse_projection,
-    parse_update,
+from heatsink.stores.dynamodb.wire.expressions.operands import Scope
+from heatsink.stores.dynamodb.wire.expressions.updates import Update, project
+from heatsink.stores.dynamodb.wire.values import Item, admit_item
+
+from .expressions import (
+    CONDITION,
+    NONE_GIVEN,
+    UPDATE,
+    Expressions,
+    check_mixed,
+    check_used,
+    legacy_condition,
+    legacy_update,
+    legacy_words,
+    read_expressions,
 )
-from heatsink.stores.dynamodb.wire.expressions.updates import Parts, Update, check_paths, project
-from heatsink.stores.dynamodb.wire.values import Item, admit, admit_item
 
-NAMES = "ExpressionAttributeNames"
-VALUES = "ExpressionAttributeValues"
 ITEM_BYTES_MAX = 400 * 1_024
-CONDITION = "ConditionExpression"
-Change = Callable[[Row | None], Row | None]
-
-
-def scope_of(
-    names: Names | None, values: Values | None, parsed: list[Parsed[Any]], missing: str
-) -> Scope:
-    """Return the placeholders of a request. Raises if they do not match its expressions.
-
-    `missing` is the name of the expression that an error message asks for, if the request has
-    values but no expression.
-    """
-    if names is None and values is None and not parsed:
-        return NO_SCOPE
-    if names is not None:
-        _check_given(NAMES, names, parsed, "")
-    if values is not None:
-        _check_given(VALUES, values, parsed, f": {missing} is null" if missing else "")
-        _admit_values(values)
-    scope = Scope(names or {}, values or {})
-    _check_defined(scope, parsed)
-    _check_used(scope, parsed)
-    return scope
-
-
-def _check_given(field: str, given: Any, parsed: list[Parsed[Any]], missing: str) -> None:
-    if not parsed:
-        raise ValidationFailed(f"{field} can only be specified when using expressions{missing}")
-    if not given:
-        raise ValidationFailed(f"{field} must not be empty")
-
-
-def _admit_values(values: Values) -> None:
-    for name, value in values.items():
-        try:
-            admit(value)
-        except ValidationFailed as error:
-            raise ValidationFailed(
-                f"{VALUES} contains invalid value: {error.message} for key {name}"
-            ) from None
-
-
-def _check_defined(scope: Scope, parsed: list[Parsed[Any]]) -> None:
-    for one in parsed:
-        for name in one.names - scope.names.keys():
-            raise ValidationFailed(
-                f"Invalid {one.field}: An expression attribute name used in the document path is "
-                f"not defined; attribute name: {name}"
-            )
-        for name in one.values - scope.values.keys():
-            raise ValidationFailed(
-                f"Invalid {one.field}: An expression attribute value used in expression is not "
-                f"defined; attribute value: {name}"
-            )
-
-
-def _check_used(scope: Scope, parsed: list[Parsed[Any]]) -> None:
-    for field, given, used in (
-        (NAMES, scope.names, {name for one in parsed for name in one.names}),
-        (VALUES, scope.values, {name for one in parsed for name in one.values}),
-    ):
-        unused = [name for name in given if name not in used]
-        if unused:
-            raise ValidationFailed(
-                f"Value provided in {field} unused in expressions: keys: {{{', '.join(unused)}}}"
-            )
-
-
-class Projection:
-    """Selects the part of each item that goes into the answer.
-
-    Without a projection expression, this is the whole item.
-    """
-
-    def __init__(self, parsed: Parsed[Any] | None, scope: Scope) -> None:
-        self._paths: list[Parts] | None = None
-        if parsed is not None:
-            self._paths = [path.resolved(scope) for path in parsed.root]
-            check_paths(self._paths)
-
-    def of(self, item: Item) -> Item:
-        return item if self._paths is None else project(item, self._paths)
-
-
-def projection_of(expression: str | None, names: Names | None) -> Projection:
-    """Return the projection of a request that has no other expression."""
-    parsed = None if expression is None else parse_projection(expression)
-    scope = scope_of(names, None, [] if parsed is None else [parsed], "")
-    return Projection(parsed, scope)
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
@@ -141,37 +60,124 @@ class PlannedWrite(msgspec.Struct, frozen=True):
         self.table.write(self.key, self.new)
 
 
-def plan_put(table: EngineTable, request: Write, item: Item) -> PlannedWrite:
-    new = Row(item, admit_item(item))
-    key = table.schema.key_of_item(item)
-    if new.size > ITEM_BYTES_MAX:
+class PreparedWrite(msgspec.Struct, frozen=True):
+    """A write that is valid by itself, before its table is known.
+
+    `target` is the item to put, or the key of the item. `size` is the size of the item to put.
+    """
+
+    verb: Literal["put", "delete", "check", "update"]
+    target: Item
+    given: Expressions
+    shows_old: bool
+    size: int = 0
+    is_legacy: bool = False
+
+    def plan(self, table: EngineTable) -> PlannedWrite:
+        """Decide what the write changes in `table`. Raises if it does not fit the table's keys."""
+        schema, verb = table.schema, self.verb
+        if verb == "put":
+            key = schema.key_of_item(self.target)
+        else:
+            key = schema.key_of(self.target)
+            if verb == "update" and self.given.update is not None:
+                _check_keys_stay(table, self.given.update, self.given.scope)
+        old = table.rows.get(key)
+        condition = self.given.condition
+        if condition is not None and not condition.holds(
+            {} if old is None else old.item, self.given.scope
+        ):
+            shown = old.item if old is not None and self.shows_old else None
+            return PlannedWrite(table, key, old, old, ConditionFailed(shown))
+        return PlannedWrite(table, key, old, self._new(old), None)
+
+    def _new(self, old: Row | None) -> Row | None:
+        if self.verb == "put":
+            return Row(self.target, self.size)
+        if self.verb == "delete":
+            return None
+        if self.verb == "check":
+            return old
+        update = self.given.update
+        if update is None:
+            return old or _sized(dict(self.target))
+        if old is None and not update.sets and not update.adds:
+            return None  # REMOVE and DELETE create no item
+        try:
+            item = dict(self.target) if old is None else old.item
+            return _sized(update.apply(item, self.given.scope))
+        except DoesNotFit as error:
+            raise legacy_words(error) if self.is_legacy else error from None
+
+
+def prepare_put(request: Write, item: Item) -> PreparedWrite:
+    _check_kinds(request, {CONDITION: request.condition_expression})
+    size = admit_item(item)
+    if isinstance(request, SingleWrite) and request.return_values not in ("NONE", "ALL_OLD"):
+        raise ValidationFailed("ReturnValues can only be ALL_OLD or NONE")
+    if size > ITEM_BYTES_MAX:
         raise ValidationFailed("Item size has exceeded the maximum allowed size")
-    return _plan(table, request, key, lambda _: new)
+    return PreparedWrite("put", item, _condition(request), _shows_old(request), size)
 
 
-def plan_delete(table: EngineTable, request: Write, key: Item) -> PlannedWrite:
-    return _plan(table, request, table.schema.key_of(key), lambda _: None)
+def prepare_delete(request: Write, key: Item) -> PreparedWrite:
+    _check_kinds(request, {CONDITION: request.condition_expression})
+    admit_item(key)
+    if isinstance(request, SingleWrite) and request.return_values not in ("NONE", "ALL_OLD"):
+        raise ValidationFailed("ReturnValues can only be ALL_OLD or NONE")
+    return PreparedWrite("delete", key, _condition(request), _shows_old(request))
 
 
-def plan_check(table: EngineTable, request: Write, key: Item) -> PlannedWrite:
-    return _plan(table, request, table.schema.key_of(key), lambda old: old)
+def prepare_check(request: Write, key: Item) -> PreparedWrite:
+    admit_item(key)
+    return PreparedWrite("check", key, _condition(request), _shows_old(request))
 
 
-def plan_update(
-    table: EngineTable, request: Write, key: Item, expression: str | None
-) -> PlannedWrite:
-    wanted = table.schema.key_of(key)
-    if expression is None:
-        return _plan(table, request, wanted, lambda old: old or _sized(dict(key)))
-    parsed = parse_update(expression)
-    scope = _scope(request, parsed)
-    parsed.root.check(scope)
-    _check_keys_stay(table, parsed.root, scope)
+def prepare_update(request: Write, key: Item, expression: str | None) -> PreparedWrite:
+    expressions = {UPDATE: expression, CONDITION: request.condition_expression}
+    _check_kinds(request, expressions)
+    admit_item(key)
+    updates = request.attribute_updates if isinstance(request, UpdateItem) else None
+    if updates is None and _has_no_legacy(request):
+        names, values = request.expression_attribute_names, request.expression_attribute_values
+        given = read_expressions(names, values, expressions)
+        return PreparedWrite("update", key, given, _shows_old(request))
+    update, values = (None, {}) if updates is None else legacy_update(updates)
+    given = _condition(request)
+    scope = Scope({}, {**values, **given.scope.values})
+    given = msgspec.structs.replace(given, update=update, scope=scope)
+    return PreparedWrite("update", key, given, _shows_old(request), is_legacy=True)
 
-    def change(old: Row | None) -> Row:
-        return _sized(parsed.root.apply(dict(key) if old is None else old.item, scope))
 
-    return _plan(table, request, wanted, change, scope)
+def _shows_old(request: Write) -> bool:
+    return request.return_values_on_condition_check_failure == "ALL_OLD"
+
+
+def _has_no_legacy(request: Write) -> bool:
+    return not isinstance(request, SingleWrite) or (
+        request.expected is None and request.conditional_operator is None
+    )
+
+
+def _check_kinds(request: Write, expressions: dict[str, str | None]) -> None:
+    """Raise if the request mixes legacy parameters with expressions, or has placeholders only."""
+    if isinstance(request, SingleWrite):
+        updates = request.attribute_updates if isinstance(request, UpdateItem) else None
+        if updates is not None or request.expected is not None:
+            check_mixed({"AttributeUpdates": updates, "Expected": request.expected}, expressions)
+    names, values = request.expression_attribute_names, request.expression_attribute_values
+    if names is not None or values is not None:
+        check_used(names, values, expressions)
+
+
+def _condition(request: Write) -> Expressions:
+    """Return the condition of a write that has no update expression."""
+    if isinstance(request, SingleWrite) and not _has_no_legacy(request):
+        return legacy_condition(request.expected, request.conditional_operator)
+    names, values = request.expression_attribute_names, request.expression_attribute_values
+    if request.condition_expression is None and names is None and values is None:
+        return NONE_GIVEN
+    return read_expressions(names, values, {CONDITION: request.condition_expression})
 
 
 def _sized(item: Item) -> Row:
@@ -190,33 +196,6 @@ def _check_keys_stay(table: EngineTable, update: Update, scope: Scope) -> None:
             )
 
 
-def _scope(request: Write, update: Parsed[Update] | None) -> Scope:
-    expression = request.condition_expression
-    parsed = [] if expression is None else [parse_condition(expression, CONDITION)]
-    return scope_of(
-        request.expression_attribute_names,
-        request.expression_attribute_values,
-        parsed if update is None else [*parsed, update],
-        CONDITION,
-    )
-
-
-def _plan(
-    table: EngineTable, request: Write, key: Key, change: Change, scope: Scope | None = None
-) -> PlannedWrite:
-    scope = scope or _scope(request, None)
-    old = table.rows.get(key)
-    if request.condition_expression is not None:
-        condition = parse_condition(request.condition_expression, CONDITION).root
-        condition.check(scope, CONDITION)
-        if not condition.holds({} if old is None else old.item, scope):
-            shown = old and request.return_values_on_condition_check_failure == "ALL_OLD"
-            return PlannedWrite(
-                table, key, old, old, ConditionFailed(old.item if old and shown else None)
-            )
-    return PlannedWrite(table, key, old, change(old), None)
-
-
 def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -> Json:
     """Charge and commit the write. Returns the field `ConsumedCapacity` for the answer."""
     consumed = Consumed(request.return_consumed_capacity)
@@ -231,20 +210,15 @@ def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -
 
 
 def put_item(database: Database, request: PutItem) -> Json:
-    _only_old(request)
-    plan = plan_put(database.table(request.table_name), request, request.item)
+    prepared = prepare_put(request, request.item)
+    plan = prepared.plan(database.table(request.table_name))
     return _answer_with_old(plan, request)
 
 
 def delete_item(database: Database, request: DeleteItem) -> Json:
-    _only_old(request)
-    plan = plan_delete(database.table(request.table_name), request, request.key)
+    prepared = prepare_delete(request, request.key)
+    plan = prepared.plan(database.table(request.table_name))
     return _answer_with_old(plan, request)
-
-
-def _only_old(request: PutItem | DeleteItem) -> None:
-    if request.return_values not in ("NONE", "ALL_OLD"):
-        raise ValidationFailed("ReturnValues can only be ALL_OLD or NONE")
 
 
 def _answer_with_old(plan: PlannedWrite, request: PutItem | DeleteItem) -> Json:
@@ -255,13 +229,13 @@ def _answer_with_old(plan: PlannedWrite, request: PutItem | DeleteItem) -> Json:
 
 
 def update_item(database: Database, request: UpdateItem) -> Json:
-    table = database.table(request.table_name)
-    plan = plan_update(table, request, request.key, request.update_expression)
+    prepared = prepare_update(request, request.key, request.update_expression)
+    plan = prepared.plan(database.table(request.table_name))
     cost = _carry_out(plan, request)
-    return {**_returned(request, plan), **cost}
+    return {**_returned(request, prepared.given, plan), **cost}
 
 
-def _returned(request: UpdateItem, plan: PlannedWrite) -> Json:
+def _returned(request: UpdateItem, given: Expressions, plan: PlannedWrite) -> Json:
     which = request.return_values
     if which == "NONE":
         return {}
@@ -270,9 +244,7 @@ def _returned(request: UpdateItem, plan: PlannedWrite) -> Json:
         return {}
     if which.startswith("ALL"):
         return {"Attributes": row.item}
-    if request.update_expression is None:
+    if given.update is None:
         return {}
-    names = request.expression_attribute_names or {}
-    touched = parse_update(request.update_expression).root.paths(Scope(names))
-    part = project(row.item, touched)
+    part = project(row.item, given.update.paths(given.scope))
     return {"Attributes": part} if part else {}

@@ -1,6 +1,7 @@
 """The errors of the DynamoDB protocol, as the service words and shapes them.
 
     EngineError               a response with status 400, `__type` and a message
+    ├── NotSerializable       a field has the wrong JSON type: SerializationException
     ├── ValidationFailed      the request is wrong: ValidationException
     │   └── DoesNotFit        it is valid, but not for the stored item
     ├── ConditionFailed       ConditionalCheckFailedException, with the item if requested
@@ -22,6 +23,7 @@ from heatsink.errors import HeatsinkError
 
 SERVICE = "com.amazonaws.dynamodb.v20120810#"
 VALIDATION = "com.amazon.coral.validate#ValidationException"
+SERIALIZATION = "com.amazon.coral.service#SerializationException"
 THROTTLING = "com.amazon.coral.availability#ThrottlingException"
 EXCEEDED = SERVICE + "ProvisionedThroughputExceededException"
 
@@ -50,6 +52,16 @@ class EngineError(HeatsinkError):
         return {"__type": self.kind, "message": self.message}
 
 
+class NotSerializable(EngineError):
+    """The request is no JSON, or a field has the wrong JSON type."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(SERIALIZATION, message)
+
+    def body(self) -> dict[str, Any]:
+        return {"__type": self.kind, "Message": self.message}
+
+
 class ValidationFailed(EngineError):
     """The request is malformed. The same request can never succeed."""
 
@@ -66,6 +78,10 @@ class Refused(EngineError):
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(SERVICE + name, message)
+
+
+class NotFound(Refused):
+    """The table, or what else the request names, does not exist."""
 
 
 class ConditionFailed(EngineError):
@@ -142,5 +158,5 @@ def constraint_failed(member: str, constraint: str) -> ValidationFailed:
     )
 
 
-def not_found(message: str = "Requested resource not found") -> Refused:
-    return Refused("ResourceNotFoundException", message)
+def not_found(message: str = "Requested resource not found") -> NotFound:
+    return NotFound("ResourceNotFoundException", message)

@@ -30,6 +30,7 @@ NUMBER = re.compile(r"[0-9eE.+-]+")
 TOO_LARGE = (
     "Number overflow. Attempting to store a number with magnitude larger than supported range"
 )
+TOO_DEEP = "Nesting Levels have exceeded supported limits"
 SETS = {"SS": "S", "NS": "N", "BS": "B"}
 SET_NAMES = {"SS": "string", "NS": "number", "BS": "binary"}
 
@@ -55,7 +56,7 @@ def admit(value: Value, depth: int = 1) -> int:
     if measure is None:
         raise ValidationFailed(_NOT_ONE_TYPE["none"])
     if depth > DEPTH_MAX:
-        raise ValidationFailed("Nesting Levels have exceeded supported limits")
+        raise ValidationFailed(TOO_DEEP)
     return measure(value, content, depth)
 
 

@@ -1,0 +1,194 @@
+"""Key conditions of queries: which partition key, and which range of sort keys.
+
+A KeyConditionExpression and the legacy KeyConditions become the same: one test for each attribute.
+Only then the key schema is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+import msgspec
+
+from heatsink.emulator.requests import Condition as LegacyCondition
+from heatsink.emulator.rows import EVERYTHING, Bounds
+from heatsink.emulator.schema import KeyPart, Schema
+from heatsink.stores.dynamodb.wire.errors import ValidationFailed
+from heatsink.stores.dynamodb.wire.expressions.conditions import (
+    BeginsWith,
+    Between,
+    Both,
+    Compare,
+    Condition,
+    Contains,
+    Either,
+    Exists,
+    HasType,
+    Negation,
+    OneOf,
+)
+from heatsink.stores.dynamodb.wire.expressions.operands import Path, Placeholder, Scope
+from heatsink.stores.dynamodb.wire.values import Native, Value, kind_of
+
+from .expressions import check_condition
+
+NOT_SUPPORTED = "Query key condition not supported"
+WRONG_CONDITION = "Invalid condition in KeyConditionExpression: "
+MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+OPERATORS = {"=": "EQ", "<": "LT", "<=": "LE", ">": "GT", ">=": "GE"}
+TESTS_MAX = 2
+
+
+class KeyTest(msgspec.Struct, frozen=True):
+    """A test of one key attribute, with an operator of the legacy conditions."""
+
+    operator: str
+    values: list[Value]
+
+
+def tests_of(root: Condition, scope: Scope) -> dict[str, KeyTest]:
+    """Return the tests of a KeyConditionExpression by attribute."""
+    tests: dict[str, KeyTest] = {}
+    for condition in _conjuncts(root):
+        name, test = _test(condition, scope)
+        if name in tests:
+            raise ValidationFailed(
+                "KeyConditionExpressions must only contain one condition per key"
+            )
+        tests[name] = test
+    return _counted(tests)
+
+
+def legacy_tests(conditions: Mapping[str, LegacyCondition]) -> dict[str, KeyTest]:
+    """Return the tests of the legacy parameter KeyConditions by attribute."""
+    tests = {}
+    for name, one in conditions.items():
+        given = one.attribute_value_list or []
+        check_condition(one.comparison_operator, given)
+        tests[name] = KeyTest(one.comparison_operator, given)
+    return _counted(tests)
+
+
+def _counted(tests: dict[str, KeyTest]) -> dict[str, KeyTest]:
+    if not 1 <= len(tests) <= TESTS_MAX:
+        raise ValidationFailed("Conditions can be of length 1 or 2 only")
+    return tests
+
+
+def _conjuncts(condition: Condition) -> Iterator[Condition]:
+    if isinstance(condition, Both):
+        yield from _conjuncts(condition.left)
+        yield from _conjuncts(condition.right)
+        return
+    if operator := _forbidden(condition):
+        raise ValidationFailed(f"Invalid operator used in KeyConditionExpression: {operator}")
+    yield condition
+
+
+def _forbidden(condition: Condition) -> str | None:
+    names: dict[type, str] = {
+        Either: "OR",
+        Negation: "NOT",
+        OneOf: "IN",
+        HasType: "attribute_type",
+        Contains: "contains",
+    }
+    if isinstance(condition, Exists):
+        return "attribute_exists" if condition.wanted else "attribute_not_exists"
+    if isinstance(condition, Compare) and condition.sign == "<>":
+        return "<>"
+    return names.get(type(condition))
+
+
+def _test(condition: Condition, scope: Scope) -> tuple[str, KeyTest]:
+    operator, operands = _operands(condition)
+    if operator in ("BETWEEN", "begins_with") and isinstance(operands[0], Placeholder):
+        raise ValidationFailed(
+            f"{WRONG_CONDITION}{operator} operator must have the key attribute as its first operand"
+        )
+    values: list[Value] = []
+    name: str | None = None
+    for operand in operands:
+        if isinstance(operand, Placeholder):
+            values.append(scope.values[operand.name])
+        elif not isinstance(operand, Path):
+            raise ValidationFailed("KeyConditionExpressions cannot contain nested operations")
+        elif name is not None:
+            raise ValidationFailed(
+                f"{WRONG_CONDITION}Multiple attribute names used in one condition"
+            )
+        elif len(operand.parts) > 1:
+            raise ValidationFailed(
+                "KeyConditionExpressions cannot have conditions on nested attributes"
+            )
+        else:
+            name = str(operand.resolved(scope)[0])
+    if name is None:
+        raise ValidationFailed(f"{WRONG_CONDITION}No key attribute specified")
+    if isinstance(condition, Compare):
+        is_first = isinstance(condition.left, Path)
+        operator = OPERATORS[operator if is_first else MIRRORED[operator]]
+    return name, KeyTest("BEGINS_WITH" if operator == "begins_with" else operator, values)
+
+
+def _operands(condition: Condition) -> tuple[str, list[object]]:
+    if isinstance(condition, Compare):
+        return condition.sign, [condition.left, condition.right]
+    if isinstance(condition, Between):
+        return "BETWEEN", [condition.subject, condition.low, condition.high]
+    if isinstance(condition, BeginsWith):
+        return "begins_with", [condition.subject, condition.prefix]
+    raise ValidationFailed(NOT_SUPPORTED)
+
+
+def key_range(tests: dict[str, KeyTest], schema: Schema) -> tuple[Native, Bounds]:
+    """Return the partition key and the range of sort keys that a query reads."""
+    if schema.sort is None and len(tests) > 1:
+        _refuse()
+    hash_ = tests.get(schema.hash.name)
+    if hash_ is None:
+        raise _missed(schema.hash)
+    wanted = _key_values(hash_, schema, schema.hash)
+    if hash_.operator != "EQ":
+        _refuse()
+    if schema.sort is None or len(tests) == 1:
+        return wanted[0], EVERYTHING
+    sort = tests.get(schema.sort.name)
+    if sort is None:
+        raise _missed(schema.sort)
+    return wanted[0], _bounds(sort.operator, _key_values(sort, schema, schema.sort))
+
+
+def _refuse() -> NoReturn:
+    raise ValidationFailed(NOT_SUPPORTED)
+
+
+def _missed(part: KeyPart) -> ValidationFailed:
+    return ValidationFailed(f"Query condition missed key schema element: {part.name}")
+
+
+def _key_values(test: KeyTest, schema: Schema, part: KeyPart) -> list[Native]:
+    if test.operator in ("NULL", "NOT_NULL", "NE", "CONTAINS", "NOT_CONTAINS", "IN"):
+        raise ValidationFailed("Attempted conditional constraint is not an indexable operation")
+    if any(kind_of(value) != part.kind for value in test.values):
+        raise ValidationFailed(
+            "One or more parameter values were invalid: "
+            "Condition parameter type does not match schema type"
+        )
+    return [schema.part(value, part) for value in test.values]
+
+
+def _bounds(operator: str, values: list[Native]) -> Bounds:
+    first = values[0]
+    if operator == "EQ":
+        return Bounds(low=first, high=first)
+    if operator == "BETWEEN":
+        return Bounds(low=first, high=values[1])
+    if operator == "BEGINS_WITH":
+        if not isinstance(first, str | bytes):
+            _refuse()
+        return Bounds(prefix=first)
+    if operator in ("LT", "LE"):
+        return Bounds(high=first, high_included=operator == "LE")
+    return Bounds(low=first, low_included=operator == "GE")
