@@ -242,6 +242,11 @@ SHOW = 0  # `--partitions` without a number
     help="Seconds of unused throughput that a partition can save up.",
 )
 @click.option(
+    "--full-burst/--empty-burst",
+    default=True,
+    help="Whether a new provisioned table has already saved up --burst-seconds of its throughput.",
+)
+@click.option(
     "--partitions",
     type=WholeRange(SHOW, PARTITIONS_MAX),
     default=4,
@@ -306,6 +311,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         write_limit=options["write_limit"],
         read_limit=options["read_limit"],
         burst_s=options["burst_seconds"],
+        full_burst=options["full_burst"],
         partitions=partitions,
         adaptive=options["adaptive"],
         split_after_s=options["split_after"],

@@ -284,3 +284,16 @@ def test_a_repeated_transaction_costs_reads(clock: ManualClock) -> None:
     first, second = (calls("TransactWriteItems", **request) for _ in range(2))
     assert first["ConsumedCapacity"][0]["WriteCapacityUnits"] == 2.0
     assert second["ConsumedCapacity"][0]["ReadCapacityUnits"] == 2.0
+
+
+@pytest.mark.parametrize(("full", "taken"), [(True, 600), (False, 2)])
+def test_a_new_table_begins_with_all_burst_capacity_or_none(
+    clock: ManualClock, full: bool, taken: int
+) -> None:
+    calls = Calls(clock, EngineSettings(full_burst=full))
+    calls.create(ProvisionedThroughput={"ReadCapacityUnits": 2, "WriteCapacityUnits": 2})
+    accepted = 0
+    for number in range(700):
+        calls.put(f"key{number}")
+        accepted += calls.status == 200
+    assert accepted == taken

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
 from heatsink.primitives.connections import ConnectionLimits
 
-from .capacity.limits import SplitSettings
+from .capacity.limits import START_S, SplitSettings
 
 HOST = "127.0.0.1"
 PORT = 8322
@@ -21,9 +21,10 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     """The settings of the emulator, `heatsink dynamo`.
 
     `write_limit` and `read_limit` are the units per second of one partition. A partition can save
-    up the unused throughput of at most `burst_s` seconds. In a new table, each partition has saved
-    up the throughput of one second. Reads that are not strongly consistent return data that is
-    `replica_lag_s` old. Each answer is delayed by `latency_s`.
+    up the unused throughput of at most `burst_s` seconds. With `full_burst`, a new provisioned
+    table begins with that, and otherwise with the throughput of one second. Reads that are not
+    strongly consistent return data that is `replica_lag_s` old. Each answer is delayed by
+    `latency_s`.
 
     With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit, but within
     it, a partition of a provisioned table may use saved units and unused capacity of other
@@ -42,6 +43,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     write_limit: float = 1_000.0
     read_limit: float = 3_000.0
     burst_s: float = 300.0
+    full_burst: bool = True
     partitions: int = 4
     adaptive: bool = True
     split_after_s: float = 600.0
@@ -70,6 +72,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
             write_units=self.write_limit,
             read_units=self.read_limit,
             burst_s=self.burst_s,
+            saved_s=self.burst_s if self.full_burst else START_S,
             split_after_s=self.split_after_s if self.adaptive else None,
             cool_down_s=self.cool_down_s,
             merge_after_s=self.merge_after_s if self.adaptive else None,

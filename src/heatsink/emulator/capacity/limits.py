@@ -16,6 +16,7 @@ The defaults are DynamoDB's as far as they are documented:
 |---|---|---|
 | `write_units`, `read_units` | 1,000 and 3,000 | limit of a partition: Developer Guide, "Designing partition keys" |
 | `burst_s` | 300 | "retains up to 5 minutes (300 seconds) of unused capacity": "Burst and adaptive capacity" |
+| `saved_s` | 1 | none documented: a table that begins without burst (the emulator's default is `burst_s`) |
 | `ceiling_s` | 1 | burst "can't alleviate partition-level throttling": AWS re:Post, spiky workloads |
 | `lend` | on | adaptive capacity is on for every table, without delay: "Burst and adaptive capacity" |
 | `hot_share` | 0.9 | split when traffic is "near" the partition's limit (AWS Database Blog, "Scaling DynamoDB", part 3): AWS gives no figure |
@@ -84,11 +85,13 @@ class Bucket:
 
     __slots__ = ("_least", "_since_s", "level", "most", "rate")
 
-    def __init__(self, rate: float, holds_s: float, now_s: float, least: float) -> None:
+    def __init__(
+        self, rate: float, holds_s: float, now_s: float, least: float, saved_s: float = START_S
+    ) -> None:
         self._least = least
         self.rate = rate
         self.most = max(rate * holds_s, 1.0)
-        self.level = min(max(rate * START_S, 1.0), self.most)
+        self.level = min(max(rate * saved_s, 1.0), self.most)
         self._since_s = now_s
 
     def filled(self, now_s: float) -> float:
@@ -190,7 +193,7 @@ class SplitSettings(CheckedStruct, frozen=True, kw_only=True):
 
     `write_units` and `read_units` are the limits of one partition, in units per second, averaged
     over `ceiling_s`. A partition may save up `burst_s` seconds of its share of the table's
-    capacity.
+    capacity. A new table has saved up `saved_s` seconds.
 
     A partition is hot at `hot_share` of its limit. If a partition stays hot for `split_after_s`,
     the table splits it, or isolates a key that causes more than `isolate_share` of the heat. The
@@ -201,6 +204,7 @@ class SplitSettings(CheckedStruct, frozen=True, kw_only=True):
     write_units: float = 1_000.0
     read_units: float = 3_000.0
     burst_s: float = 300.0
+    saved_s: float = START_S
     ceiling_s: float = 1.0
     lend: bool = True
     hot_share: float = 0.9
@@ -214,7 +218,7 @@ class SplitSettings(CheckedStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("write_units", "read_units"):
             check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
-        for name in ("burst_s", "ceiling_s", "cool_down_s"):
+        for name in ("burst_s", "saved_s", "ceiling_s", "cool_down_s"):
             check_number(name, getattr(self, name), 0, SECONDS_MAX)
         for name in ("split_after_s", "merge_after_s"):
             if getattr(self, name) is not None:

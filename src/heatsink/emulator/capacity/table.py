@@ -325,4 +325,6 @@ def _part(units: float | None, count: int) -> float | None:
 def _table_bucket(
     units: float | None, settings: SplitSettings, now_s: float, least: float
 ) -> Bucket | None:
-    return None if units is None else Bucket(units, settings.burst_s, now_s, least)
+    if units is None:
+        return None
+    return Bucket(units, settings.burst_s, now_s, least, settings.saved_s)
