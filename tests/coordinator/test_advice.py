@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
 
+import heatsink
 from heatsink.bulk.bulk import BulkSettings
 from heatsink.bulk.store import LEGACY, Outcome, ServerHealth, Slice
 from heatsink.bulk.work.pump import OTHERS, TENANTS_MAX, WorkMeter
@@ -14,7 +19,11 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.stores.redis.queue import open_queue
 from heatsink.testing.redis import RedisCluster, RedisServer
+from tests.planted import usually
 from tests.servers import real
+from tests.waiting import soon
+
+SPIN = b"EVAL 'for i=1,5000 do redis.sha1hex(\\'\\') end' 0\r\n"
 
 
 def health(cpu_used_s: float = 0.0, memory: int = 0, latency_ms: float = 0.1) -> ServerHealth:
@@ -65,6 +74,59 @@ async def test_servers_tell_how_they_are(make: type[RedisServer]) -> None:
     assert found.memory > 0
     assert found.cpu_used_s > 0
     assert found.latency_ms < 1_000
+
+
+@asynccontextmanager
+async def kept_busy(port: int, connections: int = 8) -> AsyncIterator[None]:
+    """The server computes all the time: one script ends and the next one begins."""
+
+    async def spin() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            while True:
+                writer.write(SPIN)
+                assert not (await reader.readline()).startswith(b"-")
+        finally:
+            writer.close()
+
+    spinning = [asyncio.ensure_future(spin()) for _ in range(connections)]
+    try:
+        yield
+    finally:
+        for each in spinning:
+            each.cancel()
+        await asyncio.gather(*spinning, return_exceptions=True)
+
+
+@pytest.mark.timeout(180)
+async def test_a_loaded_redis_is_advised_to_share_and_told_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a real server, with the real intervals in a full run.
+
+    Beside other programs the server may get less than 60 % of a core. Then it answers late, which
+    is another reason for the same advice.
+    """
+    monkeypatch.setattr("heatsink.coordinator.workers.TURN_S", usually(1, full=10) / 10)
+    monkeypatch.setattr("heatsink.coordinator.workers.HEALTH_S", usually(2, full=100) / 10)
+    with real(RedisServer) as server:
+        bulk = BulkSettings(partitions=4, durability="relaxed")
+        url = f"sqlite:///{tmp_path}/x.db"
+        async with heatsink.connect(url, queue=server.url, bulk=bulk) as hs:
+            await hs.bulk.open()
+            place = Subject(Kind.REDIS, server.address)
+
+            async def advised(value: int | None) -> list[str]:
+                decisions = [each for entry in await hs.decisions(20) for each in entry.decisions]
+                ours = [each for each in decisions if each.subject == place]
+                return [each.reason for each in ours if each.value == value]
+
+            async with kept_busy(server.port):
+                await soon(lambda: advised(2))
+            (reason,) = await advised(2)
+            assert "of a core (5 readings" in reason or "ms to answer (5 readings" in reason
+            assert "move half of its queue partitions" in reason
+            await soon(lambda: advised(None))
 
 
 def one_slice(tenant: str) -> Slice:

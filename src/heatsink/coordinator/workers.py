@@ -156,16 +156,19 @@ class QueueWatch:
     async def run_once(self) -> list[Decision]:
         """Take a turn if the last one was at least a second ago.
 
-        Returns the published decisions.
+        Returns the published decisions. The servers are examined first: the loads of partitions
+        may not arrive from a server that is too busy.
         """
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s < TURN_S:
             return []
         self._turned_s = now_s
-        decided = await self._loop.run_once() + await self._follow_pins()
+        decided: list[Decision] = []
         if now_s - self._examined_s >= HEALTH_S:
             self._examined_s = now_s
-            decided += await self._publish(await self._advice(now_s))
+            with suppress(Retryable):  # scaling does not depend on advice
+                decided += await self._publish(await self._advice(now_s))
+        decided += await self._loop.run_once() + await self._follow_pins()
         if now_s - self._repeated_s >= REPEAT_S:
             self._repeated_s = now_s
             await self._say(self.targets)

@@ -28,7 +28,7 @@ from heatsink.primitives.clock import Clock, now_ms
 
 from . import closed_time as rules
 from .closed_time import AHEAD_MS_MAX, RENEW_S, Timekeeper
-from .decisions import BUCKETS, FORMAT, Decision, LogEntry, Meta, Reading, RegistryStore, View
+from .decisions import BUCKETS, FORMAT, PIN, Decision, LogEntry, Meta, Reading, RegistryStore, View
 from .layouts import EPOCHS_MAX, Layout
 from .news import FOLLOW_S, News, NewsListener, NewsStore, Seal, Teller
 
@@ -82,6 +82,8 @@ def _is_news(decision: Decision, view: View) -> bool:
     if decision.setting == BUCKETS:
         layout = view.layout(decision.key)
         return layout.buckets != decision.value and not layout.full and not _waits(layout, view)
+    if decision.setting != PIN:  # of workers or advice: the log only keeps its history
+        return True
     pinned = view.pins.get(decision.key)
     return pinned != decision if decision.value is not None else pinned is not None
 
