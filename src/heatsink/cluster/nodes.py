@@ -1,0 +1,414 @@
+"""What the nodes of a Redis or Valkey Cluster say about themselves, read and parsed.
+
+`CLUSTER NODES` lists the nodes, their slots, and slots that a stopped migration left half-way.
+`CLUSTER SLOT-STATS` (Valkey 8.0 or newer, Redis 8.2 or newer) has the counters of each slot. Some
+servers keep only the number of keys, unless `cluster-slot-stats-enabled` is `yes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+import msgspec
+from redis.crc import key_slot
+
+from heatsink.errors import InvalidSetting, Misconfigured, Unavailable
+from heatsink.primitives.clock import Clock
+from heatsink.stores.redis.address import RedisAddress, parse
+from heatsink.stores.redis.connection import FAILURES, Connection, Refused, open_driver
+
+from .load import SLOTS, NodeCounters, SlotCounters, Snapshot
+from .policy import Move
+
+SETTING = "cluster-slot-stats-enabled"
+TIMEOUT_S = 5.0
+FAILING = frozenset({"fail", "fail?", "handshake", "noaddr"})
+WAIT_MS = 4_000
+CONFIRM_S = 10.0
+ENDED = frozenset({"success", "failed", "canceled", "cancelled"})
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node, as another node of the cluster describes it."""
+
+    id: str
+    host: str
+    port: int
+    flags: frozenset[str]
+    primary: str
+    """The id of the primary that it replicates; empty for a primary."""
+    epoch: int
+    is_linked: bool
+    ranges: tuple[tuple[int, int], ...] = ()
+    open_slots: tuple[int, ...] = ()
+    """Slots in importing or migrating state. A node knows this of itself only."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_primary(self) -> bool:
+        return "master" in self.flags
+
+    @property
+    def is_failing(self) -> bool:
+        return bool(self.flags & FAILING)
+
+    @property
+    def slots(self) -> Iterator[int]:
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """A migration of slots that a node runs or has run."""
+
+    name: str
+    source: str
+    target: str
+    slots: frozenset[int]
+    state: str
+    message: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """The nodes of a cluster, and why it is not safe to move slots now, if it is not."""
+
+    nodes: tuple[Node, ...]
+    trouble: str = ""
+
+    @property
+    def primaries(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.is_primary and not node.is_failing)
+
+    @property
+    def owners(self) -> dict[int, str]:
+        """The owner of each slot."""
+        return {slot: node.id for node in self.nodes if node.is_primary for slot in node.slots}
+
+    def replicas(self, primary: str) -> list[Node]:
+        """The replicas of a primary that do not fail."""
+        return [node for node in self.nodes if node.primary == primary and not node.is_failing]
+
+    def known(self, id: str) -> Node:
+        """The node with this id. Raises `Unavailable` if it has left the cluster."""
+        for node in self.nodes:
+            if node.id == id:
+                return node
+        raise Unavailable(f"node {id} has left the cluster")
+
+
+class NoSlotStatistics(Misconfigured):
+    """The servers keep no statistics of slots, or they are turned off."""
+
+
+class ClusterNodes:
+    """Connections to all nodes of a cluster, made as they are needed.
+
+    Raises `Unavailable` while no node answers, `InvalidSetting` for another kind of URL, and
+    `NoSlotStatistics` if the servers have no statistics.
+    """
+
+    def __init__(self, url: str, clock: Clock, rng: Random) -> None:
+        address = parse(url, "URL", TIMEOUT_S)
+        if address.kind == "sentinel":
+            raise InvalidSetting(
+                "URL names a Sentinel: use redis+cluster://host1,host2 with nodes of a cluster",
+                field="URL",
+            )
+        self._address = address
+        self._clock = clock
+        self._rng = rng
+        self._connections: dict[tuple[str, int], Connection] = {}
+
+    def to(self, node: Node) -> Connection:
+        """The connection to a node."""
+        return self._connection(node.host, node.port)
+
+    def _connection(self, host: str, port: int) -> Connection:
+        if (host, port) not in self._connections:
+            address: RedisAddress = self._address.node(host, port)
+            self._connections[host, port] = Connection(address, self._clock, self._rng)
+        return self._connections[host, port]
+
+    async def topology(self) -> Topology:
+        """Ask a node for all nodes, and each primary for its own state."""
+        nodes = await self._any_view()
+        primaries = [node for node in nodes if node.is_primary and not node.is_failing]
+        views = await asyncio.gather(
+            *(self._view(self.to(node)) for node in primaries), return_exceptions=True
+        )
+        asked = dict(zip((node.id for node in primaries), views, strict=True))
+        own = {
+            node.id: node
+            for view in views
+            if not isinstance(view, BaseException)
+            for node in view
+            if "myself" in node.flags
+        }
+        merged = tuple(own.get(node.id, node) for node in nodes)
+        return Topology(merged, trouble_of(merged, asked))
+
+    async def _any_view(self) -> list[Node]:
+        error: Exception = Unavailable("no node of the cluster was named: name one in URL")
+        known = [*self._address.hosts, *self._connections]
+        for host, port in dict.fromkeys(known):
+            try:
+                return await self._view(self._connection(host, port))
+            except Refused as refusal:
+                raise InvalidSetting(
+                    f"{host}:{port} is not a node of a cluster ({refusal}): name one in URL",
+                    field="URL",
+                ) from None
+            except Unavailable as failure:
+                error = failure
+        raise error
+
+    async def _view(self, connection: Connection) -> list[Node]:
+        answer: bytes = await connection.run("CLUSTER", "NODES")
+        return [parse_node(line) for line in text(answer).splitlines() if line.strip()]
+
+    async def snapshot(self, topology: Topology, cores: Mapping[str, float]) -> Snapshot:
+        """Read the counters of all primaries and their replicas.
+
+        `cores` has the capacity of nodes, by address; 1 for the others.
+        """
+        primaries = topology.primaries
+        read = await asyncio.gather(*(self._counters(topology, node) for node in primaries))
+        infos = await asyncio.gather(*(self._info(node) for node in primaries))
+        kinds = await asyncio.gather(*(self._kind(node) for node in primaries))
+        slots: dict[int, SlotCounters] = {}
+        for counters in read:
+            slots |= counters
+        nodes = tuple(
+            NodeCounters(
+                id=node.id,
+                address=node.address,
+                memory=int(info["used_memory"]),
+                dataset=int(info.get("used_memory_dataset", info["used_memory"])),
+                memory_max=int(info.get("maxmemory", 0)),
+                cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
+                replicas=len(topology.replicas(node.id)),
+                cores=cores.get(node.address, 1.0),
+                kind=kind,
+            )
+            for node, info, kind in zip(primaries, infos, kinds, strict=True)
+        )
+        return Snapshot(self._clock.monotonic_s(), nodes, slots)
+
+    async def _info(self, node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = await self.to(node).run("INFO", "memory", "cpu")
+        return found
+
+    async def _counters(self, topology: Topology, primary: Node) -> dict[int, SlotCounters]:
+        members = [primary, *topology.replicas(primary.id)]
+        answers = await asyncio.gather(*(self._statistics(node) for node in members))
+        return added(primary.id, answers)
+
+    async def _statistics(self, node: Node) -> list[Any]:
+        words = ("CLUSTER", "SLOT-STATS", "SLOTSRANGE", 0, SLOTS - 1)
+        try:
+            found: list[Any] = await self.to(node).run(*words)
+        except Refused as refusal:
+            if refusal.code == "NOPERM":
+                raise
+            raise NoSlotStatistics(
+                f"{node.address} has no CLUSTER SLOT-STATS: slots are measured by Valkey 8.0 or "
+                "newer and Redis 8.2 or newer"
+            ) from None
+        return found
+
+    async def _kind(self, node: Node) -> str:
+        """Return a hash of what a node needs besides data: modules, functions and users.
+
+        What the node does not tell is left out, for example if a user may not read the ACL.
+        """
+        said = []
+        for words in (("MODULE", "LIST"), ("FUNCTION", "LIST", "WITHCODE"), ("ACL", "LIST")):
+            with suppress(Refused):
+                said.append(repr(await self.to(node).run(*words)))
+        return blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
+
+    async def start(self, move: Move, topology: Topology) -> None:
+        """Ask the source to migrate the slots. Raises `Refused` if it does not."""
+        words: list[str | int] = [slot for both in as_ranges(move.slots) for slot in both]
+        source = topology.known(move.source)
+        arguments = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", move.target)
+        await self.to(source).run(*arguments)
+
+    async def cancel(self, source: str, topology: Topology) -> None:
+        """Cancel all migrations of a source."""
+        await self.to(topology.known(source)).run("CLUSTER", "CANCELSLOTMIGRATIONS", "ALL")
+
+    async def confirm(self, owner: str, slot: int, topology: Topology) -> None:
+        """Wait until the new owner has what it was given on disk and on its replicas.
+
+        The servers confirm only writes of the same connection, so this writes a short-lived key
+        into the slot first. Raises `Unavailable` if the confirmation does not come.
+        """
+        node = topology.known(owner)
+        driver: Any = open_driver(self._address.node(node.host, node.port).patient(CONFIRM_S))
+        replicas = len(topology.replicas(owner))
+        try:
+            keeps_file = (await driver.info("persistence")).get("aof_enabled") == 1
+            pipeline = driver.pipeline(transaction=False)
+            pipeline.execute_command("SET", key_in(slot), "", "PX", 1_000)
+            pipeline.execute_command("WAIT", replicas, WAIT_MS)
+            if keeps_file:
+                pipeline.execute_command("WAITAOF", 1, 0, WAIT_MS)
+            _, acknowledged, *file = await pipeline.execute()
+        except FAILURES as error:
+            raise Unavailable(f"{node.address} did not confirm its new slots ({error})") from None
+        finally:
+            await driver.aclose()
+        if acknowledged < replicas or (file and not file[0][0]):
+            raise Unavailable(
+                f"{node.address} did not write its new slots to disk and to {replicas} replicas "
+                f"within {WAIT_MS / 1000:.0f} s"
+            )
+
+    async def enable_statistics(self, topology: Topology) -> None:
+        """Turn the statistics of slots on, on all nodes, until their next restart."""
+        for node in topology.nodes:
+            if not node.is_failing:
+                await self.to(node).run("CONFIG", "SET", SETTING, "yes")
+
+    async def migrations(self, topology: Topology) -> list[Migration]:
+        """All migrations that the primaries run or have run lately."""
+        answers = await asyncio.gather(
+            *(self.to(node).run("CLUSTER", "GETSLOTMIGRATIONS") for node in topology.primaries)
+        )
+        found = {each.name: each for answer in answers for each in map(migration, answer)}
+        return list(found.values())
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in self._connections.values()))
+
+
+def text(answer: bytes | str) -> str:
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def pairs(answer: Any) -> dict[str, Any]:
+    """Return a map that a server sent, in either protocol, with text as its keys."""
+    if isinstance(answer, Mapping):
+        return {text(name): value for name, value in answer.items()}
+    return {text(name): value for name, value in zip(answer[::2], answer[1::2], strict=True)}
+
+
+def parse_node(line: str) -> Node:
+    """Parse a line of `CLUSTER NODES`."""
+    id, where, flags, primary, _, _, epoch, link, *slots = line.split()
+    place = where.partition(",")[0].partition("@")[0]
+    host, _, port = place.rpartition(":")
+    named = where.partition(",")[2].partition(",")[0]
+    ranges = [each for each in slots if not each.startswith("[")]
+    half = [each for each in slots if each.startswith("[")]
+    return Node(
+        id=id,
+        host=named or host.strip("[]"),
+        port=int(port),
+        flags=frozenset(flags.split(",")),
+        primary="" if primary == "-" else primary,
+        epoch=int(epoch),
+        is_linked=link == "connected",
+        ranges=tuple(_range(each) for each in ranges),
+        open_slots=tuple(int(each[1:].partition("-")[0]) for each in half),
+    )
+
+
+def _range(words: str) -> tuple[int, int]:
+    first, _, last = words.partition("-")
+    return int(first), int(last or first)
+
+
+def trouble_of(nodes: Sequence[Node], asked: Mapping[str, object]) -> str:
+    """Say why no slot should move now; empty if the cluster is well."""
+    for node in nodes:
+        if node.is_failing:
+            return f"{node.address} is failing ({', '.join(sorted(node.flags & FAILING))})"
+        if node.open_slots:
+            return (
+                f"{node.address} has slots in importing or migrating state "
+                f"({ranges_of(node.open_slots)}): finish or undo that migration first"
+            )
+        if isinstance(asked.get(node.id), BaseException):
+            return f"{node.address} does not answer"
+    covered = sum(1 for node in nodes if node.is_primary for _ in node.slots)
+    if covered < SLOTS:
+        return f"{SLOTS - covered} slots have no owner"
+    return ""
+
+
+def added(owner: str, answers: Iterable[Sequence[Any]]) -> dict[int, SlotCounters]:
+    """Add the statistics of a primary and of its replicas.
+
+    Reads on replicas count as load of the slot. The number of keys is the primary's, which comes
+    first. Raises `NoSlotStatistics` if CPU time is missing.
+    """
+    found: dict[int, SlotCounters] = {}
+    for answer in answers:
+        for slot, words in answer:
+            counted = pairs(words)
+            if "cpu-usec" not in counted:
+                raise NoSlotStatistics(
+                    f"the cluster does not count the CPU time of slots: set {SETTING} to yes on "
+                    "all nodes, or run this command with --enable"
+                )
+            before = found.get(slot, SlotCounters(owner, int(counted["key-count"]), 0, 0, 0))
+            found[slot] = msgspec.structs.replace(
+                before,
+                cpu_us=before.cpu_us + int(counted["cpu-usec"]),
+                bytes_in=before.bytes_in + int(counted["network-bytes-in"]),
+                bytes_out=before.bytes_out + int(counted["network-bytes-out"]),
+            )
+    return found
+
+
+def migration(answer: Any) -> Migration:
+    """Parse an entry of `CLUSTER GETSLOTMIGRATIONS`."""
+    said = pairs(answer)
+    ranges = [_range(each) for each in text(said["slot_ranges"]).split()]
+    return Migration(
+        name=text(said["name"]),
+        source=text(said["source_node"]),
+        target=text(said["target_node"]),
+        slots=frozenset(slot for first, last in ranges for slot in range(first, last + 1)),
+        state=text(said["state"]),
+        message=text(said["message"]),
+    )
+
+
+def as_ranges(slots: Iterable[int]) -> list[tuple[int, int]]:
+    """Join slots to ranges, in ascending order."""
+    found: list[tuple[int, int]] = []
+    for slot in sorted(slots):
+        if found and found[-1][1] == slot - 1:
+            found[-1] = found[-1][0], slot
+        else:
+            found.append((slot, slot))
+    return found
+
+
+def ranges_of(slots: Iterable[int]) -> str:
+    """Slots in words: `5, 7-9`."""
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in as_ranges(slots))
+
+
+@cache
+def key_in(slot: int) -> str:
+    """Return the name of a key in this slot."""
+    return next(
+        name for n in range(2**20) if key_slot((name := f"{{heatsink-{n}}}").encode()) == slot
+    )

@@ -1,0 +1,396 @@
+"""Which slots to move, and why: a pure planner for a Redis or Valkey Cluster.
+
+A node is as busy as its busiest resource: CPU or network. The planner takes slots from the busiest
+node and gives them to the coolest, one by one, while this makes the busier of the two less busy. Of
+moves that help about as much, it prefers those with fewer bytes, fewer writes and fewer new ranges
+of slots. A slot that makes up half of its node's load stays; its neighbours leave instead, so that
+the slot gets the node for itself.
+
+A slot cannot be divided. If one slot alone is busier than the mean node, it sets a *ceiling*: no
+move can make the busiest node less busy than this slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+from heatsink.primitives.checks import check_number
+
+from .load import ClusterLoad, NodeLoad, SlotLoad
+
+FULL = 0.9  # of a node's capacity: above it, requests wait
+HALF = 0.5  # of its node's load: such a slot stays, and its neighbours leave
+ROOM = 0.8  # of maxmemory: a target must stay below it
+ALIKE = 0.9  # of the best gain: among such moves, the cheapest wins
+RANGE_COST = 64 * 1024  # bytes: what one more range of slots counts as
+
+
+class SlotRules(msgspec.Struct, frozen=True):
+    """When to move slots, and how much at a time."""
+
+    start: float = 1.25
+    """Begin to move when the busiest node is this many times as busy as the mean."""
+    stop: float = 1.10
+    """Stop when the busiest node is at most this many times as busy as the mean."""
+    patience: int = 3
+    """How many windows in a row must be above `start`."""
+    idle: float = 0.02
+    """Do nothing while the busiest node uses less than this share of its capacity."""
+    gain_min: float = 0.005
+    """The least that a slot must bring, as a share of the mean load."""
+    slots_max: int = 4_096
+    """The most slots in one plan."""
+    ranges_max: int = 2_000
+    """The most ranges of slots in the whole cluster. Clients download the list of ranges."""
+    rest_s: float = 600.0
+    """How long a slot stays where it was moved to."""
+    pinned: frozenset[int] = frozenset()
+    """Slots that never move."""
+
+    def __post_init__(self) -> None:
+        check_number("stop", self.stop, 1, 10)
+        check_number("start", self.start, self.stop, 10)
+        check_number("patience", self.patience, 1, 1_000)
+        check_number("idle", self.idle, 0, 1)
+        check_number("gain_min", self.gain_min, 0, 1)
+        check_number("slots_max", self.slots_max, 1, 16_384)
+        check_number("ranges_max", self.ranges_max, 1, 16_384)
+        check_number("rest_s", self.rest_s, 0, 86_400)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """Slots that go from one node to another in one migration."""
+
+    slots: tuple[int, ...]
+    source: str
+    target: str
+    size: int
+    reason: str
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """One slot that is busier than the mean node. No move can help it."""
+
+    slot: int
+    node: str
+    used: float
+    """The share of its node's capacity that the slot uses."""
+    ratio: float
+    """The best possible ratio of the busiest node to the mean, because of this slot."""
+    keys: int
+    reads: bool
+    """Whether most of the slot's bytes go out: then it is read more than written."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the slot uses all that a node can do."""
+        return self.used >= FULL
+
+    @property
+    def words(self) -> str:
+        """The ceiling and its cure, for people."""
+        remedy = (
+            "cache its hottest key in the applications (hs.reads)"
+            if self.reads
+            else "spread its hottest key (hs.counters for counts, hs.log for appended rows)"
+        )
+        text = f"slot {self.slot} alone uses {self.used:.0%} of its node"
+        return f"{text}, {self.ratio:.2f} × the mean. A slot cannot be divided: {remedy}"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to move. `before` and `after` are the busiest node's load ÷ the mean."""
+
+    before: float
+    after: float
+    moves: tuple[Move, ...] = ()
+    ceiling: Ceiling | None = None
+    why: str = ""
+    """Why there is nothing to move; empty if there is something to move."""
+
+    @property
+    def slots(self) -> int:
+        return sum(len(move.slots) for move in self.moves)
+
+    @property
+    def size(self) -> int:
+        return sum(move.size for move in self.moves)
+
+
+class SlotPolicy:
+    """Plans moves when a cluster stays out of balance. Lets moved slots rest."""
+
+    def __init__(self, rules: SlotRules) -> None:
+        self._rules = rules
+        self._streak = 0
+        self._is_moving = False
+        self._moved: dict[int, float] = {}
+
+    def note(self, slots: Iterable[int], at_s: float) -> None:
+        """Remember that these slots were moved, so that they rest."""
+        self._moved |= dict.fromkeys(slots, at_s)
+
+    def decide(self, load: ClusterLoad) -> Plan:
+        """Return the plan for now. It is empty unless the imbalance lasts."""
+        rules = self._rules
+        self._moved = {s: t for s, t in self._moved.items() if load.at_s - t < rules.rest_s}
+        plan = plan_moves(load, rules, self._moved)
+        limit = rules.stop if self._is_moving else rules.start
+        self._streak = self._streak + 1 if plan.moves and plan.before > limit else 0
+        self._is_moving = self._is_moving and self._streak > 0
+        if not self._streak:
+            why = plan.why or f"{plan.before:.2f} × the mean is below the start of {limit:.2f} ×"
+            return msgspec.structs.replace(plan, moves=(), after=plan.before, why=why)
+        if not self._is_moving and self._streak < rules.patience:
+            seen = f"seen in {self._streak} of {rules.patience} windows in a row"
+            return msgspec.structs.replace(plan, moves=(), after=plan.before, why=seen)
+        self._is_moving = True
+        return plan
+
+
+def plan_moves(load: ClusterLoad, rules: SlotRules, resting: Collection[int] = ()) -> Plan:
+    """Return the moves that balance the load as it is now, without hysteresis."""
+    board = _Board(load, rules, resting)
+    before = board.ratio
+    if len(load.nodes) < 2:
+        return Plan(before, before, why="the cluster has one primary: nothing can move")
+    if board.busiest_used < rules.idle:
+        why = f"the busiest node uses {board.busiest_used:.1%} of its capacity: too little to act"
+        return Plan(before, before, why=why)
+    ceiling = board.ceiling()
+    picks = list(board.picks())
+    why = "" if picks else board.why_nothing(ceiling)
+    return Plan(before, board.ratio, tuple(_joined(picks, load)), ceiling, why)
+
+
+class _Unit(msgspec.Struct, frozen=True):
+    """Slots that move together: one busy slot, or neighbours that are busy only together."""
+
+    slots: tuple[SlotLoad, ...]
+    cpu: float
+    net_s: float
+    size: int
+
+    @property
+    def first(self) -> int:
+        return self.slots[0].slot
+
+    @property
+    def last(self) -> int:
+        return self.slots[-1].slot
+
+
+class _Pick(msgspec.Struct, frozen=True):
+    unit: _Unit
+    source: str
+    target: str
+    source_ratio: float
+    target_ratio: float
+
+
+class _Board:
+    """The state of a plan in the making: which node has which slots, and how busy it is."""
+
+    def __init__(self, load: ClusterLoad, rules: SlotRules, resting: Collection[int]) -> None:
+        self._rules = rules
+        self._nodes = {node.id: node for node in load.nodes}
+        self._slots: dict[str, dict[int, SlotLoad]] = {node.id: {} for node in load.nodes}
+        self._cpu = dict.fromkeys(self._nodes, 0.0)
+        self._net = dict.fromkeys(self._nodes, 0.0)
+        self._memory = {node.id: node.memory for node in load.nodes}
+        self._fixed = {*rules.pinned, *resting}
+        self._owner: dict[int, str] = {}
+        self._units: dict[str, list[_Unit]] = {}
+        for slot in load.slots:
+            if slot.node in self._nodes:
+                self._put(slot, slot.node)
+        self._ranges = _ranges(self._owner)
+        cores = sum(node.cores for node in load.nodes)
+        net_s = sum(node.net_max_s for node in load.nodes)
+        self._mean = max(
+            sum(self._cpu.values()) / max(cores, 1e-9), sum(self._net.values()) / max(net_s, 1e-9)
+        )
+
+    def _put(self, slot: SlotLoad, node: str) -> None:
+        self._slots[node][slot.slot] = slot
+        self._owner[slot.slot] = node
+        self._cpu[node] += slot.cpu
+        self._net[node] += slot.net_s
+
+    def used(self, node: str, unit: _Unit | None = None, sign: int = 1) -> float:
+        """How busy a node is, with `unit` added, or with `sign` -1 without it."""
+        what = self._nodes[node]
+        cpu = self._cpu[node] + (sign * unit.cpu if unit else 0.0)
+        net_s = self._net[node] + (sign * unit.net_s if unit else 0.0)
+        return max(cpu / what.cores, net_s / what.net_max_s)
+
+    @property
+    def busiest_used(self) -> float:
+        return max(map(self.used, self._nodes), default=0.0)
+
+    @property
+    def ratio(self) -> float:
+        return self.busiest_used / self._mean if self._mean else 1.0
+
+    def ceiling(self) -> Ceiling | None:
+        """The slot that alone is busier than the mean node may be; None if there is none."""
+        alone = [
+            (_alone(slot, self._nodes[node]), node, slot)
+            for node, slots in self._slots.items()
+            for slot in slots.values()
+        ]
+        used, node, slot = max(alone, key=lambda each: each[0], default=(0.0, "", None))
+        if slot is None or used <= self._rules.stop * self._mean:
+            return None
+        reads = slot.net_s - slot.written_s > slot.written_s
+        return Ceiling(slot.slot, node, used, used / self._mean, slot.keys, reads)
+
+    def picks(self) -> Iterator[_Pick]:
+        """Move units one by one, until all nodes are even or nothing helps any more."""
+        stuck: set[str] = set()
+        left = self._rules.slots_max
+        while left > 0:
+            source = max(self._nodes.keys() - stuck, key=self._order, default=None)
+            if source is None or self.used(source) <= self._rules.stop * self._mean:
+                return
+            pick = self._best(source, left)
+            if pick is None:
+                stuck.add(source)  # its slots are pinned, resting, or too large to help
+                continue
+            self._move(pick)
+            left -= len(pick.unit.slots)
+            yield pick
+
+    def _order(self, node: str) -> tuple[float, str]:
+        return self.used(node), node
+
+    def _best(self, source: str, slots_max: int) -> _Pick | None:
+        """The unit of `source` whose move makes the busier of both nodes least busy."""
+        busy, mean = self.used(source), self._mean
+        found: list[tuple[float, float, int, _Pick]] = []
+        targets = sorted(self._nodes.keys() - {source}, key=self._order)
+        for unit in self._leaving(source):
+            target = next((node for node in targets if self._has_room(node, source, unit)), None)
+            if target is None or len(unit.slots) > slots_max:
+                continue
+            left, right = self.used(source, unit, -1), self.used(target, unit)
+            gain, added = busy - max(left, right), self._added_ranges(unit, target)
+            fits = added <= 0 or self._ranges + added <= self._rules.ranges_max
+            if fits and gain >= self._rules.gain_min * mean > 0:
+                pick = _Pick(unit, source, target, left / mean, right / mean)
+                found.append((gain, _cost(unit, added), unit.first, pick))
+        best = max((gain for gain, *_ in found), default=0.0)
+        alike = [each for each in found if each[0] >= ALIKE * best]
+        return min(alike, key=lambda each: (each[1], each[2]))[3] if alike else None
+
+    def _leaving(self, source: str) -> list[_Unit]:
+        """What may leave a node now: all its units but a slot that makes up half of its load."""
+        if source not in self._units:
+            self._units[source] = list(self._divided(source))
+        node, dominant = self._nodes[source], HALF * self.used(source)
+        return [
+            unit
+            for unit in self._units[source]
+            if len(unit.slots) > 1 or _alone(unit.slots[0], node) < dominant
+        ]
+
+    def _divided(self, source: str) -> Iterator[_Unit]:
+        """Divide the slots of a node into units: busy slots alone, others as runs of neighbours."""
+        node, enough = self._nodes[source], 2 * self._rules.gain_min * self._mean
+        run: list[SlotLoad] = []
+        heat = 0.0
+        for number in sorted(self._slots[source]):
+            slot = self._slots[source][number]
+            used = _alone(slot, node)
+            is_next = bool(run) and run[-1].slot == number - 1
+            if run and (not is_next or used >= enough or number in self._fixed):
+                yield _unit(run)
+                run, heat = [], 0.0
+            if number in self._fixed:
+                continue
+            run.append(slot)
+            heat += used
+            if heat >= enough:
+                yield _unit(run)
+                run, heat = [], 0.0
+        if run:
+            yield _unit(run)
+
+    def _has_room(self, target: str, source: str, unit: _Unit) -> bool:
+        """Whether the target can store the slots and the source can copy them (fork, buffers).
+
+        A target with other modules, functions or users would refuse some requests.
+        """
+        limits = (self._nodes[target], self._nodes[source])
+        return limits[0].kind == limits[1].kind and all(
+            not node.memory_max or self._memory[node.id] + unit.size <= ROOM * node.memory_max
+            for node in limits
+        )
+
+    def _added_ranges(self, unit: _Unit, target: str) -> int:
+        """How many ranges the cluster gets, or loses, if the unit goes to `target`."""
+        source = self._owner[unit.first]
+        sides = [self._owner.get(unit.first - 1), self._owner.get(unit.last + 1)]
+        return sides.count(source) - sides.count(target)
+
+    def _move(self, pick: _Pick) -> None:
+        self._ranges += self._added_ranges(pick.unit, pick.target)
+        self._units[pick.source].remove(pick.unit)
+        for slot in pick.unit.slots:
+            del self._slots[pick.source][slot.slot]
+            self._put(slot, pick.target)
+            self._fixed.add(slot.slot)
+        self._cpu[pick.source] -= pick.unit.cpu
+        self._net[pick.source] -= pick.unit.net_s
+        self._memory[pick.source] -= pick.unit.size
+        self._memory[pick.target] += pick.unit.size
+
+    def why_nothing(self, ceiling: Ceiling | None) -> str:
+        if self.ratio <= self._rules.stop:
+            return f"balanced: the busiest node has {self.ratio:.2f} × the mean load"
+        if ceiling is not None:
+            return ceiling.words
+        return "no move would help: slots are pinned, rest, or find no room on a like node"
+
+
+def _alone(slot: SlotLoad, node: NodeLoad) -> float:
+    return max(slot.cpu / node.cores, slot.net_s / node.net_max_s)
+
+
+def _ranges(owner: Mapping[int, str]) -> int:
+    """The number of ranges of neighbouring slots with the same owner."""
+    return sum(1 for slot, node in owner.items() if owner.get(slot - 1) != node)
+
+
+def _unit(slots: list[SlotLoad]) -> _Unit:
+    return _Unit(
+        tuple(slots),
+        sum(slot.cpu for slot in slots),
+        sum(slot.net_s for slot in slots),
+        sum(slot.size for slot in slots),
+    )
+
+
+def _cost(unit: _Unit, added_ranges: int) -> float:
+    """What a move costs, in bytes: data, writes meanwhile, and ranges that it adds."""
+    written_s = sum(slot.written_s for slot in unit.slots)
+    return unit.size + written_s + max(added_ranges, 0) * RANGE_COST
+
+
+def _joined(picks: list[_Pick], load: ClusterLoad) -> Iterator[Move]:
+    """Join the picks between the same two nodes to one move each, the most helpful first."""
+    names = {node.id: node.address for node in load.nodes}
+    groups: dict[tuple[str, str], list[_Pick]] = {}
+    for pick in picks:
+        groups.setdefault((pick.source, pick.target), []).append(pick)
+    for (source, target), group in groups.items():
+        heat = sum(pick.unit.cpu for pick in group)
+        last = group[-1]
+        reason = (
+            f"takes {heat:.1%} of a core from {names[source]} ({last.source_ratio:.2f} × the mean "
+            f"afterwards) to {names[target]} ({last.target_ratio:.2f} ×)"
+        )
+        slots = tuple(sorted(slot.slot for pick in group for slot in pick.unit.slots))
+        yield Move(slots, source, target, sum(pick.unit.size for pick in group), reason)
