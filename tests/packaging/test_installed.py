@@ -116,8 +116,8 @@ def test_the_extra_server_is_enough_for_the_commands(
     store = next(tmp_path.rglob("*.db"))
     checked = environment.run("heatsink", "fsck", f"sqlite:///{store}", folder=tmp_path)
     assert "every row is where its layout puts it" in checked.stdout
-    said = use(environment, tmp_path, "tracing_flag", "emulated_table", "aws")
-    assert [EXTRA.findall(text) for text in said.values()] == [["otel"], ["dynamodb"], ["aws"]]
+    said = use(environment, tmp_path, "tracing_flag", "aws")
+    assert [EXTRA.findall(text) for text in said.values()] == [["otel"], ["aws"]]
 
 
 def test_the_extra_local_is_enough_for_dynamo(environment: Environment, tmp_path: Path) -> None:

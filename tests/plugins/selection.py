@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-from aiohttp.test_utils import TestServer
 from playwright.sync_api import sync_playwright
 
 from heatsink.emulator.server import running_engine
@@ -45,7 +44,6 @@ STARTERS = {
     sync_playwright,
     uvicorn.Server,
     RedisServer,
-    TestServer,
 }
 READ = ("tests.", "heatsink.testing.")
 """Modules whose code is read: what the package itself starts is known by the names above."""

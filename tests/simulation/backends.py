@@ -13,7 +13,7 @@ from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,6 +27,7 @@ from heatsink.primitives.clock import Clock, now_ms
 from heatsink.registry.decisions import LogEntry, Meta, Reading
 from heatsink.stores.dynamodb import stores_over
 from heatsink.stores.dynamodb.client import DynamoClient, FixedCredentials, Item, Result, Turns
+from heatsink.stores.dynamodb.connections import Answer as HttpAnswer
 from heatsink.stores.dynamodb.registry import _meta_of
 from heatsink.stores.dynamodb.table import META, NOTHING, DynamoTable
 from heatsink.stores.memory import memory_stores
@@ -238,17 +239,6 @@ def _drawn_settings(rng: Random) -> EngineSettings:
     )
 
 
-class Response(NamedTuple):
-    """What the production client reads of aiohttp's."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    async def read(self) -> bytes:
-        return self.body
-
-
 class WiredClient(DynamoClient):
     """The production client, with a function in place of the socket."""
 
@@ -257,7 +247,8 @@ class WiredClient(DynamoClient):
         self._wire = send
 
     async def post(self, operation: str, body: bytes, _: object) -> Any:
-        return Response(*await self._wire(operation, body))
+        status, headers, answer = await self._wire(operation, body)
+        return HttpAnswer(status, headers.get("Date", "").encode(), answer)
 
 
 class PatientClient(WiredClient):

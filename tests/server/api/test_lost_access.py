@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
 
 from heatsink import connect
 from heatsink.emulator.server import running_engine
@@ -18,6 +17,7 @@ from heatsink.primitives.clock import SystemClock
 from heatsink.server.process import ServeSettings, running_app
 from heatsink.stores.dynamodb import make_table
 from heatsink.stores.dynamodb.address import parse
+from tests.http_server import Reply, serving
 
 MESSAGES = "/v1/conversations/conv/messages"
 ENOUGH = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
@@ -26,29 +26,26 @@ ENOUGH = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
 class Gate:
     """Before an engine, which takes any credentials: refuses whoever comes, once it is told to."""
 
-    def __init__(self, engine: str, session: ClientSession) -> None:
+    def __init__(self, engine: str, session: httpx.AsyncClient) -> None:
         self._engine = engine
         self._session = session
         self.refusal: str | None = None
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, headers: Mapping[str, str], body: bytes) -> Reply:
         if self.refusal is not None:
             error = {"__type": f"com.amazon.coral.service#{self.refusal}", "message": "no"}
-            return web.json_response(error, status=400)
-        headers = {"X-Amz-Target": request.headers["X-Amz-Target"]}
-        body = await request.read()
-        async with self._session.post(self._engine, data=body, headers=headers) as answer:
-            return web.Response(status=answer.status, body=await answer.read())
+            return Reply(400, json.dumps(error).encode())
+        target = {"X-Amz-Target": headers["x-amz-target"]}
+        answer = await self._session.post(self._engine, content=body, headers=target)
+        return Reply(answer.status_code, answer.content)
 
 
 @asynccontextmanager
 async def gated() -> AsyncIterator[tuple[Gate, str]]:
-    app = web.Application()
-    async with running_engine(ENOUGH, SystemClock()) as engine, ClientSession() as session:
+    async with running_engine(ENOUGH, SystemClock()) as engine, httpx.AsyncClient() as session:
         gate = Gate(engine, session)
-        app.router.add_post("/", gate.handle)
-        async with TestServer(app) as server:
-            yield gate, f"http://127.0.0.1:{server.port}"
+        async with serving(gate.handle) as url:
+            yield gate, url
 
 
 @asynccontextmanager

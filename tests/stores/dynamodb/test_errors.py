@@ -10,13 +10,11 @@ import gc
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from heatsink import Retries, connect
 from heatsink.emulator.server import running_engine
@@ -40,6 +38,7 @@ from heatsink.stores.dynamodb.wire.signing import Credentials
 from heatsink.stores.embedded import free_port
 from heatsink.stores.stores import Stores
 from heatsink.testing import ManualClock
+from tests.http_server import Reply, serving
 
 SERVICE = "com.amazonaws.dynamodb.v20120810#"
 ENOUGH = EngineSettings(port=0, write_limit=1e9, read_limit=1e9)
@@ -74,9 +73,9 @@ class Answering:
         self.url = ""
         self.asked = 0
 
-    async def handle(self, _: web.Request) -> web.Response:
+    async def handle(self, _: Mapping[str, str], __: bytes) -> Reply:
         self.asked += 1
-        return web.Response(status=self._status, body=self._body, headers=self._headers)
+        return Reply(self._status, self._body, self._headers)
 
 
 @asynccontextmanager
@@ -85,10 +84,7 @@ async def answering(
 ) -> AsyncIterator[Answering]:
     said = body if isinstance(body, bytes) else json.dumps(body).encode()
     answers = Answering(status, said, headers or {})
-    app = web.Application()
-    app.router.add_route("*", "/{anything:.*}", answers.handle)
-    async with TestServer(app) as server:
-        answers.url = f"http://127.0.0.1:{server.port}"
+    async with serving(answers.handle) as answers.url:
         yield answers
 
 
@@ -390,9 +386,7 @@ async def test_closing_ends_calls_that_wait() -> None:
 
 
 async def connected(client: DynamoClient) -> None:
-    while client._session is None or client._session.connector is None:
-        await asyncio.sleep(0)
-    while not client._session.connector._acquired:
+    while not client._pool.connections:
         await asyncio.sleep(0.001)
 
 

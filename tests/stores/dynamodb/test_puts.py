@@ -88,9 +88,10 @@ async def test_the_registry_does_not_stand_in_line_behind_rows(
     monkeypatch.setattr("heatsink.stores.dynamodb.client.CONNECTIONS_MAX", 1)
     async with on_an_engine() as (hs, _):
         turns = hs.parts.stores.log._table.client.turns  # type: ignore[attr-defined]
-        async with turns:  # as if by rows whose answers do not come
-            await hs.pin("general", buckets=2, reason="launch")
-            assert hs.status().pinned_keys == 1
+        await turns.take()  # as if by rows whose answers do not come
+        await hs.pin("general", buckets=2, reason="launch")
+        assert hs.status().pinned_keys == 1
+        turns.give_back()
         await hs.log.append("general", b"hello")
 
 

@@ -12,6 +12,7 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatsink.errors import NoAccess
 from heatsink.stores.dynamodb.address import parse
 from heatsink.stores.dynamodb.wire.signing import CONTENT_TYPE, Credentials, Signer
 
@@ -31,6 +32,18 @@ def boto_headers(
     return {name.lower(): value for name, value in request.headers.items()}
 
 
+def our_headers(request: bytes, body: bytes, host: str) -> dict[str, str]:
+    """The headers of a request, without those that botocore leaves to its HTTP client."""
+    head, _, sent = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert first == "POST / HTTP/1.1"
+    assert sent == body
+    assert headers.pop("host") == host
+    assert headers.pop("content-length") == str(len(body))
+    return headers
+
+
 @given(
     body=st.binary(max_size=300),
     token=st.none() | st.text("abc/+=", min_size=1),
@@ -40,8 +53,10 @@ def boto_headers(
 def test_headers_equal_botocores(body: bytes, token: str | None, region: str, now_s: float) -> None:
     credentials = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", token)
     host = f"dynamodb.{region}.amazonaws.com"
-    ours = Signer(region, host).headers("PutItem", body, credentials, now_s)
-    assert ours == boto_headers("PutItem", body, credentials, region, host, now_s)
+    request = Signer(region, host).request("PutItem", body, credentials, now_s)
+    assert our_headers(request, body, host) == boto_headers(
+        "PutItem", body, credentials, region, host, now_s
+    )
 
 
 def test_a_signer_notices_whatever_differs_from_the_request_before() -> None:
@@ -57,8 +72,17 @@ def test_a_signer_notices_whatever_differs_from_the_request_before() -> None:
         ("Query", b"{1}", new, 0.0),
     ]:
         now_s = MOMENT_S + later_s
-        ours = signer.headers(operation, body, credentials, now_s)
+        ours = our_headers(signer.request(operation, body, credentials, now_s), body, host)
         assert ours == boto_headers(operation, body, credentials, "eu-west-1", host, now_s)
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [Credentials("AKID\r\nX: y", "secret"), Credentials("AKID", "secret", "token\n")],
+)
+def test_credentials_cannot_add_a_header(credentials: Credentials) -> None:
+    with pytest.raises(NoAccess, match="line break"):
+        Signer("eu-west-1", "localhost").request("Query", b"{}", credentials, MOMENT_S)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +96,7 @@ def test_a_signer_notices_whatever_differs_from_the_request_before() -> None:
     ],
 )
 def test_the_host_is_signed_as_it_is_sent(endpoint: str, host: str | None) -> None:
-    """aiohttp, as browsers do, sends it in small letters and leaves the usual port out."""
+    """As browsers do: in small letters, and without the usual port."""
     expected = host or "vpce-1.dynamodb.eu-west-1.vpce.amazonaws.com"
     assert parse("messages", {"endpoint": endpoint}).endpoint.split("://")[1] == expected
 

@@ -11,12 +11,13 @@ operator (`Misconfigured`, `NoAccess`, `InvalidSetting`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+import ssl
+from collections import deque
+from collections.abc import Awaitable
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import aiohttp
 import msgspec
 
 from heatsink.errors import (
@@ -34,13 +35,13 @@ from heatsink.primitives.clock import Clock, now_ms
 from heatsink.primitives.cut import Cut
 from heatsink.primitives.words import pip_install
 
+from .connections import CONNECT_S, Answer, CannotConnect, NotHttp, Pool
 from .wire.signing import Credentials, Signer
 
 CONNECTIONS_MAX = 256
-CONNECT_S = 3.0
 TIMEOUT_S = 5.0
 STORE = "the DynamoDB store"
-BROKEN = (OSError, aiohttp.ClientError, asyncio.CancelledError)
+BROKEN = (OSError, asyncio.CancelledError)
 encode = msgspec.json.encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 Item = dict[str, Any]
@@ -65,6 +66,7 @@ CREDENTIALS = {
     "NotAuthorized",
     "OptInRequired",
 }
+REPEATABLE = {"GetItem", "Query", "Scan", "TransactGetItems", "DescribeTable", "ListTables"}
 WRONG_REQUESTS = {"ValidationException", "SerializationException"}
 ASK_EVERY_S = 60.0
 LOCAL = Credentials("local", "local")
@@ -80,32 +82,61 @@ class Result(NamedTuple):
     store_ms: int
 
 
-class Turns(asyncio.Semaphore):
-    """A semaphore that limits concurrent calls, first come, first served.
+class Turns:
+    """Limits concurrent calls, first come, first served.
 
-    If a call times out while it waits for the semaphore, the error says so.
+    If a call times out while it waits for its turn, the error says so.
+
+        await turns.take()
+        try:
+            …
+        finally:
+            turns.give_back()
     """
 
     def __init__(self, most: int) -> None:
-        super().__init__(most)
         self._most = most
-        self._waiting = 0
+        self._free = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self) -> Literal[True]:
-        if not self.locked():
-            return await super().acquire()
-        self._waiting += 1
+    def locked(self) -> bool:
+        return not self._free
+
+    def take_if_free(self) -> bool:
+        """Take a turn if nobody has to wait for one. Returns whether it did."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self) -> None:
+        """Wait for a turn and take it."""
+        if self.take_if_free():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            return await super().acquire()
+            await waiter
         except asyncio.CancelledError as cut:
             cut.add_note(
                 f"the call timed out while it waited for a connection: this process makes "
-                f"{self._waiting + self._most:,} calls to DynamoDB at once, the limit is "
+                f"{len(self._waiting) + self._most:,} calls to DynamoDB at once, the limit is "
                 f"{self._most:,}; make fewer at once, or start more processes"
             )
+            if waiter.cancelled():
+                self._waiting.remove(waiter)
+            else:  # the turn came together with the cancellation
+                self.give_back()
             raise
-        finally:
-            self._waiting -= 1
+
+    def give_back(self) -> None:
+        """Give the turn to the call that waits for the longest, or keep it free."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                self._waiting.remove(waiter)
+                waiter.set_result(None)
+                return
+        self._free += 1
 
 
 class DynamoClient:
@@ -131,49 +162,48 @@ class DynamoClient:
         calls = "how many calls this process makes at once"
         self._cut = Cut(clock, f"{self._url} {late} and {calls}, then retry")
         self.turns = Turns(CONNECTIONS_MAX)
-        self._session: aiohttp.ClientSession | None = None
+        self._pool = Pool(endpoint)
         self._closed = False
 
     async def call(self, operation: str, payload: Item, turns: Turns | None = None) -> Result:
         """Send one request and return its response.
 
         The module's docstring says which error means what. `turns` limits concurrent calls. A
-        caller that must not wait behind all other calls passes a semaphore of its own.
+        caller that must not wait behind all other calls passes a `Turns` of its own.
         """
-        status, headers, answer = await self._send(operation, encode(payload), turns or self.turns)
-        if status != 200:
-            raise failure_of(operation, payload, status, answer)
-        try:
-            return Result(decode(answer), self._time_of(headers.get("Date")))
-        except ValueError:
-            raise self.not_dynamodb() from None
-
-    async def _send(
-        self, operation: str, body: bytes, turns: Turns
-    ) -> tuple[int, Mapping[str, str], bytes]:
+        turns = turns or self.turns
+        body = encode(payload)
         try:
             with self.in_time():
-                async with turns:
-                    response = await self.post(operation, body, await self.credentials.get())
-                    return response.status, response.headers, await response.read()
+                if not turns.take_if_free():
+                    await turns.take()
+                try:
+                    answer = await self.post(operation, body, await self.credentials.get())
+                finally:
+                    turns.give_back()
         except BROKEN as error:
             raise self.explained(error) from None
+        if answer.status != 200:
+            raise failure_of(operation, payload, answer.status, answer.body)
+        try:
+            return Result(decode(answer.body), self._time_of(answer.date))
+        except ValueError:
+            raise self.not_dynamodb() from None
 
     def in_time(self) -> Cut:
         """Return a context manager that cancels the request when its timeout has passed."""
         return self._cut(self._monotonic_s() + self._timeout_s)
 
-    def post(
-        self, operation: str, body: bytes, credentials: Credentials
-    ) -> Awaitable[aiohttp.ClientResponse]:
-        """Send a signed request. The caller must hold the semaphore `turns`.
+    def post(self, operation: str, body: bytes, credentials: Credentials) -> Awaitable[Answer]:
+        """Send a signed request. The caller must hold a turn of `turns`.
 
-        Raises the errors in `BROKEN`. The caller must await the response's `read()`, even after an
-        error status, because that call frees the connection.
+        Raises the errors in `BROKEN`. If a kept connection turns out to be closed, a request that
+        may be repeated is sent again.
         """
-        headers = self._signer.headers(operation, body, credentials, self._clock.now_s())
-        session = self._open_session()
-        return session.post(self._url, data=body, headers=headers, allow_redirects=False)
+        if self._closed:
+            raise Closed.meanwhile(STORE)
+        request = self._signer.request(operation, body, credentials, self._clock.now_s())
+        return self._pool.ask(request, operation in REPEATABLE)
 
     def explained(self, error: BaseException) -> BaseException:
         """Convert the error of a failed request to the Heatsink error that explains it.
@@ -181,48 +211,37 @@ class DynamoClient:
         A cancellation by the caller is returned unchanged.
         """
         if isinstance(error, asyncio.CancelledError) and (_is_cancelled() or not self._closed):
-            return error  # otherwise aiohttp cancelled the call, because its session was closed
+            return error  # otherwise the pool cancelled the call, because it was closed
         if self._closed:
             return Closed.meanwhile(STORE)
         if isinstance(error, TimeoutError):
             return Unavailable(
                 f"cannot connect to {self._url} within {CONNECT_S:g} s: check the network and retry"
             )
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return NoAccess(
-                f"{self._url} shows a certificate that is not trusted ({_reason(error)}): check "
-                "endpoint= in the url, or set the environment variable SSL_CERT_FILE to the PEM "
-                "file of the certificate's authority"
-            )
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return Unavailable(
-                f"cannot connect to DynamoDB at {self._url}: {error.os_error}; "
-                "check region= and endpoint= in the url"
-            )
-        if isinstance(error, aiohttp.ClientResponseError):
-            return self.not_dynamodb()  # the server does not speak HTTP
+        if isinstance(error, CannotConnect):
+            return self._unreached(error.reason)
+        if isinstance(error, NotHttp):
+            return self.not_dynamodb()
         said = str(error).partition("\n")[0] or type(error).__name__
         return Unavailable(f"the connection to DynamoDB at {self._url} broke ({said}): retry")
+
+    def _unreached(self, reason: Exception) -> HeatsinkError:
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return NoAccess(
+                f"{self._url} shows a certificate that is not trusted ({reason.verify_message}): "
+                "check endpoint= in the url, or set the environment variable SSL_CERT_FILE to the "
+                "PEM file of the certificate's authority"
+            )
+        return Unavailable(
+            f"cannot connect to DynamoDB at {self._url}: {reason}; check region= and endpoint= in "
+            "the url"
+        )
 
     def not_dynamodb(self) -> Unavailable:
         """Return the error for a response that is not DynamoDB's."""
         return Unavailable(f"the server at {self._url} is not DynamoDB: check endpoint= in the url")
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._closed:
-            raise Closed.meanwhile(STORE)
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-                auto_decompress=False,
-                skip_auto_headers=("User-Agent", "Accept-Encoding"),
-            )
-        return self._session
-
-    def _time_of(self, date: str | None) -> int:
-        if date is None:
-            return now_ms(self._clock)
+    def _time_of(self, date: bytes) -> int:
         try:
             return milliseconds_of(date)
         except ValueError:
@@ -230,17 +249,12 @@ class DynamoClient:
 
     async def close(self) -> None:
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        await self._pool.close()
 
 
 @lru_cache(maxsize=16)
-def milliseconds_of(date: str) -> int:
-    return int(parsedate_to_datetime(date).timestamp() * 1000)
-
-
-def _reason(error: aiohttp.ClientConnectorCertificateError) -> str:
-    return getattr(error.certificate_error, "verify_message", "") or "it does not name this host"
+def milliseconds_of(date: bytes) -> int:
+    return int(parsedate_to_datetime(date.decode("latin-1")).timestamp() * 1000)
 
 
 def _is_cancelled() -> bool:

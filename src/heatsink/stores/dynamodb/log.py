@@ -77,16 +77,19 @@ class RowPuts:
         client = self._client
         try:
             with client.in_time():
-                async with client.turns:
-                    response = await client.post("PutItem", body, await client.credentials.get())
-                    answer = await response.read()
+                if not (turns := client.turns).take_if_free():
+                    await turns.take()
+                try:
+                    answer = await client.post("PutItem", body, await client.credentials.get())
+                finally:
+                    turns.give_back()
         except BROKEN as error:
             raise client.explained(error) from None
-        if response.status != 200:
-            refusal = failure_of("PutItem", msgspec.json.decode(body), response.status, answer)
+        if answer.status != 200:
+            refusal = failure_of("PutItem", msgspec.json.decode(body), answer.status, answer.body)
             return await self._taken_by(partition, row, refusal)
         try:
-            consumed = consumed_in(answer)
+            consumed = consumed_in(answer.body)
         except ValueError:
             raise client.not_dynamodb() from None
         units, place = consumed.CapacityUnits, consumed.Partition

@@ -7,15 +7,19 @@ compare the result byte for byte with botocore's signer.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import digest as hmac_digest
 
 import msgspec
 
+from heatsink.errors import NoAccess
+
 ALGORITHM = "AWS4-HMAC-SHA256"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 SERVICE = "dynamodb"
+VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -32,17 +36,16 @@ class Seal(msgspec.Struct, frozen=True):
 
     second: int
     credentials: Credentials
-    headers: dict[str, str]
+    head: bytes
     request: bytes
     text: bytes
     key: bytes
-    authorization: str
 
-    def headers_of(self, body: bytes) -> dict[str, str]:
+    def sealed(self, body: bytes) -> bytes:
         request = self.request + sha256(body).hexdigest().encode()
         text = self.text + sha256(request).hexdigest().encode()
-        signature = hmac_digest(self.key, text, "sha256").hex()
-        return {**self.headers, "authorization": self.authorization + signature}
+        signature = hmac_digest(self.key, text, "sha256").hex().encode()
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (self.head, signature, len(body), body)
 
 
 class Signer:
@@ -51,14 +54,15 @@ class Signer:
         self._host = host
         self._seals: dict[str, Seal] = {}
 
-    def headers(
-        self, operation: str, body: bytes, credentials: Credentials, now_s: float
-    ) -> dict[str, str]:
-        """Return the headers of a signed request, except `Host`, which the HTTP client adds."""
+    def request(self, operation: str, body: bytes, credentials: Credentials, now_s: float) -> bytes:
+        """Return a signed HTTP/1.1 request, with its head and its body.
+
+        Raises `NoAccess` if the credentials have a character that no header may have.
+        """
         seal = self._seals.get(operation)
         if seal is None or seal.second != int(now_s) or seal.credentials is not credentials:
             seal = self._seals[operation] = self._seal(operation, credentials, int(now_s))
-        return seal.headers_of(body)
+        return seal.sealed(body)
 
     def _seal(self, operation: str, credentials: Credentials, second: int) -> Seal:
         stamp = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -70,20 +74,22 @@ class Signer:
         }
         if credentials.token:
             headers["x-amz-security-token"] = credentials.token
+        who = credentials.access_key
+        if not all(map(VALUE.fullmatch, [*headers.values(), who])):
+            raise NoAccess("the AWS credentials contain a line break or another control character")
         names = sorted(headers)
         signed = ";".join(names)
         lines = "".join(f"{name}:{headers[name]}\n" for name in names)
         scope = f"{stamp[:8]}/{self._region}/{SERVICE}/aws4_request"
-        who = f"Credential={credentials.access_key}/{scope}"
-        del headers["host"]
+        sent = "".join(f"{name}: {headers[name]}\r\n" for name in names)
+        authorization = f"{ALGORITHM} Credential={who}/{scope}, SignedHeaders={signed}, Signature="
         return Seal(
             second,
             credentials,
-            headers,
+            f"POST / HTTP/1.1\r\n{sent}authorization: {authorization}".encode(),
             f"POST\n/\n\n{lines}\n{signed}\n".encode(),
             f"{ALGORITHM}\n{stamp}\n{scope}\n".encode(),
             self._signing_key(stamp[:8], credentials),
-            f"{ALGORITHM} {who}, SignedHeaders={signed}, Signature=",
         )
 
     def _signing_key(self, day: str, credentials: Credentials) -> bytes:
