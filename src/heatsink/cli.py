@@ -284,6 +284,12 @@ SHOW = 0  # `--partitions` without a number
     help="Seconds by which eventually consistent reads are stale.",
 )
 @click.option(
+    "--index-lag",
+    type=SECONDS,
+    default=0.0,
+    help="Maximum seconds by which reads of a global index lag behind the table; random.",
+)
+@click.option(
     "--latency",
     type=Number(0, SECONDS_MAX * 1000),
     default=0.0,
@@ -318,6 +324,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         cool_down_s=options["cool_down"],
         merge_after_s=options["merge_after"],
         replica_lag_s=options["replica_lag"],
+        index_lag_s=options["index_lag"],
         latency_s=latency / 1000,
         allow_hosts=options["allow_host"],
     )

@@ -34,15 +34,6 @@ def test_a_value_that_nests_too_deep_is_refused(calls: Calls) -> None:
     assert "Nesting Levels" in error["message"]
 
 
-def test_a_table_with_indexes_is_refused(clock: ManualClock) -> None:
-    calls = Calls(clock)
-    error = calls.create(
-        BillingMode="PAY_PER_REQUEST", GlobalSecondaryIndexes=[{"IndexName": "other"}]
-    )
-    assert error["__type"].endswith("#ValidationException")
-    assert "no secondary indexes" in error["message"]
-
-
 READS = "ReadCapacityUnits"
 QUOTA = "Subscriber limit exceeded: "
 

@@ -49,12 +49,14 @@ class PartitionReport(msgspec.Struct, frozen=True):
 
 
 class TableReport(msgspec.Struct, frozen=True):
-    """A report on all partitions of a table, in the order of their hash ranges.
+    """A report on all partitions of a table or index, in the order of their hash ranges.
 
-    `version` is the version of the partition map. `throttles` counts throttled requests by limit.
+    `index` is the name of a global index of the table, or None for the table itself. `version` is
+    the version of the partition map. `throttles` counts throttled requests by limit.
     """
 
     table: str
+    index: str | None
     version: int
     throttles: dict[str, int]
     partitions: list[PartitionReport]
@@ -135,9 +137,10 @@ class Adaptation:
             PartitionEvent(self._clock.now_s(), what, change.partition, change.reason, done)
         )
 
-    def report(self, name: str) -> TableReport:
+    def report(self, table: str, index: str | None = None) -> TableReport:
         return TableReport(
-            name,
+            table,
+            index,
             self._adaptive.map.version,
             {str(limit): count for limit, count in self._adaptive.throttles.items()},
             [self._report(state) for state in self._adaptive.partitions()],
@@ -153,4 +156,6 @@ class Adaptation:
 
 
 def _text(key: Any) -> str:
+    if isinstance(key, tuple):
+        return " · ".join(map(_text, key))
     return str(key) if isinstance(key, str | Decimal) else key.hex()

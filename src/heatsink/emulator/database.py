@@ -9,6 +9,7 @@ from typing import Any
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.errors import not_found
 
+from .indexes import GlobalIndex, LocalIndex
 from .rows import Key
 from .settings import EngineSettings
 from .table import EngineTable
@@ -66,7 +67,7 @@ class Database:
         failures: list[Exception] = []
         for table in self.tables.values():
             try:
-                table.adaptation.tend()
+                table.tend()
             except Exception as error:  # a bug here, which must not block the other tables
                 error.add_note(f"while the partitions of table {table.spec.name!r} were adapted")
                 failures.append(error)
@@ -75,7 +76,7 @@ class Database:
 
 
 class Consumed:
-    """Adds up the cost of a request, for `ReturnConsumedCapacity`.
+    """The field `ConsumedCapacity` of an answer: the units that a request used in each table.
 
     The emulator also returns the number of the partition that holds the rows. DynamoDB does not,
     and SDKs ignore that field.
@@ -85,10 +86,20 @@ class Consumed:
         self._level = level
         self._partition: int | None = None
         self._tables: dict[str, dict[str, float]] = {}
+        self._indexes: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
 
     def add(self, table: EngineTable, operation: str, units: float) -> None:
         if self._level != "NONE":
             used = self._tables.setdefault(table.spec.name, {})
+            used[operation] = used.get(operation, 0.0) + units
+
+    def add_index(
+        self, table: EngineTable, index: LocalIndex | GlobalIndex, operation: str, units: float
+    ) -> None:
+        if self._level != "NONE":
+            self._tables.setdefault(table.spec.name, {})
+            indexes = self._indexes.setdefault(table.spec.name, {})
+            used = indexes.setdefault((_FIELDS[index.is_global], index.spec.name), {})
             used[operation] = used.get(operation, 0.0) + units
 
     def at(self, table: EngineTable, key: Key) -> None:
@@ -115,11 +126,27 @@ class Consumed:
         return found
 
     def _shown(self, name: str, used: dict[str, float], split: bool) -> Json:
-        units: Json = {"CapacityUnits": sum(used.values())}
-        if split:
-            units |= {f"{operation}CapacityUnits": amount for operation, amount in used.items()}
-        shown: Json = {"TableName": name, **units}
-        return {**shown, "Table": units} if self._level == "INDEXES" else shown
+        indexes = self._indexes.get(name, {})
+        total = dict(used)
+        for units in indexes.values():
+            for operation, amount in units.items():
+                total[operation] = total.get(operation, 0.0) + amount
+        shown: Json = {"TableName": name, **_capacity(total, split)}
+        if self._level == "INDEXES":
+            shown["Table"] = _capacity(used, split)
+            for (field, index), units in indexes.items():
+                shown.setdefault(field, {})[index] = _capacity(units, split)
+        return shown
+
+
+_FIELDS = {False: "LocalSecondaryIndexes", True: "GlobalSecondaryIndexes"}
+
+
+def _capacity(used: dict[str, float], split: bool) -> Json:
+    units: Json = {"CapacityUnits": sum(used.values(), 0.0)}
+    if split:
+        units |= {f"{operation}CapacityUnits": amount for operation, amount in used.items()}
+    return units
 
 
 def only_one(given: Iterable[object]) -> bool:

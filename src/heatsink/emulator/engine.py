@@ -115,8 +115,9 @@ class Engine:
         return self._database.table(name)
 
     def partitions(self) -> list[TableReport]:
-        """Return a report on the partitions of every table."""
-        return [table.adaptation.report(name) for name, table in self._database.tables.items()]
+        """Return a report on the partitions of every table and of every global index."""
+        tables = self._database.tables.values()
+        return [report for table in tables for report in table.reports()]
 
     def _carry_out(self, target: str, body: bytes) -> Json:
         operation = OPERATIONS.get(target.removeprefix(API))

@@ -9,7 +9,7 @@ on the operation: `ORDER` names the fields that come first.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -252,17 +252,67 @@ class OnDemandThroughput(Request, kw_only=True):
     max_write_request_units: int = -1
 
 
-class CreateTable(msgspec.Struct, rename="pascal", kw_only=True):
-    """A request to create a table. Fields such as tags and encryption have no effect."""
+class WarmThroughput(Request, kw_only=True):
+    read_units_per_second: int | None = None
+    write_units_per_second: int | None = None
 
+
+class IndexProjection(Request, kw_only=True):
+    projection_type: Literal["ALL", "INCLUDE", "KEYS_ONLY"] | None = None
+    non_key_attributes: list[str] | None = None
+
+
+class LocalSecondaryIndex(Request, kw_only=True):
+    index_name: str
+    key_schema: list[KeySchemaElement]
+    projection: IndexProjection
+
+
+class GlobalSecondaryIndex(LocalSecondaryIndex, kw_only=True):
+    provisioned_throughput: ProvisionedThroughput | None = None
+    on_demand_throughput: OnDemandThroughput | None = None
+    warm_throughput: WarmThroughput | None = None
+
+
+class StreamSpecification(Request, kw_only=True):
+    stream_enabled: bool
+    stream_view_type: (
+        Literal["NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES", "KEYS_ONLY"] | None
+    ) = None
+
+
+class Tag(Request, kw_only=True):
+    key: str
+    value: str
+
+
+class Encryption(Request, kw_only=True):
+    """The field SSESpecification. The emulator stores it and encrypts nothing."""
+
+    enabled: bool | None = None
+    sse_type: Literal["AES256", "KMS"] | None = msgspec.field(default=None, name="SSEType")
+    kms_master_key_id: str | None = msgspec.field(default=None, name="KMSMasterKeyId")
+
+
+BillingMode = Literal["PROVISIONED", "PAY_PER_REQUEST"]
+TableClass = Literal["STANDARD", "STANDARD_INFREQUENT_ACCESS"]
+
+
+class CreateTable(Request, kw_only=True):
     table_name: str
     attribute_definitions: list[AttributeDefinition]
     key_schema: list[KeySchemaElement]
-    billing_mode: Literal["PROVISIONED", "PAY_PER_REQUEST"] = "PROVISIONED"
+    billing_mode: BillingMode | None = None
     provisioned_throughput: ProvisionedThroughput | None = None
     on_demand_throughput: OnDemandThroughput | None = None
-    global_secondary_indexes: list[Any] | None = None
-    local_secondary_indexes: list[Any] | None = None
+    warm_throughput: WarmThroughput | None = None
+    global_secondary_indexes: list[GlobalSecondaryIndex] | None = None
+    local_secondary_indexes: list[LocalSecondaryIndex] | None = None
+    stream_specification: StreamSpecification | None = None
+    deletion_protection_enabled: bool | None = None
+    table_class: TableClass | None = None
+    tags: list[Tag] | None = None
+    sse_specification: Encryption | None = msgspec.field(default=None, name="SSESpecification")
 
 
 class OneTable(Request, kw_only=True):

@@ -28,12 +28,18 @@ BINS = 64
 KNOWN_MAX = 1 << 16
 _hash = seeded_hash(b"")
 
+Part = Native | tuple[Native, ...]
+
 
 class Key(NamedTuple):
-    """A primary key. `sort` is None in a table without sort keys."""
+    """A key of a table or an index. `sort` is None in a table without sort keys.
 
-    hash: Native
-    sort: Native | None
+    In an index, `sort` is a tuple: the index's sort key, then the primary key of the table, since
+    many items may have the same key in an index. `hash` is a tuple if several attributes form it.
+    """
+
+    hash: Part
+    sort: Part | None
 
 
 class Row(NamedTuple):
@@ -42,13 +48,17 @@ class Row(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """A range of sort keys: a lower and an upper bound (None: no bound), or a prefix."""
+    """A range of sort keys: a lower and an upper bound (None: no bound), or a prefix.
 
-    low: Native | None = None
+    The bounds of an index are tuples, which may be shorter than its sort keys. A tuple stands for
+    all sort keys that begin with it.
+    """
+
+    low: Part | None = None
     low_included: bool = True
-    high: Native | None = None
+    high: Part | None = None
     high_included: bool = True
-    prefix: str | bytes | None = None
+    prefix: Part | None = None
 
 
 EVERYTHING = Bounds()
@@ -62,9 +72,9 @@ class Collection:
     def __init__(self) -> None:
         self.bytes = 0
         self.sorts: list[Any] = []
-        self.rows: dict[Native | None, Row] = {}
+        self.rows: dict[Part | None, Row] = {}
 
-    def put(self, sort: Native | None, row: Row) -> None:
+    def put(self, sort: Part | None, row: Row) -> None:
         old = self.rows.get(sort)
         if old is not None:
             self.bytes -= old.size
@@ -75,7 +85,7 @@ class Collection:
         self.rows[sort] = row
         self.bytes += row.size
 
-    def remove(self, sort: Native | None) -> None:
+    def remove(self, sort: Part | None) -> None:
         old = self.rows.pop(sort, None)
         if old is not None:
             self.bytes -= old.size
@@ -95,26 +105,40 @@ class Collection:
 
     def _range(self, bounds: Bounds) -> tuple[int, int]:
         if bounds.prefix is not None:
-            length = len(bounds.prefix)
-            first = bisect_left(self.sorts, bounds.prefix)
-            return first, bisect_right(
-                self.sorts, bounds.prefix, lo=first, key=lambda sort: sort[:length]
-            )
+            return self._beginning_with(bounds.prefix)
         first, last = 0, len(self.sorts)
         if bounds.low is not None:
-            first = (bisect_left if bounds.low_included else bisect_right)(self.sorts, bounds.low)
+            first = (bisect_left if bounds.low_included else _after_all)(self.sorts, bounds.low)
         if bounds.high is not None:
-            last = (bisect_right if bounds.high_included else bisect_left)(self.sorts, bounds.high)
-        return first, last
+            last = (_after_all if bounds.high_included else bisect_left)(self.sorts, bounds.high)
+        return first, max(first, last)
+
+    def _beginning_with(self, prefix: Any) -> tuple[int, int]:
+        first = bisect_left(self.sorts, prefix)
+        if type(prefix) is not tuple:
+            length = len(prefix)
+            return first, bisect_right(self.sorts, prefix, lo=first, key=lambda s: s[:length])
+        at, length = len(prefix) - 1, len(prefix[-1])
+        return first, bisect_right(
+            self.sorts, prefix, lo=first, key=lambda s: (*s[:at], s[at][:length])
+        )
 
     def _continued(
-        self, first: int, last: int, forward: bool, after: Native | None
+        self, first: int, last: int, forward: bool, after: Part | None
     ) -> tuple[int, int]:
         if after is None:
             return last, last
         if forward:
             return max(first, bisect_right(self.sorts, after)), last
         return first, min(last, bisect_left(self.sorts, after))
+
+
+def _after_all(sorts: list[Any], bound: Any) -> int:
+    """Return the position after all sort keys that are at most `bound` or begin with it."""
+    if type(bound) is not tuple:
+        return bisect_right(sorts, bound)
+    length = len(bound)
+    return bisect_right(sorts, bound, key=lambda sort: sort[:length])
 
 
 class Items:
@@ -127,7 +151,7 @@ class Items:
         self._start = start
         self._width = -(-(end - start) // BINS)
         self._bins: list[list[tuple[int, Any]]] = [[] for _ in range(BINS)]
-        self.collections: dict[Native, Collection] = {}
+        self.collections: dict[Part, Collection] = {}
         self.count = 0
         self.bytes = 0
 
@@ -156,14 +180,14 @@ class Items:
         if not collection.rows:
             self.detach(token, key.hash)
 
-    def attach(self, token: int, hash_: Native, collection: Collection) -> None:
+    def attach(self, token: int, hash_: Part, collection: Collection) -> None:
         """Add the collection of the partition key `hash_`."""
         self.collections[hash_] = collection
         insort(self._bins[self._bin(token)], (token, hash_))
         self.count += len(collection.rows)
         self.bytes += collection.bytes
 
-    def detach(self, token: int, hash_: Native) -> Collection:
+    def detach(self, token: int, hash_: Part) -> Collection:
         collection = self.collections.pop(hash_)
         bin_ = self._bins[self._bin(token)]
         del bin_[bisect_left(bin_, (token, hash_))]
@@ -172,7 +196,7 @@ class Items:
         return collection
 
     def query(
-        self, hash_: Native, bounds: Bounds, forward: bool = True, after: Key | None = None
+        self, hash_: Part, bounds: Bounds, forward: bool = True, after: Key | None = None
     ) -> Iterator[Row]:
         collection = self.collections.get(hash_)
         return iter(()) if collection is None else collection.between(bounds, forward, after)
@@ -194,10 +218,12 @@ class Items:
 
 
 @lru_cache(KNOWN_MAX)
-def token_of(key: Native) -> int:
+def token_of(key: Part) -> int:
     """Return the token of a partition key: a hash that is the same in every run."""
     if isinstance(key, str):
         return _hash(key.encode())
+    if isinstance(key, tuple):
+        return _hash(b"".join(token_of(part).to_bytes(8) for part in key))
     return _hash(str(key).encode() if isinstance(key, Decimal) else key)
 
 
@@ -272,7 +298,7 @@ class Rows:
         self._items_at(token).remove(token, key)
 
     def query(
-        self, hash_: Native, bounds: Bounds, forward: bool = True, after: Key | None = None
+        self, hash_: Part, bounds: Bounds, forward: bool = True, after: Key | None = None
     ) -> Iterator[Row]:
         return self._items_at(token_of(hash_)).query(hash_, bounds, forward, after)
 
@@ -289,7 +315,7 @@ class Rows:
             for _, hash_ in items.places(max(start, (low,)), min(until, high)):
                 yield from items.query(hash_, EVERYTHING)
 
-    def key_at(self, token: int) -> Native | None:
+    def key_at(self, token: int) -> Part | None:
         """Return the partition key with this token. None if the table has no rows of it."""
         found = self._items_at(token).places((token,), token + 1)
         return next((hash_ for _, hash_ in found), None)

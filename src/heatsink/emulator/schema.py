@@ -37,6 +37,19 @@ class Schema(msgspec.Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         return (self.hash.name,) if self.sort is None else (self.hash.name, self.sort.name)
 
+    @property
+    def entry_names(self) -> tuple[str, ...]:
+        """The attributes of a starting key. In an index, it has more than the key attributes."""
+        return self.names
+
+    @property
+    def hash_parts(self) -> tuple[KeyPart, ...]:
+        return (self.hash,)
+
+    @property
+    def sort_parts(self) -> tuple[KeyPart, ...]:
+        return () if self.sort is None else (self.sort,)
+
     def key_of_item(self, item: Item) -> Key:
         """Return the primary key of an item to put. The item's values must already be checked."""
         hash_ = _put_part(item, self.hash, HASH_BYTES_MAX)
@@ -62,8 +75,7 @@ class Schema(msgspec.Struct, frozen=True):
         admit(value)
         if kind_of(value) != part.kind:
             raise ValidationFailed(MISMATCH)
-        most = HASH_BYTES_MAX if part is self.hash else SORT_BYTES_MAX
-        return _checked(value, part, most)
+        return checked(value, part, HASH_BYTES_MAX if part is self.hash else SORT_BYTES_MAX)
 
     def key_values(self, item: Item) -> Item:
         return {name: item[name] for name in self.names}
@@ -80,10 +92,10 @@ def _put_part(item: Item, part: KeyPart, most: int) -> Native:
             f"One or more parameter values were invalid: Type mismatch for key {part.name} "
             f"expected: {part.kind} actual: {kind_of(value)}"
         )
-    return _checked(value, part, most)
+    return checked(value, part, most)
 
 
-def _checked(value: Value, part: KeyPart, most: int) -> Native:
+def checked(value: Value, part: KeyPart, most: int) -> Native:
     content: Any = native(value)
     if part.kind == "N":
         return content  # type: ignore[no-any-return]

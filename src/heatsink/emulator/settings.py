@@ -23,7 +23,8 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     `write_limit` and `read_limit` are the units per second of one partition. A partition can save
     up the unused throughput of at most `burst_s` seconds. With `full_burst`, a new provisioned
     table begins with that, and otherwise with the throughput of one second. Reads that are not
-    strongly consistent return data that is `replica_lag_s` old. Each answer is delayed by
+    strongly consistent return data that is `replica_lag_s` old. A change of an item reaches a
+    global index after a random time of at most `index_lag_s`. Each answer is delayed by
     `latency_s`.
 
     With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit, but within
@@ -50,6 +51,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     cool_down_s: float = 60.0
     merge_after_s: float | None = None
     replica_lag_s: float = 0.0
+    index_lag_s: float = 0.0
     latency_s: float = 0.0
     allow_hosts: tuple[str, ...] = ()
     connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
@@ -59,7 +61,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
         for name in ("write_limit", "read_limit"):
             check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
-        for name in ("burst_s", "replica_lag_s", "latency_s"):
+        for name in ("burst_s", "replica_lag_s", "index_lag_s", "latency_s"):
             check_number(name, getattr(self, name), 0, SECONDS_MAX)
         self.of_partitions()
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from heatsink.primitives.clock import Clock
+from heatsink.stores.dynamodb.wire.values import Item
 
-from .adaptation import Adaptation
+from .adaptation import Adaptation, TableReport
 from .capacity.limits import CapacityVerdict
+from .indexes import GlobalIndex, IndexChange, LocalIndex, change_of
 from .rows import Key, Row, Rows, token_of
 from .schema import Schema
 from .units import Operation, TableLimits, Throughput
 
 
 class TableSpec(msgspec.Struct, frozen=True):
-    """The properties of a table that never change."""
+    """The properties of a table when it was created. Those in `description` may change later."""
 
     name: str
     arn: str
@@ -48,39 +51,93 @@ class Replica:
 
 
 class EngineTable:
-    """One table: its rows, its limits and its partitions."""
+    """One table: its rows, its limits, its partitions and its indexes."""
 
     def __init__(self, spec: TableSpec, clock: Clock, replica_lag_s: float) -> None:
         self.spec = spec
         self.schema = spec.schema
+        self.description = dict(spec.description)
         self.rows = Rows(spec.limits.partitions)
         self.throughput = Throughput(spec.limits, spec.arn, clock)
         self.adaptation = Adaptation(self.throughput.adaptive, self.rows, clock)
         self.ttl_attribute: str | None = None
+        self.indexes: dict[str, LocalIndex | GlobalIndex] = {}
         self._replica = Replica(replica_lag_s, clock) if replica_lag_s else None
+
+    def add(self, indexes: Iterable[LocalIndex | GlobalIndex]) -> None:
+        self.indexes.update((index.spec.name, index) for index in indexes)
+
+    def global_indexes(self) -> list[GlobalIndex]:
+        return [index for index in self.indexes.values() if isinstance(index, GlobalIndex)]
+
+    def local_indexes(self) -> list[LocalIndex]:
+        return [index for index in self.indexes.values() if isinstance(index, LocalIndex)]
 
     def read_from(self, consistent: bool) -> Rows:
         return self.rows if consistent or self._replica is None else self._replica.rows()
 
-    def write(self, key: Key, row: Row | None) -> None:
+    def check_index_keys(self, new: Item, old: Item | None) -> None:
+        """Raise if a write gives a key attribute of an index a value that no key can have."""
+        for index in self.indexes.values():
+            index.spec.check(new, old)
+
+    def changes(self, key: Key, old: Row | None, new: Row | None) -> tuple[IndexChange, ...]:
+        """Return what a write changes in the table's indexes."""
+        found = (change_of(index, key, old, new) for index in self.indexes.values())
+        return tuple(change for change in found if change is not None)
+
+    def write(self, key: Key, row: Row | None, changes: tuple[IndexChange, ...] = ()) -> None:
+        """Store or remove (None) a row. `changes` are those of the indexes."""
         _store(self.rows, key, row)
         if self._replica is not None:
             self._replica.send(key, row)
+        for change in changes:
+            change.target.apply(change.removed, change.added, change.row)
 
     def take(self, operation: Operation, key: Key, units: float) -> CapacityVerdict:
         return self.throughput.take(operation, token_of(key.hash), units)
 
+    def start_key(self, key: Item) -> Key:
+        return self.schema.key_of(key)
+
+    def token(self, item: Item) -> int:
+        """Return the token of a stored item."""
+        return token_of(self.schema.key_of(self.schema.key_values(item)).hash)
+
     def partition_of(self, key: Key) -> int:
         return self.throughput.adaptive.map.find(token_of(key.hash)).number
 
+    def tend(self) -> None:
+        """Let the partitions of the table and of its global indexes adapt."""
+        self.adaptation.tend()
+        for index in self.global_indexes():
+            index.tend()
+
+    def reports(self) -> list[TableReport]:
+        """Return reports on the partitions of the table and of its global indexes."""
+        name = self.spec.name
+        return [
+            self.adaptation.report(name),
+            *(one.adaptation.report(name, one.spec.name) for one in self.global_indexes()),
+        ]
+
     def describe(self) -> dict[str, Any]:
         count, size = self.rows.size()
-        return {
-            **self.spec.description,
+        described = {
+            **self.description,
+            "TableArn": self.spec.arn,
+            "TableId": self.spec.id,
             "TableStatus": "ACTIVE",
             "ItemCount": count,
             "TableSizeBytes": size,
         }
+        for field, indexes in (
+            ("LocalSecondaryIndexes", self.local_indexes()),
+            ("GlobalSecondaryIndexes", self.global_indexes()),
+        ):
+            if indexes:
+                described[field] = [index.describe() for index in indexes]
+        return described
 
 
 def _store(rows: Rows, key: Key, row: Row | None) -> None:

@@ -7,7 +7,7 @@ cost double. A write whose condition fails costs as much as a write.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -48,11 +48,17 @@ class TableLimits(msgspec.Struct, frozen=True):
 
 
 class Throughput:
-    """Accepts or throttles the requests to one table."""
+    """Accepts or throttles the requests to one table or to one global index.
 
-    def __init__(self, limits: TableLimits, resource: str, clock: Clock) -> None:
+    `resource` is its ARN. `noun`, "Table" or "Index", begins the reasons of throttled requests.
+    """
+
+    def __init__(
+        self, limits: TableLimits, resource: str, clock: Clock, noun: str = "Table"
+    ) -> None:
         self._limits = limits
         self._resource = resource
+        self._noun = noun
         self._clock = clock
         self.adaptive = AdaptiveTable(
             limits.settings, limits.table, limits.partitions, clock.monotonic_s()
@@ -86,7 +92,7 @@ class Throughput:
 
     def refusal(self, operation: Operation, verdict: CapacityVerdict) -> Throttled:
         limit = self._limits.kind if verdict.limit == "table" else "KeyRangeThroughputExceeded"
-        return Throttled(f"Table{operation}{limit}", self._resource, self._limits.on_demand)
+        return Throttled(f"{self._noun}{operation}{limit}", self._resource, self._limits.on_demand)
 
     def give_back(
         self, operation: Operation, token: int, units: float, taken: CapacityVerdict
@@ -94,3 +100,27 @@ class Throughput:
         """Give back the units of an accepted action, because another action was throttled."""
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         self.adaptive.refund(token, writes, reads, taken)
+
+
+class Charge(NamedTuple):
+    """The units that a request takes from one table or index."""
+
+    throughput: Throughput
+    token: int
+    units: float
+
+
+def take_together(operation: Operation, charges: list[Charge]) -> Throttled | None:
+    """Take the units of all charges, or of none. Returns the first refusal.
+
+    Each charge is judged as if it were the only one, so together they may exceed a limit. A
+    throttled charge counts as heat.
+    """
+    judged = [(one, one.throughput.judge(operation, one.token, one.units)) for one in charges]
+    refused = [(one, verdict) for one, verdict in judged if not verdict.accepted]
+    for one, verdict in refused or judged:
+        one.throughput.record(operation, one.token, one.units, verdict)
+    if not refused:
+        return None
+    one, verdict = refused[0]
+    return one.throughput.refusal(operation, verdict)

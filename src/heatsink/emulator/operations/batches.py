@@ -41,12 +41,11 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
     throttled: Throttled | None = None
     for name, one, plan in plans:
         try:
-            plan.table.take("Write", plan.key, plan.units())
+            plan.take(consumed)
         except Throttled as error:
             throttled = error
             unprocessed.setdefault(name, []).append(_shown(one))
         else:
-            consumed.add(plan.table, "Write", plan.units())
             plan.commit()
     if throttled is not None and sum(map(len, unprocessed.values())) == len(plans):
         raise throttled

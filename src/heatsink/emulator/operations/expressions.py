@@ -79,6 +79,10 @@ class Projection(msgspec.Struct, frozen=True):
 
     paths: tuple[Parts, ...] | None = None
 
+    def names(self) -> set[str]:
+        """Return the top-level attributes that the projection selects. Empty without one."""
+        return {str(path[0]) for path in self.paths or ()}
+
     def of(self, item: Item) -> Item:
         return item if self.paths is None else project(item, self.paths)
 

@@ -7,12 +7,13 @@ Only then the key schema is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
+from heatsink.emulator.indexes import IndexSchema
 from heatsink.emulator.requests import Condition as LegacyCondition
-from heatsink.emulator.rows import EVERYTHING, Bounds
+from heatsink.emulator.rows import EVERYTHING, Bounds, Part
 from heatsink.emulator.schema import KeyPart, Schema
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.conditions import (
@@ -37,7 +38,9 @@ NOT_SUPPORTED = "Query key condition not supported"
 WRONG_CONDITION = "Invalid condition in KeyConditionExpression: "
 MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 OPERATORS = {"=": "EQ", "<": "LT", "<=": "LE", ">": "GT", ">=": "GE"}
-TESTS_MAX = 2
+TESTS_MAX = 8  # of an index whose key has eight attributes
+KeySchema = Schema | IndexSchema
+TOO_MANY = "Conditions can be of length 1 or 2 only"
 
 
 class KeyTest(msgspec.Struct, frozen=True):
@@ -72,7 +75,7 @@ def legacy_tests(conditions: Mapping[str, LegacyCondition]) -> dict[str, KeyTest
 
 def _counted(tests: dict[str, KeyTest]) -> dict[str, KeyTest]:
     if not 1 <= len(tests) <= TESTS_MAX:
-        raise ValidationFailed("Conditions can be of length 1 or 2 only")
+        raise ValidationFailed(TOO_MANY)
     return tests
 
 
@@ -142,22 +145,61 @@ def _operands(condition: Condition) -> tuple[str, list[object]]:
     raise ValidationFailed(NOT_SUPPORTED)
 
 
-def key_range(tests: dict[str, KeyTest], schema: Schema) -> tuple[Native, Bounds]:
+def key_range(tests: dict[str, KeyTest], schema: KeySchema) -> tuple[Part, Bounds]:
     """Return the partition key and the range of sort keys that a query reads."""
-    if schema.sort is None and len(tests) > 1:
+    hash_parts, sort_parts = schema.hash_parts, schema.sort_parts
+    if len(tests) > max(len(hash_parts) + len(sort_parts), 2):
+        raise ValidationFailed(TOO_MANY)
+    if not sort_parts and len(tests) > len(hash_parts):
         _refuse()
-    hash_ = tests.get(schema.hash.name)
-    if hash_ is None:
-        raise _missed(schema.hash)
-    wanted = _key_values(hash_, schema, schema.hash)
-    if hash_.operator != "EQ":
-        _refuse()
-    if schema.sort is None or len(tests) == 1:
-        return wanted[0], EVERYTHING
-    sort = tests.get(schema.sort.name)
-    if sort is None:
-        raise _missed(schema.sort)
-    return wanted[0], _bounds(sort.operator, _key_values(sort, schema, schema.sort))
+    hashes = []
+    for part in hash_parts:
+        test = tests.get(part.name)
+        if test is None:
+            raise _missed(part)
+        hashes.append(_key_values(test, schema, part)[0])
+        if test.operator != "EQ":
+            _refuse()
+    hash_: Part = hashes[0] if len(hashes) == 1 else tuple(hashes)
+    return hash_, _range_of(tests, len(tests) - len(hashes), schema)
+
+
+def _range_of(tests: dict[str, KeyTest], count: int, schema: KeySchema) -> Bounds:
+    """Return the range that the `count` tests of sort keys select.
+
+    If several attributes form the sort key of an index, no attribute may be skipped, and only the
+    last test may be something else than an equality.
+    """
+    equal: list[Native] = []
+    bounds = EVERYTHING
+    for number, part in enumerate(schema.sort_parts[:count], 1):
+        test = tests.get(part.name)
+        if test is None:
+            raise _missed(part)
+        values = _key_values(test, schema, part)
+        if number == count:
+            bounds = _bounds(test.operator, values)
+        elif test.operator == "EQ":
+            equal.append(values[0])
+        else:
+            _refuse()
+    return bounds if isinstance(schema, Schema) else _of_index(tuple(equal), bounds)
+
+
+def _of_index(equal: tuple[Native, ...], bounds: Bounds) -> Bounds:
+    """Return the bounds as tuples that begin with `equal`, as the sort keys of an index do."""
+
+    def whole(one: Any) -> tuple[Native, ...] | None:
+        return (*equal, one) if one is not None else equal or None
+
+    if bounds.prefix is not None:
+        return Bounds(prefix=whole(bounds.prefix))
+    return Bounds(
+        whole(bounds.low),
+        bounds.low_included or bounds.low is None,
+        whole(bounds.high),
+        bounds.high_included or bounds.high is None,
+    )
 
 
 def _refuse() -> NoReturn:
@@ -168,7 +210,7 @@ def _missed(part: KeyPart) -> ValidationFailed:
     return ValidationFailed(f"Query condition missed key schema element: {part.name}")
 
 
-def _key_values(test: KeyTest, schema: Schema, part: KeyPart) -> list[Native]:
+def _key_values(test: KeyTest, schema: KeySchema, part: KeyPart) -> list[Native]:
     if test.operator in ("NULL", "NOT_NULL", "NE", "CONTAINS", "NOT_CONTAINS", "IN"):
         raise ValidationFailed("Attempted conditional constraint is not an indexable operation")
     if any(kind_of(value) != part.kind for value in test.values):

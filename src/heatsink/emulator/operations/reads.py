@@ -8,10 +8,10 @@ import msgspec
 
 from heatsink.emulator.capacity.table import SPACE
 from heatsink.emulator.database import Consumed, Database, Json
+from heatsink.emulator.indexes import GlobalIndex, IndexSpec, LocalIndex
 from heatsink.emulator.requests import Condition as LegacyCondition
 from heatsink.emulator.requests import GetItem, PageRequest, Query, Scan
 from heatsink.emulator.rows import Key, Row, token_of
-from heatsink.emulator.schema import Schema
 from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import read_units
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
@@ -31,14 +31,15 @@ from .expressions import (
     projection_of,
     read_expressions,
 )
-from .keys import KeyTest, key_range, legacy_tests, tests_of
+from .keys import KeySchema, KeyTest, key_range, legacy_tests, tests_of
 
 SHOWN_BARE = ("contains duplicates", "number set", "numeric value", "significant", "magnitude")
 PAGE_BYTES_MAX = 1_024 * 1_024
 STARTING_KEY = "The provided starting key is invalid"
+Source = EngineTable | LocalIndex | GlobalIndex
 
 
-def check_filter(condition: Condition, schema: Schema, scope: Scope, field: str) -> None:
+def check_filter(condition: Condition, schema: KeySchema, scope: Scope, field: str) -> None:
     """Raise `ValidationFailed` if the filter of a query uses a key attribute.
 
     Conditions on key attributes belong in the KeyConditionExpression.
@@ -113,6 +114,14 @@ class _PageRules(msgspec.Struct, frozen=True):
                 break
         return seen
 
+    def filtered(self) -> set[str]:
+        """Return the attributes that the filter uses."""
+        return set(_mentioned(self.given.condition, self.given.scope))
+
+    def missing_in(self, index: LocalIndex) -> list[str]:
+        """Return the attributes that the request needs and the index does not have."""
+        return index.spec.missing(self.filtered() | self.given.projection.names())
+
     def _keep(self, seen: Seen, item: Item) -> None:
         given = self.given
         if given.condition is None or given.condition.holds(item, given.scope):
@@ -124,22 +133,25 @@ class _PageRules(msgspec.Struct, frozen=True):
 def query(database: Database, request: Query) -> Json:
     given, tests = _prepared_query(request)
     _check_select(request)
-    table = _table_of_page(database, request)
-    after = _after(table, request)
-    hash_, bounds = key_range(tests, table.schema)
+    table, source = _source_of_page(database, request)
+    after = _after(source, request)
+    hash_, bounds = key_range(tests, source.schema)
     if given.condition is not None:
         field = "Filter Expression" if request.query_filter is None else "QueryFilter"
-        check_filter(given.condition, table.schema, given.scope, field)
+        check_filter(given.condition, source.schema, given.scope, field)
     if after is not None and after.hash != hash_:
         raise ValidationFailed(
             "The provided starting key is outside query boundaries based on provided conditions"
         )
     rules = _PageRules(given, request.select == "COUNT", request.limit)
-    source = table.read_from(request.consistent_read)
-    seen = rules.collect(source.query(hash_, bounds, request.scan_index_forward, after))
+    rows = source.read_from(request.consistent_read)
+    found = rows.query(hash_, bounds, request.scan_index_forward, after)
+    fetched = _fetched(table, source, request, rules)
+    seen = rules.collect(found if fetched is None else fetched.of(found))
     units = read_units(seen.bytes, request.consistent_read)
-    table.take("Read", Key(hash_, None), units)
-    return _answer(table, request, seen, units)
+    extra = 0.0 if fetched is None else fetched.units
+    source.take("Read", Key(hash_, None), units + extra)
+    return _answer(table, source, request, seen, (units, extra))
 
 
 def _prepared_query(request: Query) -> tuple[Expressions, dict[str, KeyTest]]:
@@ -187,21 +199,72 @@ def scan(database: Database, request: Scan) -> Json:
     given = _prepared_scan(request)
     _check_select(request)
     first, until = _segment(request)
-    table = _table_of_page(database, request)
-    source = table.read_from(request.consistent_read)
-    after = _after(table, request)
+    table, source = _source_of_page(database, request)
+    rows = source.read_from(request.consistent_read)
+    after = _after(source, request)
     if after is not None and not first <= token_of(after.hash) < until:
         raise ValidationFailed(
             "The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
             "ExclusiveStartKey with correct Segment. "
             f"TotalSegments: {request.total_segments} Segment: {request.segment}"
         )
-    rows: list[Row] = []
+    noted: list[Row] = []
     rules = _PageRules(given, request.select == "COUNT", request.limit)
-    seen = rules.collect(_noting(source.scan(first, until, after), rows))
+    found = _noting(rows.scan(first, until, after), noted)
+    fetched = _fetched(table, source, request, rules)
+    seen = rules.collect(found if fetched is None else fetched.of(found))
     units = read_units(seen.bytes, request.consistent_read)
-    _charge_scan(table, rows[: seen.scanned], units, first)
-    return _answer(table, request, seen, units)
+    extra = 0.0 if fetched is None else fetched.units
+    _charge_scan(source, noted[: seen.scanned], units + extra, first)
+    return _answer(table, source, request, seen, (units, extra))
+
+
+class _Fetched:
+    """Fetches items from the table if a request needs attributes that a local index lacks.
+
+    Each fetched item costs a read of the table.
+    """
+
+    def __init__(self, table: EngineTable, consistent: bool) -> None:
+        self._table = table
+        self._consistent = consistent
+        self.units = 0.0
+
+    def of(self, rows: Iterator[Row]) -> Iterator[Row]:
+        stored, schema = self._table.read_from(self._consistent), self._table.schema
+        for item, size in rows:
+            row = stored.get(schema.key_of(schema.key_values(item)))
+            if row is not None:
+                self.units += read_units(row.size, self._consistent)
+                yield Row(row.item, size)
+
+
+def _fetched(
+    table: EngineTable, source: Source, request: PageRequest, rules: _PageRules
+) -> _Fetched | None:
+    """Return None if the source has all attributes that the request needs."""
+    if isinstance(source, EngineTable) or source.spec.projected is None:
+        return None
+    if isinstance(source, GlobalIndex):
+        _check_projected(source.spec, rules)
+        return None
+    if request.select != "ALL_ATTRIBUTES" and not rules.missing_in(source):
+        return None
+    return _Fetched(table, request.consistent_read)
+
+
+def _check_projected(spec: IndexSpec, rules: _PageRules) -> None:
+    """Raise if a request needs attributes that a global index does not have."""
+    if missing := spec.missing(rules.given.projection.names()):
+        raise ValidationFailed(
+            "One or more parameter values were invalid: Global secondary index "
+            f"{spec.name} does not project [{', '.join(missing)}]"
+        )
+    if missing := spec.missing(rules.filtered()):
+        raise ValidationFailed(
+            "One or more parameter values were invalid: Global secondary index "
+            f"{spec.name} does not project one or more filter attributes: [{', '.join(missing)}]"
+        )
 
 
 def _prepared_scan(request: Scan) -> Expressions:
@@ -240,31 +303,44 @@ def _noting(rows: Iterator[Row], noted: list[Row]) -> Iterator[Row]:
         yield row
 
 
-def _charge_scan(table: EngineTable, rows: list[Row], units: float, first: int) -> None:
+def _charge_scan(source: Source, rows: list[Row], units: float, first: int) -> None:
     """Charge each partition for its share of the bytes that the scan read.
 
     If the scan read no rows, the partition that holds the token `first` pays all `units`.
     """
     shares: dict[int, int] = {}
     tokens: dict[int, int] = {}
-    partitions = table.throughput.adaptive.map
+    partitions = source.throughput.adaptive.map
     for item, size in rows:
-        token = token_of(table.schema.key_of(table.schema.key_values(item)).hash)
+        token = source.token(item)
         number = partitions.find(token).number
         shares[number] = shares.get(number, 0) + size
         tokens[number] = token
     total = sum(shares.values())
     if not total:
-        table.throughput.take("Read", first, units)
+        source.throughput.take("Read", first, units)
     for number, size in shares.items():
-        table.throughput.take("Read", tokens[number], units * size / total)
+        source.throughput.take("Read", tokens[number], units * size / total)
 
 
-def _table_of_page(database: Database, request: PageRequest) -> EngineTable:
+def _source_of_page(database: Database, request: PageRequest) -> tuple[EngineTable, Source]:
+    """Return the table of a query or scan, and the table or index that it reads."""
     table = database.table(request.table_name)
-    if request.index_name is not None:
+    if request.index_name is None:
+        return table, table
+    index = table.indexes.get(request.index_name)
+    if index is None:
         raise ValidationFailed(f"The table does not have the specified index: {request.index_name}")
-    return table
+    if index.is_global and request.consistent_read:
+        raise ValidationFailed("Consistent reads are not supported on global secondary indexes")
+    spec = index.spec
+    if index.is_global and request.select == "ALL_ATTRIBUTES" and spec.projected is not None:
+        raise ValidationFailed(
+            "One or more parameter values were invalid: Select type ALL_ATTRIBUTES is not "
+            f"supported for global secondary index {spec.name} because its projection type is not "
+            "ALL"
+        )
+    return table, index
 
 
 def _check_select(request: PageRequest) -> None:
@@ -289,13 +365,13 @@ def _check_select(request: PageRequest) -> None:
         raise ValidationFailed(f"Cannot specify the {given} when choosing to get {what}")
 
 
-def _after(table: EngineTable, request: PageRequest) -> Key | None:
+def _after(source: Source, request: PageRequest) -> Key | None:
     if request.exclusive_start_key is None:
         return None
-    if len(request.exclusive_start_key) != len(table.schema.names):
+    if len(request.exclusive_start_key) != len(source.schema.entry_names):
         raise ValidationFailed(STARTING_KEY)
     try:
-        return table.schema.key_of(request.exclusive_start_key)
+        return source.start_key(request.exclusive_start_key)
     except ValidationFailed as error:
         raise ValidationFailed(f"{STARTING_KEY}: {error.message}") from None
 
@@ -320,12 +396,23 @@ def _segment(request: Scan) -> tuple[int, int]:
     return -(-number * SPACE // total), -(-(number + 1) * SPACE // total)
 
 
-def _answer(table: EngineTable, request: PageRequest, seen: Seen, units: float) -> Json:
+def _answer(
+    table: EngineTable,
+    source: Source,
+    request: PageRequest,
+    seen: Seen,
+    units: tuple[float, float],
+) -> Json:
+    """Return the answer with a page. `units` are those of the source and of fetched items."""
     consumed = Consumed(request.return_consumed_capacity)
-    consumed.add(table, "Read", units)
+    if isinstance(source, EngineTable):
+        consumed.add(table, "Read", units[0])
+    else:
+        consumed.add(table, "Read", units[1])
+        consumed.add_index(table, source, "Read", units[0])
     answer: Json = {"Count": seen.matched, "ScannedCount": seen.scanned, **consumed.one()}
     if request.select != "COUNT":
         answer["Items"] = seen.items
     if seen.last is not None:
-        answer["LastEvaluatedKey"] = table.schema.key_values(seen.last)
+        answer["LastEvaluatedKey"] = source.schema.key_values(seen.last)
     return answer

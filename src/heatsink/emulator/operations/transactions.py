@@ -7,10 +7,12 @@ canceled with the reason `TransactionConflict`.
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from heatsink.emulator.capacity.limits import CapacityVerdict
 from heatsink.emulator.database import Consumed, Database, Json, only_one
 from heatsink.emulator.requests import (
     TransactGet,
@@ -20,12 +22,13 @@ from heatsink.emulator.requests import (
 )
 from heatsink.emulator.rows import Key, token_of
 from heatsink.emulator.table import EngineTable
-from heatsink.emulator.units import TRANSACTION_FACTOR, Operation, read_units
+from heatsink.emulator.units import TRANSACTION_FACTOR, Charge, Operation, read_units
 from heatsink.stores.dynamodb.wire.errors import (
     NO_REASON,
     DoesNotFit,
     EngineError,
     Refused,
+    Throttled,
     TransactionCanceled,
     ValidationFailed,
     cancellation_reason,
@@ -44,7 +47,7 @@ from .writes import (
 
 BYTES_MAX = 4 * 1_024 * 1_024
 SAME_ITEM = "Transaction request cannot include multiple operations on one item"
-Charge = tuple[EngineTable, Key, float]
+Cost = tuple[EngineTable, Key, float]
 
 
 def transact_write_items(database: Database, request: TransactWriteItems) -> Json:
@@ -53,8 +56,7 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
     if token is not None and _is_repeated(database, token, digest):
         return _replayed(database, request)
     plans = _plans(database, request.transact_items)
-    charges = [(plan.table, plan.key, plan.units(TRANSACTION_FACTOR)) for plan in plans]
-    _take_all("Write", charges)
+    _take_all("Write", [plan.charges(TRANSACTION_FACTOR) for plan in plans])
     failures = [plan.failure for plan in plans]
     if any(failures):
         raise _canceled(failures)
@@ -65,7 +67,10 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
             plan.commit()
     if token is not None:
         database.tokens.remember(token, digest)
-    return _costs("Write", charges, request.return_consumed_capacity)
+    consumed = Consumed(request.return_consumed_capacity)
+    for plan in plans:
+        plan.count(consumed, plan.units(TRANSACTION_FACTOR), TRANSACTION_FACTOR)
+    return _shown(consumed, [(plan.table, plan.key) for plan in plans])
 
 
 def _digest(request: TransactWriteItems) -> bytes:
@@ -94,8 +99,8 @@ def _replayed(database: Database, request: TransactWriteItems) -> Json:
         row = table.rows.get(key)
         units = read_units(row.size if row else 0, True, TRANSACTION_FACTOR)
         charges.append((table, key, units))
-    _take_all("Read", charges)
-    return _costs("Read", charges, request.return_consumed_capacity)
+    _take_all("Read", [[_charge(one)] for one in charges])
+    return _costs(charges, request.return_consumed_capacity)
 
 
 def _target(database: Database, action: TransactWriteItem) -> tuple[EngineTable, Key]:
@@ -144,23 +149,32 @@ def _prepared(action: TransactWriteItem) -> PreparedWrite:
     return prepare_delete(action.delete, action.delete.key)
 
 
-def _take_all(operation: Operation, charges: list[Charge]) -> None:
+def _take_all(operation: Operation, actions: list[list[Charge]]) -> None:
     """Take the units of all actions. If any action is throttled, take none and raise.
 
-    Each action is judged as if it were the only one, so together they may exceed a limit.
+    Each charge is judged as if it were the only one, so together they may exceed a limit.
     """
-    places = [(table.throughput, token_of(key.hash), units) for table, key, units in charges]
-    judged = [(place, place[0].judge(operation, *place[1:])) for place in places]
-    for (throughput, token, units), verdict in judged:
-        throughput.record(operation, token, units, verdict)
-    if all(verdict.accepted for _, verdict in judged):
+    judged = [
+        [(one, one.throughput.judge(operation, one.token, one.units)) for one in charges]
+        for charges in actions
+    ]
+    for one, verdict in chain.from_iterable(judged):
+        one.throughput.record(operation, one.token, one.units, verdict)
+    if all(verdict.accepted for _, verdict in chain.from_iterable(judged)):
         return
-    refusals = []
-    for (throughput, token, units), verdict in judged:
+    for one, verdict in chain.from_iterable(judged):
         if verdict.accepted:
-            throughput.give_back(operation, token, units, verdict)
-        refusals.append(None if verdict.accepted else throughput.refusal(operation, verdict))
-    raise _canceled(refusals)
+            one.throughput.give_back(operation, one.token, one.units, verdict)
+    raise _canceled([_first_refusal(operation, verdicts) for verdicts in judged])
+
+
+def _first_refusal(
+    operation: Operation, judged: list[tuple[Charge, CapacityVerdict]]
+) -> Throttled | None:
+    for one, verdict in judged:
+        if not verdict.accepted:
+            return one.throughput.refusal(operation, verdict)
+    return None
 
 
 def _canceled(errors: list[Any]) -> TransactionCanceled:
@@ -169,18 +183,27 @@ def _canceled(errors: list[Any]) -> TransactionCanceled:
     )
 
 
-def _costs(operation: Operation, charges: list[Charge], level: str) -> Json:
+def _charge(cost: Cost) -> Charge:
+    table, key, units = cost
+    return Charge(table.throughput, token_of(key.hash), units)
+
+
+def _costs(costs: list[Cost], level: str) -> Json:
     consumed = Consumed(level)
-    for table, _, units in charges:
-        consumed.add(table, operation, units)
-    places = {(table.spec.name, table.partition_of(key)) for table, key, _ in charges}
+    for table, _, units in costs:
+        consumed.add(table, "Read", units)
+    return _shown(consumed, [(table, key) for table, key, _ in costs])
+
+
+def _shown(consumed: Consumed, keys: list[tuple[EngineTable, Key]]) -> Json:
+    places = {(table.spec.name, table.partition_of(key)) for table, key in keys}
     if len(places) == 1:
-        consumed.at(*charges[0][:2])
+        consumed.at(*keys[0])
     return consumed.many(split=True)
 
 
 def transact_get_items(database: Database, request: TransactGetItems) -> Json:
-    charges: list[Charge] = []
+    charges: list[Cost] = []
     responses: list[Json] = []
     wanted = [(one.get, _projection(one.get)) for one in request.transact_items]
     places = [(get, database.table(get.table_name), projection) for get, projection in wanted]
@@ -193,11 +216,8 @@ def transact_get_items(database: Database, request: TransactGetItems) -> Json:
         row = table.rows.get(key)
         charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
         responses.append({} if row is None else {"Item": projection.of(row.item)})
-    _take_all("Read", charges)
-    return {
-        "Responses": responses,
-        **_costs("Read", charges, request.return_consumed_capacity),
-    }
+    _take_all("Read", [[_charge(one)] for one in charges])
+    return {"Responses": responses, **_costs(charges, request.return_consumed_capacity)}
 
 
 def _projection(wanted: TransactGet) -> Projection:

@@ -11,10 +11,11 @@ from typing import Literal
 import msgspec
 
 from heatsink.emulator.database import Consumed, Database, Json
+from heatsink.emulator.indexes import IndexChange
 from heatsink.emulator.requests import DeleteItem, PutItem, SingleWrite, UpdateItem, Write
-from heatsink.emulator.rows import Key, Row
+from heatsink.emulator.rows import Key, Row, token_of
 from heatsink.emulator.table import EngineTable
-from heatsink.emulator.units import write_units
+from heatsink.emulator.units import Charge, take_together, write_units
 from heatsink.stores.dynamodb.wire.errors import ConditionFailed, DoesNotFit, ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.operands import Scope
 from heatsink.stores.dynamodb.wire.expressions.updates import Update, project
@@ -39,7 +40,8 @@ ITEM_BYTES_MAX = 400 * 1_024
 class PlannedWrite(msgspec.Struct, frozen=True):
     """A valid write that is not committed yet, with the row before it and the row after it.
 
-    `failure` is set if the condition of the write does not hold.
+    `failure` is set if the condition of the write does not hold. `changes` are the changes of the
+    table's indexes.
     """
 
     table: EngineTable
@@ -47,6 +49,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
     old: Row | None
     new: Row | None
     failure: ConditionFailed | None
+    changes: tuple[IndexChange, ...] = ()
 
     def units(self, factor: int = 1) -> float:
         """Return the cost of the write, which depends on the larger of the old and the new item.
@@ -56,8 +59,38 @@ class PlannedWrite(msgspec.Struct, frozen=True):
         old, new = self.old, None if self.failure else self.new
         return write_units(max(old.size if old else 0, new.size if new else 0), factor)
 
+    def charges(self, factor: int = 1) -> list[Charge]:
+        """Return what the write takes from its table and from each global index that it changes.
+
+        Local indexes take from the table.
+        """
+        units, found = self.units(factor), []
+        for index, removed, added, _, removal, cost in self.changes:
+            if not index.is_global:
+                units += (removal + cost) * factor
+                continue
+            for entry, amount in ((removed, removal), (added, cost)):
+                if entry is not None:
+                    found.append(Charge(index.throughput, token_of(entry.hash), amount * factor))
+        return [Charge(self.table.throughput, token_of(self.key.hash), units), *found]
+
+    def take(self, consumed: Consumed) -> None:
+        """Take the units of the write from all limits. Raises `Throttled`, and then takes none."""
+        units = self.units()
+        if not self.changes:
+            self.table.take("Write", self.key, units)
+        elif throttled := take_together("Write", self.charges()):
+            raise throttled
+        self.count(consumed, units)
+
+    def count(self, consumed: Consumed, units: float, factor: int = 1) -> None:
+        consumed.add(self.table, "Write", units)
+        for change in self.changes:
+            cost = (change.removal + change.units) * factor
+            consumed.add_index(self.table, change.target, "Write", cost)
+
     def commit(self) -> None:
-        self.table.write(self.key, self.new)
+        self.table.write(self.key, self.new, self.changes)
 
 
 class PreparedWrite(msgspec.Struct, frozen=True):
@@ -78,6 +111,8 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         schema, verb = table.schema, self.verb
         if verb == "put":
             key = schema.key_of_item(self.target)
+            if table.indexes:
+                table.check_index_keys(self.target, None)
         else:
             key = schema.key_of(self.target)
             if verb == "update" and self.given.update is not None:
@@ -89,7 +124,12 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         ):
             shown = old.item if old is not None and self.shows_old else None
             return PlannedWrite(table, key, old, old, ConditionFailed(shown))
-        return PlannedWrite(table, key, old, self._new(old), None)
+        new = self._new(old)
+        if not table.indexes or new is old:
+            return PlannedWrite(table, key, old, new, None)
+        if new is not None and verb == "update":
+            table.check_index_keys(new.item, None if old is None else old.item)
+        return PlannedWrite(table, key, old, new, None, table.changes(key, old, new))
 
     def _new(self, old: Row | None) -> Row | None:
         if self.verb == "put":
@@ -199,9 +239,7 @@ def _check_keys_stay(table: EngineTable, update: Update, scope: Scope) -> None:
 def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -> Json:
     """Charge and commit the write. Returns the field `ConsumedCapacity` for the answer."""
     consumed = Consumed(request.return_consumed_capacity)
-    units = plan.units()
-    plan.table.take("Write", plan.key, units)
-    consumed.add(plan.table, "Write", units)
+    plan.take(consumed)
     consumed.at(plan.table, plan.key)
     if plan.failure is not None:
         raise plan.failure

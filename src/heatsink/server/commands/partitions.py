@@ -53,7 +53,12 @@ def view(tables: list[dict[str, Any]]) -> Group:
 def _table(report: dict[str, Any]) -> list[Any]:
     throttles = ", ".join(f"{count:,} by {limit}" for limit, count in report["throttles"].items())
     held = counted(len(report["partitions"]), "partition")
-    title = f"\n{report['table']}: {held}, version "
+    name = (
+        report["table"]
+        if report["index"] is None
+        else f"{report['table']}, index {report['index']}"
+    )
+    title = f"\n{name}: {held}, version "
     title += f"{report['version']}, throttled: {throttles or 'none'}"
     grid = Table(box=None)
     for name in COLUMNS:

@@ -83,9 +83,12 @@ function makeSection(name) {
   return { element, summary, bar, helpless, rows, changes, unchanged };
 }
 
+const nameOf = ({ table, index }) => (index === null ? table : `${table}, index ${index}`);
+
 function table(report) {
-  if (!sections.has(report.table)) sections.set(report.table, makeSection(report.table));
-  const made = sections.get(report.table);
+  const name = nameOf(report);
+  if (!sections.has(name)) sections.set(name, makeSection(name));
+  const made = sections.get(name);
   const throttles = Object.entries(report.throttles).map(([limit, number]) => `${count.format(number)} by ${limit}`).join(", ") || "none";
   made.summary.textContent = ` · ${report.partitions.length} partitions, map version ${report.version}, throttled: ${throttles}`;
   fillSpace(made.bar, report.partitions);

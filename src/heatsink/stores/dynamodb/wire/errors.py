@@ -31,6 +31,11 @@ PROVISIONED_MESSAGE = (
     "The level of configured provisioned throughput for the table was exceeded. "
     "Consider increasing your provisioning level with the UpdateTable API."
 )
+INDEX_MESSAGE = (
+    "The level of configured provisioned throughput for one or more global secondary indexes of "
+    "the table was exceeded. Consider increasing your provisioning level for the "
+    "under-provisioned global secondary indexes with the UpdateTable API"
+)
 ON_DEMAND_MESSAGE = (
     "Throughput exceeds the current capacity of your table or index. DynamoDB is automatically "
     "scaling your table or index so please try again shortly. If exceptions persist, check if you "
@@ -97,14 +102,15 @@ class ConditionFailed(EngineError):
 
 
 class Throttled(EngineError):
-    """A partition or a table is over its limit."""
+    """A partition, a table or a global index is over its limit. `resource` is the ARN of it."""
 
     def __init__(self, reason: str, resource: str, on_demand: bool) -> None:
         self.scaling = on_demand and "Write" in reason
-        kind, message = (
-            (THROTTLING, ON_DEMAND_MESSAGE) if self.scaling else (EXCEEDED, PROVISIONED_MESSAGE)
-        )
-        super().__init__(kind, message)
+        provisioned = INDEX_MESSAGE if reason.startswith("Index") else PROVISIONED_MESSAGE
+        if self.scaling:
+            super().__init__(THROTTLING, ON_DEMAND_MESSAGE)
+        else:
+            super().__init__(EXCEEDED, provisioned)
         self.reason = reason
         self.resource = resource
 
