@@ -14,7 +14,18 @@ import msgspec
 from heatsink.errors import InvalidSetting
 from heatsink.server.commands.configuration import WholeRange, json_option
 
-from . import celebrity, fairness, hot_key, isolation, partitions, rates, reads, scaling, steps
+from . import (
+    celebrity,
+    fairness,
+    hot_key,
+    isolation,
+    live,
+    partitions,
+    rates,
+    reads,
+    scaling,
+    steps,
+)
 from .report import Figure, LabReport, shown, to_html
 
 AS_JSON = "heatsink.lab.json"
@@ -133,11 +144,33 @@ def hot_key_command(items: int, seed: int, out: Path | None) -> None:
 
 
 @lab.command("scaling")
-@_items(scaling.ITEMS, "Number of items in the spike.")
+@click.option(
+    "--items",
+    type=WholeRange(1_000),
+    help=f"Number of items in the spike.  [default: {scaling.ITEMS}; {live.ITEMS} with --live]",
+)
+@click.option(
+    "--live", "is_live", is_flag=True, help="Also run it on a real Redis, and compare the two."
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(1, 100),
+    default=live.SPEED,
+    show_default=True,
+    help="How much faster than time the clock of --live goes.",
+)
 @_options
-def scaling_command(items: int, seed: int, out: Path | None) -> None:
+def scaling_command(
+    items: int | None, is_live: bool, speed: float, seed: int, out: Path | None
+) -> None:
     """Compare the scaling policies of workers under one load spike."""
-    _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
+    if is_live:
+        items = items or live.ITEMS
+        report = live.experiment(items, seed, speed)
+        _show(report, out, f"--live --items {items} --speed {speed:g} --seed {seed}")
+    else:
+        items = items or scaling.ITEMS
+        _show(scaling.experiment(items, seed), out, f"--items {items} --seed {seed}")
 
 
 @lab.command("steps")

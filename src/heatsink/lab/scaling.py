@@ -82,7 +82,10 @@ class ScalingRun(msgspec.Struct, frozen=True):
 
     @property
     def worker_hours(self) -> float:
-        return sum(moment.workers for moment in self.moments) / 3600
+        """Each moment counts until the next one, the last one until the end."""
+        ends = [*(moment.time_s for moment in self.moments[1:]), self.took_s]
+        spans = zip(self.moments, ends, strict=True)
+        return sum(moment.workers * (end_s - moment.time_s) for moment, end_s in spans) / 3600
 
     @property
     def changes(self) -> int:
@@ -164,7 +167,7 @@ def _figures(fixed: ScalingRun, ours: ScalingRun, theirs: ScalingRun) -> list[Fi
             f"−{less:.1%}",
             f"reported for time decay: −{reported:.0%}",
         ),
-        Figure("time", _minutes(ours.took_s), f"{_minutes(fixed.took_s)} with 8"),
+        Figure("time", minutes(ours.took_s), f"{minutes(fixed.took_s)} with 8"),
         Figure("workers at most", str(ours.peak), f"{theirs.peak} with time decay"),
         Figure("worker hours", hours, f"{their_hours} with time decay"),
     ]
@@ -194,7 +197,7 @@ def _spike_table(fixed: ScalingRun, steered: list[ScalingRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.name,
-            _minutes(run.took_s),
+            minutes(run.took_s),
             f"−{1 - run.took_s / fixed.took_s:.1%}" if run is not fixed else "",
             run.peak,
             f"{run.peak / FULL:.2f} ×",
@@ -280,5 +283,5 @@ def _line(run: ScalingRun, field: str, until_s: float, style: str = "plain") -> 
     return Series(run.name, times, values, style, COLOURS[run.policy])
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
