@@ -8,6 +8,12 @@ import pytest
 from mypy_boto3_dynamodb import DynamoDBClient
 
 from .conftest import Refusal
+from .deviations import deviates
+
+LEGACY = (
+    "https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
+    "LegacyConditionalParameters.html"
+)
 
 KEY: Any = {"pk": {"S": "a"}, "sk": {"S": "1"}}
 ITEM: Any = {
@@ -45,6 +51,7 @@ CONDITIONS: list[tuple[str, Any, bool]] = [
 ]
 
 
+@deviates("ministack", "asks for a value", LEGACY, condition("NULL"), condition("NOT_NULL"))
 @pytest.mark.parametrize(("name", "expected", "holds"), CONDITIONS)
 def test_a_put_with_expected(
     client: DynamoDBClient, table: str, refused: Refusal, name: str, expected: Any, holds: bool
@@ -74,6 +81,7 @@ def test_conditions_are_joined(
     assert refused.code == "ConditionalCheckFailedException"
 
 
+@deviates("ministack", "refuses to add to a list", LEGACY, "list")
 @pytest.mark.parametrize(
     ("name", "update", "after"),
     [
@@ -100,6 +108,7 @@ def test_attribute_updates(
     assert found == after
 
 
+@deviates("ministack", "accepts them, or has other words", LEGACY)
 @pytest.mark.parametrize(
     ("update", "message"),
     [
@@ -120,6 +129,7 @@ def test_attribute_updates_that_are_refused(
     assert refused.message.endswith(message)
 
 
+@deviates("ministack", "updates the key", LEGACY)
 def test_a_key_is_no_attribute_to_update(
     client: DynamoDBClient, table: str, refused: Refusal
 ) -> None:
@@ -160,6 +170,7 @@ def test_key_conditions_go_with_a_filter_expression(client: DynamoDBClient, tabl
     assert found["Count"] == 1
 
 
+@deviates("ministack", "looks the table up first", LEGACY)
 @pytest.mark.parametrize(
     ("operation", "request_", "old", "new"),
     [
@@ -183,6 +194,7 @@ def test_legacy_parameters_and_expressions_do_not_mix(
     )
 
 
+@deviates("ministack", "creates the item", LEGACY)
 @pytest.mark.parametrize("verb", ["REMOVE n", "DELETE tags :tags"])
 def test_removing_from_an_item_that_is_not_there_creates_none(
     client: DynamoDBClient, table: str, verb: str

@@ -171,6 +171,8 @@ PARSERS: dict[str, Callable[[str], Parsed[Any]]] = {
 
 
 def _check_meaning(field: str, parsed: Parsed[Any], scope: Scope) -> None:
+    if parsed.late is not None:
+        raise ValidationFailed(f"Invalid {field}: {parsed.late}")
     if field == UPDATE:
         parsed.root.check(scope)
     elif field != PROJECTION:
@@ -179,7 +181,7 @@ def _check_meaning(field: str, parsed: Parsed[Any], scope: Scope) -> None:
 
 def _projection(parsed: Parsed[Any], scope: Scope) -> Projection:
     paths = [path.resolved(scope) for path in parsed.root]
-    check_paths(paths)
+    check_paths(paths, PROJECTION)
     return Projection(tuple(paths))
 
 

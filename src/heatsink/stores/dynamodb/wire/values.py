@@ -32,14 +32,29 @@ TOO_LARGE = (
 )
 TOO_DEEP = "Nesting Levels have exceeded supported limits"
 SETS = {"SS": "S", "NS": "N", "BS": "B"}
-SET_NAMES = {"SS": "string", "NS": "number", "BS": "binary"}
+EMPTY_SET = {
+    "SS": "An string set  may not be empty",
+    "NS": "An number set  may not be empty",
+    "BS": "Binary sets should not be empty",
+}
+INVALID = "One or more parameter values were invalid: "
+NAME_BYTES_MAX = 65_535
 
 _exact = Context(prec=DIGITS_MAX, traps=[Inexact, InvalidOperation, Overflow])
 
 
 def admit_item(item: Item) -> int:
-    """Check and normalise an item's values. Returns the item's size in bytes."""
-    return sum(text_size(name) + admit(value) for name, value in item.items())
+    """Check and normalise an item's names and values. Returns the item's size in bytes."""
+    size = sum(text_size(name) + admit(value) for name, value in item.items())
+    if "" in item:
+        raise ValidationFailed(f"{INVALID}An attribute name must not be empty")
+    if size > NAME_BYTES_MAX:
+        for name in item:
+            if text_size(name) > NAME_BYTES_MAX:
+                raise ValidationFailed(
+                    f"{INVALID}An attribute name must not be longer than {NAME_BYTES_MAX} bytes"
+                )
+    return size
 
 
 def admit(value: Value, depth: int = 1) -> int:
@@ -48,16 +63,27 @@ def admit(value: Value, depth: int = 1) -> int:
     Raises `ValidationFailed` if the value is malformed.
     """
     if len(value) != 1:
-        raise ValidationFailed(_NOT_ONE_TYPE["many" if value else "none"])
+        _keep_one_type(value, depth)
     [(kind, content)] = value.items()
     if kind == "S" and type(content) is str:
         return text_size(content)
     measure = _ADMIT.get(kind)
-    if measure is None:
+    if measure is None or content is None:
         raise ValidationFailed(_NOT_ONE_TYPE["none"])
     if depth > DEPTH_MAX:
         raise ValidationFailed(TOO_DEEP)
     return measure(value, content, depth)
+
+
+def _keep_one_type(value: Value, depth: int) -> None:
+    """Remove types whose content is null. Raises unless exactly one type is left."""
+    for kind in [kind for kind, content in value.items() if content is None]:
+        del value[kind]
+    if len(value) == 1:
+        return
+    for kind, content in value.items():
+        admit({kind: content}, depth)
+    raise ValidationFailed(_NOT_ONE_TYPE["many" if value else "none"])
 
 
 _NOT_ONE_TYPE = {
@@ -205,10 +231,7 @@ def _boolean(_: Value, content: Any, __: int) -> int:
 
 def _null(_: Value, content: Any, __: int) -> int:
     if content is not True:
-        raise ValidationFailed(
-            "One or more parameter values were invalid: Null attribute value types must have "
-            "the value of true"
-        )
+        raise ValidationFailed(f"{INVALID}Null attribute value types must have the value of true")
     return 1
 
 
@@ -231,19 +254,21 @@ def _set(value: Value, content: Any, depth: int) -> int:
     if type(content) is not list:
         raise ValidationFailed("Expected a list of the members of a set")
     if not content:
-        raise ValidationFailed(
-            f"One or more parameter values were invalid: An {SET_NAMES[kind]} set  may not be empty"
-        )
+        raise ValidationFailed(INVALID + EMPTY_SET[kind])
     members = [{SETS[kind]: member} for member in content]
     size = sum(admit(member, depth) for member in members)
     normal = [member[SETS[kind]] for member in members]
     if len(set(normal)) != len(normal):
-        raise ValidationFailed(
-            f"One or more parameter values were invalid: Input collection "
-            f"[{', '.join(content)}] contains duplicates."
-        )
+        raise ValidationFailed(_duplicates(kind, content))
     value[kind] = normal
     return size
+
+
+def _duplicates(kind: str, content: list[str]) -> str:
+    if kind == "NS":
+        return "Input collection contains duplicates"
+    of_type = "of type BS" if kind == "BS" else ""
+    return f"{INVALID}Input collection [{', '.join(content)}]{of_type} contains duplicates."
 
 
 _ADMIT: dict[str, Callable[[Value, Any, int], int]] = {

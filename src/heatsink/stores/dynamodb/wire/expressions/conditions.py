@@ -11,9 +11,11 @@ import msgspec
 from heatsink.stores.dynamodb.wire.errors import ValidationFailed
 from heatsink.stores.dynamodb.wire.values import KINDS, SETS, Item, Value, equal, kind_of, native
 
-from .operands import Operand, Path, Placeholder, Scope
+from .operands import Operand, Path, Placeholder, Scope, Size
 
 ORDERED = frozenset("SNB")
+SIZED = KINDS - {"N", "BOOL", "NULL"}
+VALID_TYPES = "{B,NULL,SS,BOOL,L,BS,N,NS,S,M}"
 ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -44,9 +46,9 @@ class Compare(msgspec.Struct, frozen=True):
         return are_ordered(self.sign, left, right)
 
     def check(self, scope: Scope, field: str) -> None:
-        if self.sign in ORDERINGS:
-            for operand in (self.left, self.right):
-                _must_be(operand, ORDERED, self.sign, scope, field)
+        kinds = ORDERED if self.sign in ORDERINGS else KINDS
+        for operand in (self.left, self.right):
+            _must_be(operand, kinds, self.sign, scope, field)
 
 
 def are_ordered(sign: str, left: Value | None, right: Value | None) -> bool:
@@ -71,11 +73,15 @@ class Between(msgspec.Struct, frozen=True):
             _must_be(operand, ORDERED, "BETWEEN", scope, field)
         if isinstance(self.low, Placeholder) and isinstance(self.high, Placeholder):
             low, high = scope.values[self.low.name], scope.values[self.high.name]
-            if low.keys() == high.keys() and native(low) > native(high):  # type: ignore[operator]
+            required = ""
+            if low.keys() != high.keys():
+                required = "same data type for lower and upper bounds"
+            elif native(low) > native(high):  # type: ignore[operator]
+                required = "upper bound to be greater than or equal to lower bound"
+            if required:
                 raise ValidationFailed(
-                    f"Invalid {field}: The BETWEEN operator requires upper bound to be greater "
-                    f"than or equal to lower bound; lower bound operand: {_shown(low)}, "
-                    f"upper bound operand: {_shown(high)}"
+                    f"Invalid {field}: The BETWEEN operator requires {required}; lower bound "
+                    f"operand: {_shown(low)}, upper bound operand: {_shown(high)}"
                 )
 
 
@@ -93,7 +99,8 @@ class OneOf(msgspec.Struct, frozen=True):
         return any(option is not None and equal(subject, option) for option in options)
 
     def check(self, scope: Scope, field: str) -> None:
-        pass
+        for operand in (self.subject, *self.options):
+            check_size(operand, scope, field)
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -139,13 +146,13 @@ class Exists(msgspec.Struct, frozen=True):
 
 
 class HasType(msgspec.Struct, frozen=True):
-    """`attribute_type(path, :type)`."""
+    """`attribute_type(operand, :type)`."""
 
-    path: Path
+    of: Operand
     kind: Operand
 
     def holds(self, item: Item, scope: Scope) -> bool:
-        found, wanted = self.path.value(item, scope), self.kind.value(item, scope)
+        found, wanted = self.of.value(item, scope), self.kind.value(item, scope)
         return found is not None and wanted is not None and kind_of(found) == wanted.get("S")
 
     def check(self, scope: Scope, field: str) -> None:
@@ -154,7 +161,7 @@ class HasType(msgspec.Struct, frozen=True):
         if wanted is not None and wanted["S"] not in KINDS:
             raise ValidationFailed(
                 f"Invalid {field}: Invalid attribute type name found; type: {wanted['S']}, "
-                f"valid types: {{{','.join(sorted(KINDS))}}}"
+                f"valid types: {VALID_TYPES}"
             )
 
 
@@ -193,20 +200,37 @@ class Contains(msgspec.Struct, frozen=True):
         return SETS.get(kind, "S") == part_kind and kind in ("S", *SETS) and part_content in content
 
     def check(self, scope: Scope, field: str) -> None:
-        pass
+        for operand in (self.subject, self.part):
+            check_size(operand, scope, field)
 
 
 def _must_be(
     operand: Operand, kinds: frozenset[str], function: str, scope: Scope, field: str
 ) -> None:
-    if not isinstance(operand, Placeholder):
+    check_size(operand, scope, field)
+    if isinstance(operand, Size):
+        kind = "N"
+    elif isinstance(operand, Placeholder):
+        kind = kind_of(scope.values[operand.name])
+    else:
         return
-    kind = kind_of(scope.values[operand.name])
     if kind not in kinds:
-        raise ValidationFailed(
-            f"Invalid {field}: Incorrect operand type for operator or function; "
-            f"operator or function: {function}, operand type: {kind}"
-        )
+        raise wrong_operand(function, kind, field)
+
+
+def check_size(operand: Operand, scope: Scope, field: str) -> None:
+    """Raise if the operand is the size of a value that has none."""
+    if isinstance(operand, Size) and isinstance(operand.of, Placeholder):
+        kind = kind_of(scope.values[operand.of.name])
+        if kind not in SIZED:
+            raise wrong_operand("size", kind, field)
+
+
+def wrong_operand(function: str, kind: str, field: str) -> ValidationFailed:
+    return ValidationFailed(
+        f"Invalid {field}: Incorrect operand type for operator or function; "
+        f"operator or function: {function}, operand type: {kind}"
+    )
 
 
 def _shown(value: Value) -> str:

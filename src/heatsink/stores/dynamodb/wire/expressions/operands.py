@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
+from heatsink.stores.dynamodb.wire.errors import DoesNotFit
 from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, add_numbers, kind_of
 
 TYPE_NAMES = {
@@ -76,9 +76,9 @@ class Placeholder(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """`size(path)`: the number of characters, bytes or elements."""
+    """`size(operand)`: the number of characters, bytes or elements."""
 
-    of: Path
+    of: Operand
 
     def value(self, item: Item, scope: Scope) -> Value | None:
         found = self.of.value(item, scope)
@@ -101,22 +101,8 @@ class Sum(msgspec.Struct, frozen=True):
         left = _present(self.left.value(item, scope))
         right = _present(self.right.value(item, scope))
         if kind_of(left) != "N" or kind_of(right) != "N":
-            raise self._wrong_type(left, right)
+            raise DoesNotFit("An operand in the update expression has an incorrect data type")
         return {"N": add_numbers(left["N"], right["N"], self.sign)}
-
-    def _wrong_type(self, left: Value, right: Value) -> ValidationFailed:
-        written = [
-            value
-            for operand, value in ((self.left, left), (self.right, right))
-            if isinstance(operand, Placeholder) and "N" not in value
-        ]
-        if not written:
-            return DoesNotFit("An operand in the update expression has an incorrect data type")
-        return ValidationFailed(
-            f"Invalid UpdateExpression: Incorrect operand type for operator or function; "
-            f"operator or function: {'+' if self.sign > 0 else '-'}, "
-            f"operand type: {kind_of(written[0])}"
-        )
 
 
 class IfNotExists(msgspec.Struct, frozen=True):

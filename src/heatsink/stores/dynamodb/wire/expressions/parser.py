@@ -1,8 +1,12 @@
 """The parser of conditions, updates and projections.
 
 condition  = conjunction {OR conjunction};  conjunction = negation {AND negation}
-negation   = NOT negation | "(" condition ")" | function | operand comparison
+negation   = NOT negation | term [comparison]
+term       = "(" condition ")" | "(" term ")" | function "(" terms ")" | path | placeholder
 update     = {SET … | REMOVE … | ADD … | DELETE …}, each at most once
+
+A text that does not follow the grammar is a syntax error. All other mistakes are reported only if
+the whole text follows the grammar, and by rank rather than by position, as DynamoDB does.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import pathlib
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,7 +35,7 @@ from .conditions import (
     OneOf,
 )
 from .operands import IfNotExists, ListAppend, Operand, Path, Placeholder, Size, Sum
-from .updates import Update
+from .updates import Update, shown_path
 
 TEXT_MAX = 4_096
 _TOKEN = re.compile(
@@ -42,6 +46,9 @@ _REST = re.compile(r"\s*(\S)")
 NEAR = 1
 KEPT = 4_096
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
+CONDITION_WORDS = frozenset(("AND", "OR", "NOT", "BETWEEN", "IN"))
+PARENTHESES, UNKNOWN, MISUSED, RESERVED, SECTION = range(5)  # ranks of mistakes
+UPDATE_RANKS = {RESERVED: 0, UNKNOWN: 1, SECTION: 2}
 T = TypeVar("T")
 
 
@@ -88,9 +95,37 @@ class Reader:
         self._tokens = tokens_of(text, field)
         self._text = text
         self._at = 0
+        self._mistakes: dict[int, str] = {}
+        self._last_group = (-1, -1)
         self.field = field
+        self.keywords: frozenset[str] = frozenset()
+        self.late: str | None = None
         self.names: set[str] = set()
         self.values: set[str] = set()
+
+    def mistake(self, rank: int, what: str) -> None:
+        """Remember the first mistake of each rank, to report it after the whole text is read."""
+        self._mistakes.setdefault(rank, what)
+
+    def mistake_in_call(self, what: str) -> None:
+        """Remember a mistake that counts less than placeholders that are not defined."""
+        self.late = self.late or what
+
+    def check_mistakes(self, ranks: dict[int, int] | None = None) -> None:
+        if self._mistakes:
+            first = min(self._mistakes, key=lambda rank: (ranks or {}).get(rank, rank))
+            raise self.invalid(self._mistakes[first])
+
+    def open_group(self) -> int:
+        self.expect("(")
+        return self._at - 1
+
+    def close_group(self, opened: int) -> None:
+        """Read the parenthesis that closes a group. Two around the same are redundant."""
+        if self._last_group == (opened + 1, self._at - 1):
+            self.mistake(PARENTHESES, "The expression has redundant parentheses;")
+        self._last_group = (opened, self._at)
+        self.expect(")")
 
     @property
     def next(self) -> Token:
@@ -137,7 +172,9 @@ class Reader:
         return ValidationFailed(f"Invalid {self.field}: {what}")
 
     def path(self) -> Path:
-        parts: list[str | int] = [self._name()]
+        return self.rest_of_path([self._name()])
+
+    def rest_of_path(self, parts: list[str | int]) -> Path:
         while True:
             if self.take_sign("."):
                 parts.append(self._name())
@@ -153,11 +190,11 @@ class Reader:
         token = self.next
         if token.kind == "alias":
             self.names.add(token.text)
-        elif token.kind != "name":
+        elif token.kind != "name" or token.text.upper() in self.keywords:
             raise self.syntax_error()
         elif token.text.upper() in reserved_words():
-            raise self.invalid(
-                f"Attribute name is a reserved keyword; reserved keyword: {token.text}"
+            self.mistake(
+                RESERVED, f"Attribute name is a reserved keyword; reserved keyword: {token.text}"
             )
         return self.take().text
 
@@ -167,140 +204,232 @@ class Reader:
         self.values.add(self.next.text)
         return Placeholder(self.take().text)
 
-    def path_or_placeholder(self) -> Path | Placeholder:
-        return self.placeholder() if self.next.kind == "value" else self.path()
-
     def calls_function(self) -> bool:
-        return self.next.kind == "name" and self.after_next.text == "("
+        return (
+            self.next.kind == "name"
+            and self.after_next.text == "("
+            and self.next.text.upper() not in self.keywords
+        )
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
-    """A parsed expression. `names` and `values` are the placeholders that it uses."""
+    """A parsed expression. `names` and `values` are the placeholders that it uses.
+
+    `late` is a mistake that counts only if all placeholders are defined.
+    """
 
     root: T
     names: frozenset[str]
     values: frozenset[str]
     field: str
+    late: str | None = None
 
 
-def _parse(text: str, field: str, grammar: Callable[[Reader], T]) -> Parsed[T]:
-    reader = Reader(text, field)
-    root = grammar(reader)
-    reader.expect_end()
-    return Parsed(root, frozenset(reader.names), frozenset(reader.values), field)
+def _parsed(reader: Reader, root: T) -> Parsed[T]:
+    names, values = frozenset(reader.names), frozenset(reader.values)
+    return Parsed(root, names, values, reader.field, reader.late)
 
 
 @lru_cache(KEPT)
 def parse_condition(text: str, field: str) -> Parsed[Condition]:
-    return _parse(text, field, _condition)
+    reader = Reader(text, field)
+    reader.keywords = CONDITION_WORDS
+    root = _condition(reader)
+    reader.expect_end()
+    condition = _as_condition(reader, root)
+    reader.check_mistakes()
+    return _parsed(reader, condition)
 
 
 @lru_cache(KEPT)
 def parse_update(text: str) -> Parsed[Update]:
-    return _parse(text, "UpdateExpression", _update)
+    reader = Reader(text, "UpdateExpression")
+    reader.keywords = frozenset(CLAUSES)
+    root = _update(reader)
+    reader.expect_end()
+    reader.check_mistakes(UPDATE_RANKS)
+    return _parsed(reader, root)
 
 
 @lru_cache(KEPT)
 def parse_projection(text: str) -> Parsed[tuple[Path, ...]]:
-    return _parse(text, "ProjectionExpression", lambda reader: tuple(_listed(reader, Reader.path)))
+    reader = Reader(text, "ProjectionExpression")
+    root = tuple(_listed(reader, Reader.path))
+    reader.expect_end()
+    reader.check_mistakes()
+    return _parsed(reader, root)
 
 
-def _condition(reader: Reader) -> Condition:
+class Call(msgspec.Struct, frozen=True):
+    """A call of a function, before it is known whether it is a condition or an operand."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def value(self, _: Any, __: Any) -> None:
+        """Never called: the parser replaces every call, or refuses the expression."""
+
+
+Node = Any  # a condition, an operand, or a call that may become either
+
+
+def _condition(reader: Reader) -> Node:
     left = _conjunction(reader)
     while reader.take_word("OR"):
-        left = Either(left, _conjunction(reader))
+        right = _conjunction(reader)
+        left = Either(_as_condition(reader, left), _as_condition(reader, right))
     return left
 
 
-def _conjunction(reader: Reader) -> Condition:
+def _conjunction(reader: Reader) -> Node:
     left = _negation(reader)
     while reader.take_word("AND"):
-        left = Both(left, _negation(reader))
+        right = _negation(reader)
+        left = Both(_as_condition(reader, left), _as_condition(reader, right))
     return left
 
 
-def _negation(reader: Reader) -> Condition:
+def _negation(reader: Reader) -> Node:
     if reader.take_word("NOT"):
-        return Negation(_negation(reader))
-    if reader.take_sign("("):
-        inner = _condition(reader)
-        reader.expect(")")
-        return inner
-    if reader.calls_function() and reader.next.text != "size":
-        return _function(reader)
-    return _comparison(reader, _operand(reader))
+        return Negation(_as_condition(reader, _negation(reader)))
+    return _comparison(reader, _term(reader))
 
 
-def _comparison(reader: Reader, subject: Operand) -> Condition:
+def _comparison(reader: Reader, subject: Node) -> Node:
     if reader.take_word("BETWEEN"):
         low = _operand(reader)
         if not reader.take_word("AND"):
             raise reader.syntax_error()
-        return Between(subject, low, _operand(reader))
+        return Between(_as_operand(reader, subject), low, _operand(reader))
     if reader.take_word("IN"):
         reader.expect("(")
         options = tuple(_listed(reader, _operand))
         reader.expect(")")
-        return OneOf(subject, options)
-    if reader.next.kind != "sign" or reader.next.text not in COMPARISONS:
-        raise reader.syntax_error()
-    return Compare(reader.take().text, subject, _operand(reader))
+        return OneOf(_as_operand(reader, subject), options)
+    if reader.next.kind == "sign" and reader.next.text in COMPARISONS:
+        sign = reader.take().text
+        left, right = _as_operand(reader, subject), _operand(reader)
+        _check_distinct(reader, sign, (left, right))
+        return Compare(sign, left, right)
+    return subject
+
+
+def _term(reader: Reader) -> Node:
+    if reader.next.text == "(":
+        opened = reader.open_group()
+        inner = _condition(reader)
+        reader.close_group(opened)
+        if isinstance(inner, Path) and reader.next.text in (".", "["):
+            return reader.rest_of_path(list(inner.parts))
+        return inner
+    if reader.calls_function():
+        name = reader.take().text
+        reader.expect("(")
+        arguments = tuple(_listed(reader, _operand))
+        reader.expect(")")
+        return _call(reader, Call(name, arguments))
+    return reader.placeholder() if reader.next.kind == "value" else reader.path()
 
 
 def _operand(reader: Reader) -> Operand:
-    if reader.calls_function():
-        if reader.next.text != "size":
-            raise _unknown_function(reader)
-        reader.take()
-        reader.expect("(")
-        size = Size(reader.path())
-        reader.expect(")")
-        return size
-    return reader.path_or_placeholder()
+    return _as_operand(reader, _term(reader))
 
 
-def _exists(reader: Reader) -> Condition:
-    return Exists(reader.path(), True)
+def _as_operand(reader: Reader, node: Node) -> Operand:
+    """Return the node, if it can be an operand: a path, a placeholder or a size."""
+    if isinstance(node, Path | Placeholder | Size):
+        return node
+    if isinstance(node, Call):
+        _misused(reader, node.name)
+        return node
+    name = FUNCTION_NAMES.get(type(node))
+    if name is None:
+        raise reader.syntax_error()
+    if isinstance(node, Exists) and not node.wanted:
+        name = "attribute_not_exists"
+    _misused(reader, name)
+    return node  # type: ignore[no-any-return]  # never evaluated: the expression is refused
 
 
-def _not_exists(reader: Reader) -> Condition:
-    return Exists(reader.path(), False)
+def _as_condition(reader: Reader, node: Node) -> Condition:
+    if isinstance(node, Path | Placeholder):
+        raise reader.syntax_error()
+    if isinstance(node, Size):
+        _misused(reader, "size")
+    return node  # type: ignore[no-any-return]
 
 
-def _two(reader: Reader, make: Callable[[Operand, Operand], T]) -> T:
-    first = reader.path_or_placeholder()
-    reader.expect(",")
-    return make(first, reader.path_or_placeholder())
+def _misused(reader: Reader, name: str) -> None:
+    reader.mistake(
+        MISUSED,
+        f"The function is not allowed to be used this way in an expression; function: {name}",
+    )
 
 
-def _has_type(reader: Reader) -> Condition:
-    path = reader.path()
-    reader.expect(",")
-    return HasType(path, reader.placeholder())
+def _call(reader: Reader, call: Call) -> Node:
+    """Return the node of a function. If there is a mistake in the call, return the call itself."""
+    known = FUNCTIONS.get(call.name)
+    if known is None:
+        reader.mistake(UNKNOWN, f"Invalid function name; function: {call.name}")
+        return call
+    count, make = known
+    if len(call.arguments) != count:
+        reader.mistake_in_call(_wrong_count(call))
+        return make(*(call.arguments * 2)[:count])
+    _check_distinct(reader, call.name, call.arguments)
+    if make in (_exists, _not_exists) and not isinstance(call.arguments[0], Path):
+        reader.mistake_in_call(_no_path(call.name))
+    if make is HasType and not isinstance(call.arguments[1], Placeholder):
+        reader.mistake_in_call(
+            "Incorrect operand type for operator or function; operator or function: "
+            "attribute_type, operand type: {NS,SS,L,BS,N,M,B,BOOL,NULL,S}"
+        )
+    return make(*call.arguments)
 
 
-FUNCTIONS: dict[str, Callable[[Reader], Condition]] = {
-    "attribute_exists": _exists,
-    "attribute_not_exists": _not_exists,
-    "attribute_type": _has_type,
-    "begins_with": lambda reader: _two(reader, BeginsWith),
-    "contains": lambda reader: _two(reader, Contains),
+def _wrong_count(call: Call) -> str:
+    return (
+        "Incorrect number of operands for operator or function; operator or function: "
+        f"{call.name}, number of operands: {len(call.arguments)}"
+    )
+
+
+def _no_path(name: str) -> str:
+    return f"Operator or function requires a document path; operator or function: {name}"
+
+
+def _check_distinct(reader: Reader, name: str, operands: tuple[Operand, ...]) -> None:
+    if len(operands) == PAIR and isinstance(operands[0], Path) and operands[0] == operands[1]:
+        shown = shown_path(operands[0].parts)
+        reader.mistake_in_call(
+            "The first operand must be distinct from the remaining operands for this operator or "
+            f"function; operator: {name}, first operand: {shown}"
+        )
+
+
+def _exists(path: Any) -> Condition:
+    return Exists(path, True)
+
+
+def _not_exists(path: Any) -> Condition:
+    return Exists(path, False)
+
+
+PAIR = 2
+FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "attribute_exists": (1, _exists),
+    "attribute_not_exists": (1, _not_exists),
+    "attribute_type": (PAIR, HasType),
+    "begins_with": (PAIR, BeginsWith),
+    "contains": (PAIR, Contains),
+    "size": (1, Size),
 }
-
-
-def _function(reader: Reader) -> Condition:
-    arguments = FUNCTIONS.get(reader.next.text)
-    if arguments is None:
-        raise _unknown_function(reader)
-    reader.take()
-    reader.expect("(")
-    condition = arguments(reader)
-    reader.expect(")")
-    return condition
-
-
-def _unknown_function(reader: Reader) -> Exception:
-    return reader.invalid(f"Invalid function name; function: {reader.next.text}")
+FUNCTION_NAMES: dict[type, str] = {
+    Exists: "attribute_exists",
+    HasType: "attribute_type",
+    BeginsWith: "begins_with",
+    Contains: "contains",
+}
 
 
 def _listed(reader: Reader, one: Callable[[Reader], T]) -> list[T]:
@@ -317,22 +446,30 @@ def _update(reader: Reader) -> Update:
         if verb not in CLAUSES:
             raise reader.syntax_error()
         if verb in clauses:
-            raise reader.invalid(
-                f'The "{verb}" section can only be used once in an update expression;'
+            reader.mistake(
+                SECTION, f'The "{verb}" section can only be used once in an update expression;'
             )
         reader.take()
-        clauses[verb] = _listed(reader, CLAUSES[verb])
+        clauses.setdefault(verb, []).extend(_listed(reader, CLAUSES[verb]))
     return Update(*(tuple(clauses.get(verb, ())) for verb in CLAUSES))  # type: ignore[arg-type]
 
 
 def _set(reader: Reader) -> tuple[Path, Operand]:
     path = reader.path()
     reader.expect("=")
-    left = _set_operand(reader)
+    if reader.take_sign("("):
+        value = _sum(reader)
+        reader.expect(")")
+        return path, _sum(reader, value)
+    return path, _sum(reader)
+
+
+def _sum(reader: Reader, left: Operand | None = None) -> Operand:
+    left = _set_operand(reader) if left is None else left
     for sign, factor in (("+", 1), ("-", -1)):
         if reader.take_sign(sign):
-            return path, Sum(factor, left, _set_operand(reader))
-    return path, left
+            return Sum(factor, left, _set_operand(reader))
+    return left
 
 
 def _set_operand(reader: Reader) -> Operand:
@@ -341,21 +478,22 @@ def _set_operand(reader: Reader) -> Operand:
         reader.expect(")")
         return inner
     if not reader.calls_function():
-        return reader.path_or_placeholder()
-    name = reader.next.text
-    if name not in ("if_not_exists", "list_append"):
-        raise _unknown_function(reader)
-    reader.take()
+        return reader.placeholder() if reader.next.kind == "value" else reader.path()
+    name = reader.take().text
     reader.expect("(")
-    first = reader.path() if name == "if_not_exists" else _set_operand(reader)
-    reader.expect(",")
-    second = _set_operand(reader)
+    arguments = tuple(_listed(reader, _set_operand))
     reader.expect(")")
-    return (
-        IfNotExists(first, second)
-        if isinstance(first, Path) and (name == "if_not_exists")
-        else ListAppend(first, second)
-    )
+    if name not in ("if_not_exists", "list_append"):
+        reader.mistake(UNKNOWN, f"Invalid function name; function: {name}")
+    elif len(arguments) != PAIR:
+        reader.mistake_in_call(_wrong_count(Call(name, arguments)))
+    elif name == "list_append":
+        return ListAppend(*arguments)
+    elif isinstance(arguments[0], Path):
+        return IfNotExists(arguments[0], arguments[1])
+    else:
+        reader.mistake_in_call(_no_path(name))
+    return arguments[0]
 
 
 def _path_and_placeholder(reader: Reader) -> tuple[Path, Placeholder]:

@@ -16,7 +16,17 @@ import msgspec
 from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
 from heatsink.stores.dynamodb.wire.values import SETS, Item, Value, add_numbers, kind_of
 
-from .operands import TYPE_NAMES, Operand, Path, Placeholder, Scope, step_into
+from .operands import (
+    TYPE_NAMES,
+    IfNotExists,
+    ListAppend,
+    Operand,
+    Path,
+    Placeholder,
+    Scope,
+    Sum,
+    step_into,
+)
 
 Parts = tuple[str | int, ...]
 Tree = dict[str | int, Any]
@@ -24,22 +34,37 @@ BAD_PATH = "The document path provided in the update expression is invalid for u
 BAD_TYPE = "An operand in the update expression has an incorrect data type"
 
 
-def check_paths(paths: list[Parts]) -> None:
-    for number, one in enumerate(paths):
-        for other in paths[number + 1 :]:
-            shorter = min(len(one), len(other))
-            if one[:shorter] == other[:shorter]:
-                raise paths_clash("ProjectionExpression", "overlap", one, other)
+def check_paths(paths: list[Parts], field: str) -> None:
+    """Raise if two paths of an expression overlap or conflict. An overlap is reported first."""
+    conflict: ValidationFailed | None = None
+    for number, other in enumerate(paths):
+        for one in paths[:number]:
+            how = _clash(one, other)
+            if how == "overlap":
+                raise paths_clash(field, how, one, other)
+            if how == "conflict" and conflict is None:
+                conflict = paths_clash(field, how, one, other)
+    if conflict is not None:
+        raise conflict
+
+
+def _clash(one: Parts, other: Parts) -> str | None:
+    for left, right in zip(one, other, strict=False):
+        if isinstance(left, int) != isinstance(right, int):
+            return "conflict"
+        if left != right:
+            return None
+    return "overlap"
 
 
 def paths_clash(field: str, how: str, one: Parts, other: Parts) -> ValidationFailed:
     return ValidationFailed(
         f"Invalid {field}: Two document paths {how} with each other; must remove or rewrite one "
-        f"of these paths; path one: {_shown(one)}, path two: {_shown(other)}"
+        f"of these paths; path one: {shown_path(one)}, path two: {shown_path(other)}"
     )
 
 
-def _shown(parts: Parts) -> str:
+def shown_path(parts: Parts) -> str:
     return f"[{', '.join(f'[{p}]' if isinstance(p, int) else p for p in parts)}]"
 
 
@@ -95,7 +120,7 @@ class Update(msgspec.Struct, frozen=True):
     def apply(self, item: Item, scope: Scope) -> Item:
         values = [(path.resolved(scope), op.value(item, scope)) for path, op in self.sets]
         changed = dict(item)
-        for parts, value in values:
+        for parts, value in sorted(values, key=_position_of_set):
             if value is None:
                 raise DoesNotFit(
                     "The provided expression refers to an attribute that does not exist in the item"
@@ -110,10 +135,7 @@ class Update(msgspec.Struct, frozen=True):
         return changed
 
     def check(self, scope: Scope) -> None:
-        paths = self.paths(scope)
-        for number, one in enumerate(paths):
-            for other in paths[number + 1 :]:
-                _must_not_overlap(one, other)
+        check_paths(self.paths(scope), "UpdateExpression")
         for verb, actions, kinds in (
             ("ADD", self.adds, ("N", *SETS)),
             ("DELETE", self.deletes, tuple(SETS)),
@@ -126,21 +148,41 @@ class Update(msgspec.Struct, frozen=True):
                         f"function; operator: {verb}, operand type: {TYPE_NAMES[kind]}, "
                         f"typeSet: {'ALLOWED_FOR_' + verb}_OPERAND"
                     )
+        for _, value in self.sets:
+            _check_operand(value, scope)
+
+
+def _check_operand(operand: Operand, scope: Scope) -> None:
+    """Raise if a function or sum has a placeholder of a type that it never accepts."""
+    if isinstance(operand, IfNotExists):
+        _check_operand(operand.otherwise, scope)
+    elif isinstance(operand, ListAppend):
+        _check_types("list_append", (operand.first, operand.second), "L", scope)
+    elif isinstance(operand, Sum):
+        sign = "+" if operand.sign > 0 else "-"
+        _check_types(sign, (operand.left, operand.right), "N", scope)
+
+
+def _check_types(name: str, operands: tuple[Operand, ...], kind: str, scope: Scope) -> None:
+    for operand in operands:
+        _check_operand(operand, scope)
+        if isinstance(operand, Placeholder) and kind not in scope.values[operand.name]:
+            found = kind_of(scope.values[operand.name])
+            raise ValidationFailed(
+                "Invalid UpdateExpression: Incorrect operand type for operator or function; "
+                f"operator or function: {name}, operand type: {found}"
+            )
+
+
+def _position_of_set(assignment: tuple[Parts, Value | None]) -> int:
+    """Sort assignments by their position in a list: those beyond its end append in this order."""
+    last = assignment[0][-1]
+    return last if isinstance(last, int) else -1
 
 
 def _last_position(path: Path) -> int:
     last = path.parts[-1]
     return last if isinstance(last, int) else -1
-
-
-def _must_not_overlap(one: Parts, other: Parts) -> None:
-    for left, right in zip(one, other, strict=False):
-        if left == right:
-            continue
-        if isinstance(left, int) != isinstance(right, int):
-            raise paths_clash("UpdateExpression", "conflict", one, other)
-        return
-    raise paths_clash("UpdateExpression", "overlap", one, other)
 
 
 def assign(item: Item, parts: Parts, value: Value) -> None:
@@ -153,19 +195,12 @@ def assign(item: Item, parts: Parts, value: Value) -> None:
 
 
 def remove(item: Item, parts: Parts) -> None:
-    try:
-        holder, last = _holder(item, parts)
-    except _NothingThere:
-        return
+    holder, last = _holder(item, parts)
     if isinstance(holder, list):
         assert isinstance(last, int)
         del holder[last : last + 1]
     else:
         holder.pop(last, None)
-
-
-class _NothingThere(DoesNotFit):
-    """The item has no map or list that could hold the last part of the path."""
 
 
 def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
@@ -178,7 +213,7 @@ def _holder(item: Item, parts: Parts) -> tuple[Any, str | int]:
         inner = _at(holder, part)
         kind = "L" if isinstance(following, int) else "M"
         if inner is None or kind not in inner:
-            raise _NothingThere(BAD_PATH)
+            raise DoesNotFit(BAD_PATH)
         copied = inner[kind].copy()
         holder[part] = {kind: copied}
         holder = copied
@@ -207,6 +242,7 @@ def _add(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
 def _delete(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
     current, given = path.value(item, scope), scope.values[operand.name]
     if current is None:
+        _holder(item, path.resolved(scope))  # raises if there is no place for the set
         return
     if current.keys() != given.keys():
         raise DoesNotFit(BAD_TYPE)
