@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from heatsink import BucketRules, connect
@@ -65,3 +66,21 @@ def test_a_spread_key_is_told_of_its_buckets() -> None:
     assert said is not None
     assert said.startswith("hot partition (3, 1,200 write units/s in all), no single hot bucket: ")
     assert what_the_store_can_do(None, 0, 1, None, BucketRules(), None) is None
+
+
+async def test_an_unpinned_key_is_neither_pinned_nor_hot_by_its_load() -> None:
+    rules = BucketRules(cool_down_s=240.0)
+    async with connect("memory://", rules=rules) as hs:
+        await hs.pin("calm", buckets=4, reason="launch")
+        while (await hs.explain("calm")).buckets != 4:
+            await asyncio.sleep(0.02)
+        assert (await hs.explain("calm")).hot_by == "pinned"
+        await hs.unpin("calm")
+        explained = await hs.explain("calm")
+    assert explained.hot_by == "unpinned"
+    assert explained.reason == (
+        "was pinned (launch), then unpinned: gets fewer buckets after 240 s of low load"
+    )
+    assert "calm: 4 buckets now (unpinned)" in str(explained)
+    kept = msgspec.structs.replace(explained, cool_down_s=None)
+    assert kept.reason.endswith("it keeps its buckets, since rules.shrink is off")

@@ -166,7 +166,7 @@ NO_ENGINE = f"dynamodb://messages?endpoint=http://{NOBODY}"
         ("plan --write-capacity 5", 2),
         ("bulk list --queue nonsense", 2),
         (f"bulk list --queue redis://{NOBODY}", 1),
-        ("bulk status x --queue memory://", 1),
+        ("bulk status x --queue memory://", 2),
         ("hot --server nonsense", 2),
         (f"hot --server http://{NOBODY}", 1),
         ("dynamo --port 1 --partitions", 1),
@@ -285,3 +285,19 @@ def test_text_for_a_number_is_answered_without_clicks_own_words() -> None:
 def test_a_missing_option_is_answered_with_what_to_write(words: tuple[str, ...], cure: str) -> None:
     result = CliRunner().invoke(main, words)
     assert (result.exit_code, cure in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("status", "b"), ("submit", "tag", "items.csv"), ("cancel", "b")]
+)
+def test_a_command_does_not_create_a_queue_by_a_typo(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.csv").write_text("id\n1\n")
+    line = said(run("bulk", *words, "--queue", "embedded:///wrogn/queue"))
+    assert "there is no queue in wrogn/queue: check --queue" in line
+    assert not (tmp_path / "wrogn").exists()
+    assert "memory:// would end with this command" in said(
+        run("bulk", *words, "--queue", "memory://"), code=2
+    )

@@ -75,6 +75,8 @@ def _variables(environ: Path) -> list[bytes]:
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[Running]:
     (folder / "tmp").mkdir()
+    (folder / "queue").mkdir()
+    (folder / "queue" / "door").touch()  # so `bulk submit` finds a queue
     (folder / "items.csv").write_text("id\n1\n2\n")
     (folder / "app.py").write_text(HANDLER)
     os.mkfifo(folder / "trace.csv")

@@ -15,7 +15,7 @@ from heatsink.primitives.subjects import subject_of
 from heatsink.primitives.words import counted
 from heatsink.reads.near_cache import NearKeys
 from heatsink.registry.closed_time import FAR_AHEAD_MS
-from heatsink.registry.decisions import Decision
+from heatsink.registry.decisions import PINNED, Decision
 from heatsink.registry.layouts import Epoch, Layout
 from heatsink.registry.registry import Registry
 from heatsink.spread.backoff import Backoff
@@ -61,6 +61,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """The decision that every process caches the key, if it is read-hot."""
     bucket_units: tuple[int, ...] = ()
     """Write units that this process has written to each bucket of the current layout."""
+    cool_down_s: float | None = None
+    """How long the load must stay low before the key gets fewer buckets; None if it never does."""
 
     @property
     def buckets(self) -> int:
@@ -89,12 +91,21 @@ class Explanation(msgspec.Struct, frozen=True):
     def hot_by(self) -> str:
         """Why the key is spread or cached by every process.
 
-        One or more of "pinned", "write-hot" and "read-hot", separated by commas. Empty for a cold
-        key.
+        One or more of "pinned", "unpinned", "write-hot" and "read-hot", separated by commas. Empty
+        for a cold key. An "unpinned" key still has the buckets of a pin that was withdrawn.
         """
-        is_pinned = self.pin is not None and self.pin.value == self.buckets
-        spread = "pinned" if is_pinned else "write-hot" if self.buckets > 1 else ""
+        spread = ""
+        if self.pin is not None and self.pin.value == self.buckets:
+            spread = "pinned"
+        elif self.buckets > 1:
+            spread = "unpinned" if self._was_pinned else "write-hot"
         return ", ".join(filter(None, (spread, "read-hot" if self.near else "")))
+
+    @property
+    def _was_pinned(self) -> bool:
+        """Whether the number of buckets comes from a pin that was withdrawn since."""
+        decision = self.decision
+        return self.pin is None and decision is not None and decision.reason.startswith(PINNED)
 
     @property
     def reason(self) -> str:
@@ -105,8 +116,17 @@ class Explanation(msgspec.Struct, frozen=True):
                 text += "; not in force yet" + (": there is no leader" if self.nobody_leads else "")
             return text
         if self.decision is not None:
-            return self.decision.reason
+            return self._unpinned_words() if self._was_pinned else self.decision.reason
         return "never write-hot: one bucket" if self.near else "never hot: one bucket"
+
+    def _unpinned_words(self) -> str:
+        assert self.decision is not None
+        was = f"was pinned ({self.decision.reason.removeprefix(PINNED)}), then unpinned"
+        if self.buckets == 1:
+            return f"{was}: its load decides"
+        if self.cool_down_s is None:
+            return f"{was}: it keeps its buckets, since rules.shrink is off"
+        return f"{was}: gets fewer buckets after {self.cool_down_s:,.0f} s of low load"
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -185,7 +205,7 @@ class Explainer:
         fleet = await self.coordination.fleet_heat(deadline_s)
         heat = fleet.window.keys.get(key) if fleet else None
         found = await self.coordination.look_who_leads(deadline_s)
-        view = self.registry.view
+        view, rules = self.registry.view, self.coordination.rules
         return Explanation(
             key=key,
             layout=layout,
@@ -202,6 +222,7 @@ class Explainer:
             table_refusal=self.backoff.table_refusal,
             bucket_units=self._bucket_units(key, layout),
             near=self.near_keys.in_force().get(key),
+            cool_down_s=rules.cool_down_after(len(layout.epochs)) if rules.shrink else None,
         )
 
     def _store_can(self, layout: Layout, heat: KeyHeat, fleet: FleetHeat) -> str | None:

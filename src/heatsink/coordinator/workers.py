@@ -22,7 +22,7 @@ from heatsink.errors import Retryable
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.subjects import Kind, Subject
-from heatsink.registry.decisions import PIN, Decision
+from heatsink.registry.decisions import PIN, PINNED, Decision
 
 from .loops import ControlLoop, Leader
 
@@ -208,7 +208,7 @@ class QueueWatch:
         """
         pins, news = self._pins(), []
         for subject, pin in pins.items():
-            wanted = Decision(subject, WORKERS, pin.value, f"pinned: {pin.reason}")
+            wanted = Decision(subject, WORKERS, pin.value, PINNED + pin.reason)
             if self._targets.get((subject, WORKERS)) != wanted:
                 news.append(wanted)
         for subject in self._pinned - set(pins):

@@ -59,7 +59,8 @@ class Event:
 
     The names are `leadership.gained`, `leadership.lost`, `decision`, `advice`,
     `coordinator.failed`, `coordinator.recovered`, `background.failed`, `news.lost`, `news.back`,
-    `call.throttled` and `call.retried`.
+    `settings.differ`, `call.throttled`, `call.retried`, `bulk.waiting` (no worker runs a batch that
+    the application waits for) and `bulk.error` (a handler raised an exception).
     """
 
     name: str

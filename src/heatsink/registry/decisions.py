@@ -22,6 +22,7 @@ from .layouts import COLD, Layout
 
 BUCKETS = "buckets"
 PIN = "pin"
+PINNED = "pinned: "  # begins the reason of a decision that carries out a pin
 COUNTED = {BUCKETS: "bucket", "workers": "worker"}
 FORMAT = 1
 

@@ -14,7 +14,7 @@ from heatsink.primitives.checks import CheckedStruct, check_kind, check_number, 
 from heatsink.primitives.damping import RecentPeak, forecast
 from heatsink.primitives.subjects import Kind, subject_of
 from heatsink.primitives.words import counted
-from heatsink.registry.decisions import BUCKETS, Decision, for_key
+from heatsink.registry.decisions import BUCKETS, PINNED, Decision, for_key
 from heatsink.registry.layouts import COLD, Layout
 
 Culprit = Literal["key", "partition"]
@@ -349,4 +349,4 @@ def _reason_of(pin: Decision) -> str:
     An author's mode is stored as a pin even if a rule chose it. The pin's own reason names the rule
     or the operator, so it is shown without `pinned: `.
     """
-    return pin.reason if pin.subject.kind is Kind.AUTHOR else f"pinned: {pin.reason}"
+    return pin.reason if pin.subject.kind is Kind.AUTHOR else PINNED + pin.reason

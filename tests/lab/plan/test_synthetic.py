@@ -77,3 +77,14 @@ def test_ranks_beyond_the_table_are_drawn_by_the_same_law(skew: float) -> None:
     zipf, beyond = Zipf(keys, skew), sum(weights[: 2 * HEAD]) / sum(weights)
     assert zipf.share(0) == pytest.approx(weights[0] / sum(weights), rel=1e-9)
     assert zipf.at(beyond - 1e-6) < 2 * HEAD <= zipf.at(beyond + 1e-5)
+
+
+@pytest.mark.parametrize("hours", [0.5, 1, 6, 23])
+def test_a_load_of_less_than_a_day_has_its_peak_in_its_middle(hours: float) -> None:
+    load = SyntheticLoad(keys=10, peak=1.0, trough=0.2, hours=hours)
+    trace = SyntheticTrace(load, 10**6, seed=1)
+    times_s = [request.time_s - MIDNIGHT_S for request in trace.requests()]
+    assert load.rate(load.start_s + hours * 1_800) == pytest.approx(load.peak)
+    assert sum(times_s) / len(times_s) == pytest.approx(12 * 3_600, rel=0.02)
+    assert min(times_s) >= load.start_s
+    assert len(times_s) * trace.weight == pytest.approx(load.total, rel=0.1)

@@ -47,7 +47,9 @@ from heatsink.primitives.clock import Clock
 from heatsink.primitives.subjects import Kind, Subject
 from heatsink.registry.decisions import Targets
 
-from .pump import Pump, Terms, WorkMeter
+from .handler_errors import HandlerErrors
+from .pool import Terms
+from .pump import Pump, WorkMeter
 
 logger = logging.getLogger("heatsink")
 VERBS: dict[State, Verb] = {"cancelling": "cancel", "paused": "pause"}
@@ -124,6 +126,7 @@ class Consumer:
         self._rng = rng
         self._once = once
         self._hooks = bulk.hooks
+        self._errors = HandlerErrors(bulk.hooks, clock)
         self._housekeeping = Housekeeping(stores, bulk, clock)
         self._targets = Targets()
         self._pumps: dict[int, Pump] = {}
@@ -252,7 +255,7 @@ class Consumer:
             partition,
             self._stores,
             self._actions,
-            Terms(self.name, self._settings.lease_s, self._once, self._hooks),
+            Terms(self.name, self._settings.lease_s, self._once, self._errors, self._hooks),
             self.meter,
             self._clock,
             self._rng,

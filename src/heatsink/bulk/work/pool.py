@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from inspect import isasyncgen, isawaitable, isgenerator
 from math import isnan
 from queue import SimpleQueue
@@ -19,8 +20,10 @@ from heatsink.bulk.actions import Action, Actions, Context, Fail, Once, RateLimi
 from heatsink.bulk.store import DONE, FAILED, RETRY, Setback
 from heatsink.primitives.checks import shown
 from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import NO_HOOKS, Hooks
 from heatsink.primitives.retry import Pauses
 
+from .handler_errors import HandlerErrors
 from .held import NEVER, Held, Lanes, Ledger, Place
 
 REASON_MAX = 500
@@ -31,6 +34,21 @@ _DONE = ord(DONE)
 YIELD_S = 0.002  # how long handlers that never await may keep the event loop
 DEPLOY_S = 600.0  # how long items of an unknown action wait for workers of another release
 ABANDON_S = 5.0  # how long a handler may take to react to its cancellation
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a consumer gives to the pumps of all its partitions.
+
+    These are the owner and lease of their claims, the function behind `context.once`, the hooks,
+    and the report of the handlers' exceptions.
+    """
+
+    owner: str
+    lease_s: float
+    once: Once
+    errors: HandlerErrors
+    hooks: Hooks = NO_HOOKS
 
 
 class WorkerPool:
@@ -48,7 +66,7 @@ class WorkerPool:
         lanes: Lanes,
         on_change: Callable[[], None],
         on_refused: Callable[[Held, float], None],
-        once: Once,
+        terms: Terms,
         clock: Clock,
         rng: Random,
     ) -> None:
@@ -57,7 +75,8 @@ class WorkerPool:
         self._lanes = lanes
         self._on_change = on_change
         self._on_refused = on_refused
-        self._once = once
+        self._once = terms.once
+        self._errors = terms.errors
         self._clock = clock
         self._rng = rng
         self._jobs: deque[Job] = deque()
@@ -247,6 +266,8 @@ class WorkerPool:
                 continue
             mark, setback = verdict(action, offset, held.slice.tries + 1, error, self._rng)
             is_new = held.mark(offset, ord(mark), each_s, setback)
+            if not isinstance(error, TOLD_ELSEWHERE):
+                self._errors.note(self._context(held, offset), error, mark == FAILED)
             if is_new and isinstance(error, RateLimited) and not setback.counted:
                 self._on_refused(held, setback.delay_ms / 1000)
         self._on_change()
@@ -407,6 +428,9 @@ class UnknownAction(Exception):
 
 class BadDelay(Exception):
     """A handler asked for a delay that is not a number of seconds."""
+
+
+TOLD_ELSEWHERE = (TimedOut, UnknownAction, asyncio.CancelledError)  # and without a traceback
 
 
 def verdict(

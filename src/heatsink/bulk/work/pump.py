@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
-from heatsink.bulk.actions import Actions, Once
+from heatsink.bulk.actions import Actions
 from heatsink.bulk.store import (
     BACK,
     DONE,
@@ -26,10 +26,9 @@ from heatsink.bulk.store import (
 )
 from heatsink.errors import HeatsinkError
 from heatsink.primitives.clock import Clock
-from heatsink.primitives.hooks import NO_HOOKS, Hooks
 
 from .held import LATE_S, READY_S, Held, Lanes, Ledger
-from .pool import WorkerPool
+from .pool import Terms, WorkerPool
 
 logger = logging.getLogger("heatsink")
 TICK_S = 1e-6  # the shortest wait: a shorter one may not advance the clock, and loop for ever
@@ -45,16 +44,6 @@ PAUSE_S = 0.2  # after a failed call
 UNANSWERED_S = 120.0  # how long an unanswered claim may still be applied
 PACE_S = 0.05
 PACE_WEIGHT = 0.5
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The owner and lease of a pump's claims, the function behind `context.once`, and hooks."""
-
-    owner: str
-    lease_s: float
-    once: Once
-    hooks: Hooks = NO_HOOKS
 
 
 class Pump:
@@ -89,7 +78,7 @@ class Pump:
             self._lanes,
             self._on_change,
             self._on_refused,
-            terms.once,
+            terms,
             clock,
             rng,
         )

@@ -77,7 +77,7 @@ def _trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--hours",
             type=Number(0.001, 744),
             default=LOAD.hours,
-            help="Length of the generated load in hours.",
+            help="Length of the generated load in hours; less than 24 are centred on the peak.",
         ),
         click.option(
             "--requests",

@@ -210,8 +210,10 @@ def _refusal(name: str, text: str) -> InvalidSetting:
 class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Requests for keys by Zipf's law, at a rate that rises and falls with the time of day.
 
-    There are `peak` requests per second at noon and `trough * peak` at midnight. `read_share` is
-    the probability that a request is a read; all others are writes. Items have `item_bytes`.
+    There are `peak` requests per second at noon and `trough * peak` at midnight. A load of less
+    than a day is centred on noon, so that it always has its peak. A longer load begins at midnight.
+    `read_share` is the probability that a request is a read; all others are writes. Items have
+    `item_bytes`.
     """
 
     keys: int = 100_000
@@ -231,7 +233,13 @@ class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
         check_whole("item_bytes", self.item_bytes, 0, 400 * 1_024)
         check_number("hours", self.hours, 0.001, 24 * 31)
 
+    @property
+    def start_s(self) -> float:
+        """When the load begins, in seconds after midnight."""
+        return max(DAY_S - self.hours * 3_600, 0.0) / 2
+
     def rate(self, second: float) -> float:
+        """The rate at a time, in seconds after midnight."""
         return self.peak * (
             self.trough + (1 - self.trough) * (1 - cos(2 * pi * second / DAY_S)) / 2
         )
@@ -240,7 +248,8 @@ class SyntheticLoad(msgspec.Struct, frozen=True, kw_only=True):
     def total(self) -> float:
         """The number of requests in all hours: the integral of the rate."""
         seconds, swing = self.hours * 3_600, (1 - self.trough) / 2
-        waves = seconds - DAY_S / (2 * pi) * sin(2 * pi * seconds / DAY_S)
+        first, last = (2 * pi * at / DAY_S for at in (self.start_s, self.start_s + seconds))
+        waves = seconds - DAY_S / (2 * pi) * (sin(last) - sin(first))
         return self.peak * (self.trough * seconds + swing * waves)
 
 
@@ -265,14 +274,15 @@ class SyntheticTrace:
         return self._done
 
     def requests(self) -> Iterator[TraceRequest]:
-        load, end_s = self._load, self._load.hours * 3_600
-        keys, second = Zipf(load.keys, load.skew), 0.0
+        load, begin_s = self._load, self._load.start_s
+        end_s = begin_s + load.hours * 3_600
+        keys, second = Zipf(load.keys, load.skew), begin_s
         rate, weight, read_share, size = load.rate, self.weight, load.read_share, load.item_bytes
         for gap, place, chance in self._draws():
             second += gap * weight / rate(second)
             if second >= end_s:
                 return
-            self._done = second / end_s
+            self._done = (second - begin_s) / (end_s - begin_s)
             key = f"key-{keys.at(place)}"
             yield TraceRequest(MIDNIGHT_S + second, key, chance >= read_share, size)
 

@@ -308,11 +308,11 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     `unreported_s` write units a second. If `unreported_s` is null too, this server does not know
     the key's heat: ask the server named in `leader`. `bucket_units` are the write units that this
     server has sent to each bucket since it started. `hot_by` says why the key is spread or cached:
-    `write-hot`, `pinned`, `read-hot`, or empty. `near` is how long all servers cache reads of the
-    key, in milliseconds. `store` says what the store can do about throttled writes. `wanted` is a
-    decision that the store has refused to write so far. `nobody_leads` says how long there has been
-    no leader; it is null while there is one. `lines` is the whole answer in words, as `heatsink
-    explain` prints it.
+    `write-hot`, `pinned`, `unpinned` (a pin spread it, and was withdrawn), `read-hot`, or empty.
+    `near` is how long all servers cache reads of the key, in milliseconds. `store` says what the
+    store can do about throttled writes. `wanted` is a decision that the store has refused to write
+    so far. `nobody_leads` says how long there has been no leader; it is null while there is one.
+    `lines` is the whole answer in words, as `heatsink explain` prints it.
     """
 
     kind: Kind

@@ -25,7 +25,7 @@ from heatsink.server.api.requests import read_json
 
 from .configuration import WholeRange, config_option, json_option
 from .progress import progress_bar
-from .queue_options import queue_options, settings_from
+from .queue_options import check_exists, queue_options, settings_from
 
 LOOK_S = 0.2
 
@@ -76,6 +76,8 @@ def bulk() -> None:
 
 
 def _with_bulk(work: Callable[[Bulk], Awaitable[Any]], queue: str, **options: Any) -> Any:
+    check_exists(queue)
+
     async def run() -> Any:
         async with connect_queue(queue, settings_from(**options)) as client:
             return await work(client.bulk)
@@ -176,11 +178,14 @@ def _counted(items: Iterable[Any], count: Callable[[], None]) -> Iterator[Any]:
 
 
 async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
-    clock, shown = SystemClock(), None
+    clock, shown, told = SystemClock(), None, ""
     while not (progress := await bulk.status(id)).is_final:
         shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
         ended = progress.done + progress.failed + progress.cancelled + progress.lost
         bar.update(shown, completed=ended, description=progress.reason or progress.state)
+        if bar.disable and progress.reason not in ("", told):  # there is no bar to show it
+            click.echo(f"{id}: {progress.reason}", err=True)
+            told = progress.reason
         await clock.sleep(LOOK_S)
     shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
     bar.update(shown, completed=progress.accepted, description=progress.state)

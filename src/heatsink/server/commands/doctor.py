@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from heatsink.bulk.store import QueuePlan
-from heatsink.client.queue import connect_queue, default_queue, embedded_folder
+from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
 from heatsink.errors import HeatsinkError
@@ -28,11 +28,11 @@ from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS
 from heatsink.registry.decisions import Reading
 from heatsink.server.process import DATABASE, QUEUE
-from heatsink.stores.embedded import is_made
 from heatsink.stores.stores import Stores
 
 from .configuration import WORD, Folder, config_option, json_option, news_option
 from .progress import progress_bar
+from .queue_options import absent_queue
 from .remote import Remote
 
 State = Literal["ok", "warning", "wrong"]
@@ -234,23 +234,15 @@ async def _unnamed_queue(store: str, beside: str | None, is_sound: bool) -> Find
     if not is_sound:
         cure = "repair the store first, then run heatsink doctor again"
         return Finding("queue", "warning", "not checked, since the store failed its check", cure)
-    if (folder := _absent(url)) is not None:
+    if (folder := absent_queue(url)) is not None:
         detail = f"none in {folder} yet: the first process that needs a queue creates it"
         return Finding("queue", "ok", detail)
     return await _queue(url)
 
 
-def _absent(url: str) -> Path | None:
-    """Return the folder of a private queue that no process has created yet; otherwise None."""
-    if url.partition(":")[0] != "embedded":
-        return None
-    folder = embedded_folder(url)
-    return None if is_made(folder) else folder
-
-
 async def _queue(url: str) -> Finding:
     try:
-        if (folder := _absent(url)) is not None:
+        if (folder := absent_queue(url)) is not None:
             cure = "if a queue should be there, check --queue; otherwise its first user creates it"
             return Finding("queue", "warning", f"there is no queue in {folder}", cure)
         async with connect_queue(url) as queue:

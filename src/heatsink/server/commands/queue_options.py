@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from heatsink.bulk.bulk import PARTITIONS, PARTITIONS_MAX, REPLICAS_MAX, BulkSettings
+from heatsink.client.queue import embedded_folder
+from heatsink.errors import InvalidSetting, NotFound
+from heatsink.stores.embedded import is_made
 
 from .configuration import WholeRange, Word
 
@@ -55,6 +59,33 @@ def queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         command = option(command)
     return command
+
+
+def absent_queue(url: str) -> Path | None:
+    """Return the folder of an embedded queue that no process has created yet; otherwise None."""
+    if url.partition(":")[0] != "embedded":
+        return None
+    folder = embedded_folder(url)
+    return None if is_made(folder) else folder
+
+
+def check_exists(url: str) -> None:
+    """Refuse the URL of a queue that only workers and servers may create.
+
+    Raises `NotFound` if there is no queue in the folder of `embedded:///folder`, and
+    `InvalidSetting` for a queue in memory, which ends with the command.
+    """
+    if url.partition(":")[0] == "memory":
+        raise InvalidSetting(
+            "queue must name the queue of a running worker or server, such as "
+            "embedded:///heatsink-data/queue: memory:// would end with this command",
+            field="queue",
+        )
+    if (folder := absent_queue(url)) is not None:
+        raise NotFound(
+            f"there is no queue in {folder}: check --queue. `heatsink serve` and `heatsink worker "
+            "--queue …` create a queue"
+        )
 
 
 def settings_from(

@@ -45,7 +45,7 @@ from .configuration import (
     config_option,
     log_json_option,
 )
-from .queue_options import queue_options, settings_from
+from .queue_options import absent_queue, queue_options, settings_from
 
 logger = logging.getLogger("heatsink")
 PATIENCE_S = 10.0
@@ -154,6 +154,8 @@ async def _open(
     hooks: list[Hook],
     stack: AsyncExitStack,
 ) -> Consumer:
+    if (folder := absent_queue(queue)) is not None:
+        logger.warning("there was no queue in %s: a new one is made there", folder)
     if store is None:
         client = connect_queue(queue, settings, hooks=hooks)
         await _wait_for(client, SystemClock())

@@ -74,7 +74,7 @@ function makeDetail(app) {
   const refusal = h("p", { class: "empty", hidden: true });
   const loading = h("p", { class: "empty", "aria-busy": "true" }, LOADING);
   const facts = figures({
-    "buckets now": () => [number(state.found?.buckets), state.found?.pin ? "pinned" : "decided by load"],
+    "buckets now": () => [number(state.found?.buckets), decidedBy(state.found)],
     "write units a second": () => [number(unitsOf(state.found)), boundWords(state.found)],
     "queries for a page": () => [number(state.found?.queries_per_page ?? 1), "one in each bucket that may hold rows of it"],
     "near cache": () => nearWords(state.found?.near),
@@ -135,6 +135,11 @@ function makeDetail(app) {
 function whyWords(found) {
   const refusal = found.table_refusal ? ` More buckets do not help here: ${found.table_refusal}` : "";
   return found.reason + refusal;
+}
+
+function decidedBy(found) {
+  if (found?.pin) return "pinned";
+  return found?.hot_by.startsWith("unpinned") ? "no longer pinned: decided by load after a calm time" : "decided by load";
 }
 
 function nearWords(near) {

@@ -1,0 +1,64 @@
+"""Reports the exceptions of handlers to the hooks, with their tracebacks, at a bounded rate.
+
+The first exception of each kind, that is, of each action and type of exception, is reported
+immediately. Further ones of this kind are counted. After `EVERY_S` seconds the next one is reported
+with that count. So a batch of a million items that all fail writes one traceback a minute. The
+answers `Fail`, `Retry` and `RateLimited` are chosen by the handler, and are not reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from heatsink.bulk.actions import Context, Fail, RateLimited, Retry
+from heatsink.primitives.clock import Clock
+from heatsink.primitives.hooks import Attribute, Hooks
+from heatsink.primitives.words import counted
+
+EVERY_S = 60.0
+KINDS_MAX = 1_000
+CHOSEN = (Fail, Retry, RateLimited)
+
+
+@dataclass(slots=True)
+class _Told:
+    at_s: float
+    untold: int = 0
+
+
+class HandlerErrors:
+    """The exceptions of one worker process's handlers. Its partitions share this object."""
+
+    def __init__(self, hooks: Hooks, clock: Clock) -> None:
+        self._hooks = hooks
+        self._clock = clock
+        self._told: dict[tuple[str, type[BaseException]], _Told] = {}
+
+    def note(self, context: Context, error: BaseException, is_final: bool) -> None:
+        """Report or count the exception of an item. `is_final`: there is no further attempt."""
+        if isinstance(error, CHOSEN):
+            return
+        kind, now_s = (context.action, type(error)), self._clock.monotonic_s()
+        told = self._told.get(kind)
+        if told is not None and now_s - told.at_s < EVERY_S:
+            told.untold += 1
+            return
+        while len(self._told) >= KINDS_MAX:
+            self._told.pop(next(iter(self._told)))
+        self._told[kind] = _Told(now_s)
+        name = type(error).__name__
+        since = f"; {counted(told.untold, f'more {name}')} since the last report" if told else ""
+        then = "the item has failed" if is_final else "it is tried again"
+        message = (
+            f"batch {context.batch!r}: the handler of {context.action!r} raised {name} on item "
+            f"{context.index}, attempt {context.attempt}: {then}{since}"
+        )
+        fields: dict[str, Attribute] = {
+            "action": context.action,
+            "batch": context.batch,
+            "item": context.index,
+            "attempt": context.attempt,
+            "more": told.untold if told else 0,
+        }
+        self._hooks.event("bulk.error", message, logging.WARNING, error, fields)
