@@ -290,6 +290,12 @@ SHOW = 0  # `--partitions` without a number
     help="Maximum seconds by which reads of a global index lag behind the table; random.",
 )
 @click.option(
+    "--ttl-lag",
+    type=SECONDS,
+    default=10.0,
+    help="Seconds between the end of an item's time to live and its deletion.",
+)
+@click.option(
     "--latency",
     type=Number(0, SECONDS_MAX * 1000),
     default=0.0,
@@ -325,6 +331,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         merge_after_s=options["merge_after"],
         replica_lag_s=options["replica_lag"],
         index_lag_s=options["index_lag"],
+        ttl_lag_s=options["ttl_lag"],
         latency_s=latency / 1000,
         allow_hosts=options["allow_host"],
     )

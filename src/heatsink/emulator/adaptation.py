@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -108,6 +109,25 @@ class Adaptation:
         self._clock = clock
         self._jobs: list[RowMove] = []
         self._events: deque[PartitionEvent] = deque(maxlen=EVENTS_KEPT)
+        self._wanted = 0
+
+    def grow(self, partitions: int) -> None:
+        """Split partitions until there are at least so many, for more throughput."""
+        self._wanted = partitions
+
+    @property
+    def is_growing(self) -> bool:
+        return len(self._adaptive.map) < self._wanted
+
+    def _growth(self) -> Iterator[Split]:
+        """Yield splits of the widest partitions in the middle. None needs to be hot."""
+        partitions = self._adaptive.map
+        missing = self._wanted - len(partitions) - sum(one.changing for one in partitions)
+        able = [one for one in partitions if not one.changing and not one.is_one_key]
+        for one in sorted(able, key=lambda one: one.start - one.end)[: max(missing, 0)]:
+            one.changing = True
+            reason = f"the throughput needs {self._wanted} partitions"
+            yield Split(one.number, (one.start + one.end) // 2, reason)
 
     def tend(self) -> None:
         """Move some rows of each pending change. Once a second, decide on new changes."""
@@ -118,6 +138,9 @@ class Adaptation:
             self._tell(job.change, done=True)
         for change in self._adaptive.decide(now_s):
             self.begin(change)
+        if self.is_growing:
+            for split in self._growth():
+                self.begin(split)
 
     def begin(self, change: Change) -> None:
         """Add the change to the events. If the change moves rows, start to move them."""

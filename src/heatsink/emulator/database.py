@@ -12,6 +12,7 @@ from heatsink.stores.dynamodb.wire.errors import not_found
 from .indexes import GlobalIndex, LocalIndex
 from .rows import Key
 from .settings import EngineSettings
+from .streams import Stream
 from .table import EngineTable
 
 Json = dict[str, Any]
@@ -53,6 +54,7 @@ class Database:
         self.clock = clock
         self.rng = rng
         self.tables: dict[str, EngineTable] = {}
+        self.streams: dict[str, Stream] = {}
         self.tokens = RequestTokens(clock)
 
     def table(self, name: str) -> EngineTable:
@@ -71,6 +73,10 @@ class Database:
             except Exception as error:  # a bug here, which must not block the other tables
                 error.add_note(f"while the partitions of table {table.spec.name!r} were adapted")
                 failures.append(error)
+        for arn, stream in list(self.streams.items()):
+            stream.tend()
+            if stream.is_over:
+                del self.streams[arn]
         if failures:
             raise ExceptionGroup("adapting partitions failed", failures)
 

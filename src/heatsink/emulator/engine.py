@@ -24,6 +24,20 @@ from .adaptation import TableReport
 from .database import Database, Json
 from .operations.batches import batch_get_item, batch_write_item
 from .operations.reads import get_item, query, scan
+from .operations.resources import (
+    describe_continuous_backups,
+    describe_endpoints,
+    describe_limits,
+    list_tags_of_resource,
+    tag_resource,
+    untag_resource,
+)
+from .operations.streams import (
+    describe_stream,
+    get_records,
+    get_shard_iterator,
+    list_streams,
+)
 from .operations.tables import (
     create_table,
     delete_table,
@@ -33,6 +47,7 @@ from .operations.tables import (
     update_time_to_live,
 )
 from .operations.transactions import transact_get_items, transact_write_items
+from .operations.updates import update_table
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
 from .shapes import explain
@@ -40,6 +55,7 @@ from .table import EngineTable
 
 logger = logging.getLogger("heatsink")
 API = "DynamoDB_20120810."
+STREAMS_API = "DynamoDBStreams_20120810."
 OK, BAD_REQUEST, INTERNAL = 200, 400, 500
 TEND_S = 0.02
 Operation = tuple[msgspec.json.Decoder[Any], Callable[[Database, Any], Json]]
@@ -56,6 +72,13 @@ OPERATIONS: dict[str, Operation] = {
     "ListTables": _operation(requests.ListTables, list_tables),
     "UpdateTimeToLive": _operation(requests.UpdateTimeToLive, update_time_to_live),
     "DescribeTimeToLive": _operation(requests.OneTable, describe_time_to_live),
+    "UpdateTable": _operation(requests.UpdateTable, update_table),
+    "TagResource": _operation(requests.TagResource, tag_resource),
+    "UntagResource": _operation(requests.UntagResource, untag_resource),
+    "ListTagsOfResource": _operation(requests.ListTagsOfResource, list_tags_of_resource),
+    "DescribeLimits": _operation(requests.Nothing, describe_limits),
+    "DescribeEndpoints": _operation(requests.Nothing, describe_endpoints),
+    "DescribeContinuousBackups": _operation(requests.OneTable, describe_continuous_backups),
     "PutItem": _operation(requests.PutItem, put_item),
     "GetItem": _operation(requests.GetItem, get_item),
     "UpdateItem": _operation(requests.UpdateItem, update_item),
@@ -66,6 +89,10 @@ OPERATIONS: dict[str, Operation] = {
     "BatchWriteItem": _operation(requests.BatchWriteItem, batch_write_item),
     "TransactWriteItems": _operation(requests.TransactWriteItems, transact_write_items),
     "TransactGetItems": _operation(requests.TransactGetItems, transact_get_items),
+    STREAMS_API + "ListStreams": _operation(requests.ListStreams, list_streams),
+    STREAMS_API + "DescribeStream": _operation(requests.DescribeStream, describe_stream),
+    STREAMS_API + "GetShardIterator": _operation(requests.GetShardIterator, get_shard_iterator),
+    STREAMS_API + "GetRecords": _operation(requests.GetRecords, get_records),
 }
 
 _encode = msgspec.json.Encoder().encode

@@ -12,7 +12,6 @@ may lag behind the table.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from random import Random
 from typing import Any, Literal, NamedTuple
 
@@ -277,11 +276,9 @@ class GlobalIndex:
         self.schema = spec.schema
         self.status: Status = "ACTIVE"
         self.rows = Rows(limits.partitions)
-        self.limits = limits
         self.throughput = Throughput(limits, spec.arn, clock, "Index")
         self.adaptation = Adaptation(self.throughput.adaptive, self.rows, clock)
         self._lagging = _Lagging(self.rows, lag_s, clock, rng) if lag_s else None
-        self._backfill: Iterator[Any] | None = None
 
     def apply(self, removed: Key | None, added: Key | None, row: Row | None) -> None:
         if self._lagging is None:
@@ -297,6 +294,10 @@ class GlobalIndex:
                 f"Cannot read from backfilling global secondary index: {self.spec.name}"
             )
         return self._settled()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._lagging is None or self._lagging.is_settled
 
     def _settled(self) -> Rows:
         return self.rows if self._lagging is None else self._lagging.settled()

@@ -315,20 +315,106 @@ class CreateTable(Request, kw_only=True):
     sse_specification: Encryption | None = msgspec.field(default=None, name="SSESpecification")
 
 
+class CreateIndex(GlobalSecondaryIndex, kw_only=True):
+    """The field `Create` of an element of GlobalSecondaryIndexUpdates."""
+
+
+class UpdateIndex(Request, kw_only=True):
+    index_name: IndexName
+    provisioned_throughput: ProvisionedThroughput | None = None
+    on_demand_throughput: OnDemandThroughput | None = None
+    warm_throughput: WarmThroughput | None = None
+
+
+class DeleteIndex(Request, kw_only=True):
+    index_name: IndexName
+
+
+class IndexUpdate(Request, kw_only=True):
+    create: CreateIndex | None = None
+    update: UpdateIndex | None = None
+    delete: DeleteIndex | None = None
+
+
+class UpdateTable(Request, kw_only=True):
+    table_name: TableName
+    attribute_definitions: list[AttributeDefinition] | None = None
+    billing_mode: BillingMode | None = None
+    provisioned_throughput: ProvisionedThroughput | None = None
+    on_demand_throughput: OnDemandThroughput | None = None
+    warm_throughput: WarmThroughput | None = None
+    global_secondary_index_updates: list[IndexUpdate] | None = None
+    stream_specification: StreamSpecification | None = None
+    deletion_protection_enabled: bool | None = None
+    table_class: TableClass | None = None
+    sse_specification: Encryption | None = msgspec.field(default=None, name="SSESpecification")
+
+
 class OneTable(Request, kw_only=True):
-    table_name: str
+    table_name: TableName
 
 
 class ListTables(Request, kw_only=True):
-    exclusive_start_table_name: str | None = None
-    limit: int = 100
+    exclusive_start_table_name: TableName | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 100
 
 
 class TimeToLive(Request, kw_only=True):
-    attribute_name: str
+    attribute_name: Annotated[str, Meta(min_length=1, max_length=255)]
     enabled: bool
 
 
 class UpdateTimeToLive(Request, kw_only=True):
-    table_name: str
+    table_name: TableName
     time_to_live_specification: TimeToLive
+
+
+class TagResource(Request, kw_only=True):
+    resource_arn: str
+    tags: list[Tag]
+
+
+class UntagResource(Request, kw_only=True):
+    resource_arn: str
+    tag_keys: list[str]
+
+
+class ListTagsOfResource(Request, kw_only=True):
+    resource_arn: str
+    next_token: str | None = None
+
+
+class Nothing(Request, kw_only=True):
+    """A request without fields."""
+
+
+class ListStreams(Request, kw_only=True):
+    table_name: TableName | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 100
+    exclusive_start_stream_arn: str | None = None
+
+
+class ShardFilter(Request, kw_only=True):
+    type: Literal["CHILD_SHARDS"]
+    shard_id: str
+
+
+class DescribeStream(Request, kw_only=True):
+    stream_arn: str
+    limit: Annotated[int, Meta(ge=1, le=100)] = 100
+    exclusive_start_shard_id: str | None = None
+    shard_filter: ShardFilter | None = None
+
+
+class GetShardIterator(Request, kw_only=True):
+    stream_arn: str
+    shard_id: str
+    shard_iterator_type: Literal[
+        "TRIM_HORIZON", "LATEST", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
+    ]
+    sequence_number: str | None = None
+
+
+class GetRecords(Request, kw_only=True):
+    shard_iterator: str
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000

@@ -315,6 +315,11 @@ class Rows:
             for _, hash_ in items.places(max(start, (low,)), min(until, high)):
                 yield from items.query(hash_, EVERYTHING)
 
+    def bytes_of(self, hash_: Part) -> int:
+        """Return the size of all items with this partition key."""
+        collection = self._items_at(token_of(hash_)).collections.get(hash_)
+        return 0 if collection is None else collection.bytes
+
     def key_at(self, token: int) -> Part | None:
         """Return the partition key with this token. None if the table has no rows of it."""
         found = self._items_at(token).places((token,), token + 1)

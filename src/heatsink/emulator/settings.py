@@ -24,8 +24,8 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     up the unused throughput of at most `burst_s` seconds. With `full_burst`, a new provisioned
     table begins with that, and otherwise with the throughput of one second. Reads that are not
     strongly consistent return data that is `replica_lag_s` old. A change of an item reaches a
-    global index after a random time of at most `index_lag_s`. Each answer is delayed by
-    `latency_s`.
+    global index after a random time of at most `index_lag_s`. Items are deleted `ttl_lag_s` after
+    their time to live is over. Each answer is delayed by `latency_s`.
 
     With `adaptive`, partitions behave as DynamoDB's do. No partition exceeds its limit, but within
     it, a partition of a provisioned table may use saved units and unused capacity of other
@@ -52,6 +52,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     merge_after_s: float | None = None
     replica_lag_s: float = 0.0
     index_lag_s: float = 0.0
+    ttl_lag_s: float = 10.0
     latency_s: float = 0.0
     allow_hosts: tuple[str, ...] = ()
     connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
@@ -61,7 +62,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
         for name in ("write_limit", "read_limit"):
             check_number(name, getattr(self, name), UNITS_MIN, UNITS_MAX)
-        for name in ("burst_s", "replica_lag_s", "index_lag_s", "latency_s"):
+        for name in ("burst_s", "replica_lag_s", "index_lag_s", "ttl_lag_s", "latency_s"):
             check_number(name, getattr(self, name), 0, SECONDS_MAX)
         self.of_partitions()
 

@@ -13,9 +13,11 @@ from heatsink.stores.dynamodb.wire.values import Item
 
 from .adaptation import Adaptation, TableReport
 from .capacity.limits import CapacityVerdict
-from .indexes import GlobalIndex, IndexChange, LocalIndex, change_of
+from .expiry import Expiry, Walk
+from .indexes import BACKFILLED_AT_ONCE, GlobalIndex, IndexChange, LocalIndex, change_of
 from .rows import Key, Row, Rows, token_of
 from .schema import Schema
+from .streams import Stream
 from .units import Operation, TableLimits, Throughput
 
 
@@ -50,8 +52,28 @@ class Replica:
         return self._rows
 
 
+class Backfill:
+    """Fills a new global index with the items of its table, some at a time."""
+
+    def __init__(self, index: GlobalIndex, walk: Walk) -> None:
+        self.index = index
+        self._walk = walk
+
+    def step(self) -> bool:
+        """Add some items. Returns True, and the index is active, once it has them all."""
+        if not self._walk.is_done:
+            for key, row in self._walk.step(BACKFILLED_AT_ONCE):
+                change = change_of(self.index, key, None, row)
+                if change is not None:
+                    self.index.apply(None, change.added, change.row)
+            return False
+        if self.index.is_settled:
+            self.index.status = "ACTIVE"
+        return self.index.status == "ACTIVE"
+
+
 class EngineTable:
-    """One table: its rows, its limits, its partitions and its indexes."""
+    """One table: its rows, its limits, its partitions, its indexes, its stream and its expiry."""
 
     def __init__(self, spec: TableSpec, clock: Clock, replica_lag_s: float) -> None:
         self.spec = spec
@@ -60,12 +82,38 @@ class EngineTable:
         self.rows = Rows(spec.limits.partitions)
         self.throughput = Throughput(spec.limits, spec.arn, clock)
         self.adaptation = Adaptation(self.throughput.adaptive, self.rows, clock)
-        self.ttl_attribute: str | None = None
         self.indexes: dict[str, LocalIndex | GlobalIndex] = {}
+        self.leaving: list[GlobalIndex] = []
+        self.stream: Stream | None = None
+        self.expiry: Expiry | None = None
+        self.tags: dict[str, str] = {}
+        self._clock = clock
+        self._backfills: list[Backfill] = []
         self._replica = Replica(replica_lag_s, clock) if replica_lag_s else None
 
     def add(self, indexes: Iterable[LocalIndex | GlobalIndex]) -> None:
+        """Add indexes to a table that has no items yet."""
         self.indexes.update((index.spec.name, index) for index in indexes)
+
+    def backfill(self, index: GlobalIndex) -> None:
+        """Add a global index and fill it while the table serves requests."""
+        index.status = "CREATING"
+        self.add([index])
+        self._backfills.append(Backfill(index, self.walk()))
+
+    def drop(self, index: GlobalIndex) -> None:
+        """Remove an index. Descriptions show it as DELETING for a moment."""
+        index.status = "DELETING"
+        del self.indexes[index.spec.name]
+        self.leaving.append(index)
+
+    def walk(self) -> Walk:
+        return Walk(self.rows, self.schema)
+
+    @property
+    def status(self) -> str:
+        is_busy = self._backfills or self.leaving or self.adaptation.is_growing
+        return "UPDATING" if is_busy else "ACTIVE"
 
     def global_indexes(self) -> list[GlobalIndex]:
         return [index for index in self.indexes.values() if isinstance(index, GlobalIndex)]
@@ -86,13 +134,27 @@ class EngineTable:
         found = (change_of(index, key, old, new) for index in self.indexes.values())
         return tuple(change for change in found if change is not None)
 
-    def write(self, key: Key, row: Row | None, changes: tuple[IndexChange, ...] = ()) -> None:
-        """Store or remove (None) a row. `changes` are those of the indexes."""
-        _store(self.rows, key, row)
+    def write(
+        self,
+        key: Key,
+        old: Row | None,
+        new: Row | None,
+        changes: tuple[IndexChange, ...] = (),
+        by_service: bool = False,
+    ) -> None:
+        """Store or remove (None) a row. `changes` are those of the indexes.
+
+        With `by_service`, the stream says that the table deleted the row because it expired.
+        """
+        _store(self.rows, key, new)
         if self._replica is not None:
-            self._replica.send(key, row)
+            self._replica.send(key, new)
         for change in changes:
             change.target.apply(change.removed, change.added, change.row)
+        if self.stream is not None:
+            self.stream.record(token_of(key.hash), old, new, by_service)
+        if self.expiry is not None:
+            self.expiry.follow(key, new)
 
     def take(self, operation: Operation, key: Key, units: float) -> CapacityVerdict:
         return self.throughput.take(operation, token_of(key.hash), units)
@@ -108,10 +170,15 @@ class EngineTable:
         return self.throughput.adaptive.map.find(token_of(key.hash)).number
 
     def tend(self) -> None:
-        """Let the partitions of the table and of its global indexes adapt."""
+        """Do what happens between requests: adapt partitions, fill indexes, delete items."""
         self.adaptation.tend()
         for index in self.global_indexes():
             index.tend()
+        self._backfills = [job for job in self._backfills if not job.step()]
+        self.leaving.clear()
+        if self.expiry is not None:
+            for key, row in self.expiry.over(self.rows, self._clock.now_s()):
+                self.write(key, row, None, self.changes(key, row, None), by_service=True)
 
     def reports(self) -> list[TableReport]:
         """Return reports on the partitions of the table and of its global indexes."""
@@ -127,16 +194,26 @@ class EngineTable:
             **self.description,
             "TableArn": self.spec.arn,
             "TableId": self.spec.id,
-            "TableStatus": "ACTIVE",
+            "TableStatus": self.status,
             "ItemCount": count,
             "TableSizeBytes": size,
         }
-        for field, indexes in (
+        lists: tuple[tuple[str, list[Any]], ...] = (
             ("LocalSecondaryIndexes", self.local_indexes()),
-            ("GlobalSecondaryIndexes", self.global_indexes()),
-        ):
+            ("GlobalSecondaryIndexes", [*self.global_indexes(), *self.leaving]),
+        )
+        for field, indexes in lists:
             if indexes:
                 described[field] = [index.describe() for index in indexes]
+        if self.stream is not None:
+            described |= {
+                "StreamSpecification": {
+                    "StreamEnabled": True,
+                    "StreamViewType": self.stream.spec.view,
+                },
+                "LatestStreamArn": self.stream.spec.arn,
+                "LatestStreamLabel": self.stream.spec.label,
+            }
         return described
 
 

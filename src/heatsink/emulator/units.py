@@ -64,6 +64,15 @@ class Throughput:
             limits.settings, limits.table, limits.partitions, clock.monotonic_s()
         )
 
+    @property
+    def limits(self) -> TableLimits:
+        return self._limits
+
+    def change(self, limits: TableLimits) -> None:
+        """Change the capacity or the billing mode. The number of partitions stays."""
+        self._limits = limits
+        self.adaptive.resize(limits.table, self._clock.monotonic_s())
+
     def take(self, operation: Operation, token: int, units: float) -> CapacityVerdict:
         """Take `units` from the limits of the table and of the partition that holds `token`.
 

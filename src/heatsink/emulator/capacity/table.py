@@ -262,6 +262,18 @@ class AdaptiveTable:
         self.map.replace(old, new)
         self._share_anew(now_s)
 
+    def resize(self, capacity: TableCapacity, now_s: float) -> None:
+        """Change the maximum of the whole table. Saved units stay, up to the new maximum."""
+        settings, count = self._settings, len(self.map)
+        self._capacity = capacity
+        self._writes = _resized(self._writes, capacity.writes, settings, now_s, LEAST_WRITE)
+        self._reads = _resized(self._reads, capacity.reads, settings, now_s, LEAST_READ)
+        writes_each, reads_each = _part(capacity.writes, count), _part(capacity.reads, count)
+        for one in self.map:
+            writes, reads = one.writes, one.reads
+            writes.share = _resized(writes.share, writes_each, settings, now_s, LEAST_WRITE)
+            reads.share = _resized(reads.share, reads_each, settings, now_s, LEAST_READ)
+
     def partition(self, number: int) -> Partition:
         return next(one for one in self.map if one.number == number)
 
@@ -328,3 +340,12 @@ def _table_bucket(
     if units is None:
         return None
     return Bucket(units, settings.burst_s, now_s, least, settings.saved_s)
+
+
+def _resized(
+    bucket: Bucket | None, units: float | None, settings: SplitSettings, now_s: float, least: float
+) -> Bucket | None:
+    if bucket is None or units is None:
+        return _table_bucket(units, settings, now_s, least)
+    bucket.resize(units, settings.burst_s, now_s)
+    return bucket

@@ -18,7 +18,7 @@ from heatsink.stores.dynamodb.wire.errors import Throttled, ValidationFailed
 from heatsink.stores.dynamodb.wire.values import admit_item
 
 from .expressions import Projection, projection_of
-from .writes import PreparedWrite, prepare_delete, prepare_put
+from .writes import PreparedWrite, collections, prepare_delete, prepare_put
 
 WRITES_MAX = 25
 READS_MAX = 100
@@ -38,18 +38,22 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
         raise ValidationFailed(DUPLICATES)
     consumed = Consumed(request.return_consumed_capacity)
     unprocessed: dict[str, list[Any]] = {}
+    undone: list[WriteRequest] = []
     throttled: Throttled | None = None
     for name, one, plan in plans:
         try:
             plan.take(consumed)
         except Throttled as error:
             throttled = error
+            undone.append(one)
             unprocessed.setdefault(name, []).append(_shown(one))
         else:
             plan.commit()
     if throttled is not None and sum(map(len, unprocessed.values())) == len(plans):
         raise throttled
-    return {"UnprocessedItems": unprocessed, **consumed.many()}
+    done = (plan for _, one, plan in plans if not any(one is left for left in undone))
+    sizes = collections(done, request.return_item_collection_metrics)
+    return {"UnprocessedItems": unprocessed, **sizes, **consumed.many()}
 
 
 def _check_writes(request: BatchWriteItem) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from heatsink.emulator.database import Database, Json
+from heatsink.emulator.expiry import Expiry
 from heatsink.emulator.indexes import INVALID, GlobalIndex, IndexSpec, LocalIndex
 from heatsink.emulator.requests import (
     BillingMode,
     CreateTable,
+    Encryption,
     GlobalSecondaryIndex,
     ListTables,
     OneTable,
+    StreamSpecification,
+    TableClass,
     UpdateTimeToLive,
 )
+from heatsink.emulator.streams import Stream, StreamSpec
 from heatsink.emulator.table import EngineTable, TableSpec
 from heatsink.stores.dynamodb.wire.errors import Refused, ValidationFailed, not_found
 
@@ -32,7 +38,6 @@ from .definitions import (
 )
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
-LISTED_MAX = 100
 
 
 def create_table(database: Database, request: CreateTable) -> Json:
@@ -69,6 +74,11 @@ def create_table(database: Database, request: CreateTable) -> Json:
     table.add(
         [made_index(database, spec, one, mode) for spec, one in zip(global_, wanted, strict=True)]
     )
+    set_class(table, request.table_class)
+    set_encryption(table, request.sse_specification)
+    table.tags = {tag.key: tag.value for tag in request.tags or ()}
+    if request.stream_specification is not None and request.stream_specification.stream_enabled:
+        open_stream(database, table, request.stream_specification)
     database.tables[name] = table
     return {"TableDescription": {**table.describe(), "TableStatus": "CREATING"}}
 
@@ -110,7 +120,53 @@ def _description(database: Database, request: CreateTable) -> Json:
     return description
 
 
-def _named(database: Database, name: str) -> EngineTable:
+def set_class(table: EngineTable, wanted: TableClass | None) -> None:
+    if wanted is not None:
+        table.description["TableClassSummary"] = {"TableClass": wanted}
+
+
+def set_encryption(table: EngineTable, wanted: Encryption | None) -> None:
+    """Remember the wanted encryption. The emulator encrypts nothing."""
+    if wanted is None:
+        return
+    table.description.pop("SSEDescription", None)
+    if wanted.enabled:
+        key = wanted.kms_master_key_id or f"arn:aws:kms:{REGION}:{ACCOUNT}:alias/aws/dynamodb"
+        table.description["SSEDescription"] = {
+            "Status": "ENABLED",
+            "SSEType": wanted.sse_type or "KMS",
+            "KMSMasterKeyArn": key,
+        }
+
+
+def open_stream(database: Database, table: EngineTable, wanted: StreamSpecification) -> None:
+    if wanted.stream_view_type is None:
+        raise ValidationFailed(f"{INVALID}StreamViewType is required when StreamEnabled is true")
+    now = datetime.fromtimestamp(database.clock.now_s(), UTC)
+    label, arn = _label(now), f"{table.spec.arn}/stream/{_label(now)}"
+    while arn in database.streams:
+        now += timedelta(milliseconds=1)
+        label, arn = _label(now), f"{table.spec.arn}/stream/{_label(now)}"
+    key_schema, schema = table.description["KeySchema"], table.schema
+    spec = StreamSpec(
+        arn, label, table.spec.name, wanted.stream_view_type, schema, key_schema, REGION
+    )
+    table.stream = Stream(spec, table.throughput.adaptive.map, database.clock)
+    database.streams[arn] = table.stream
+
+
+def _label(now: datetime) -> str:
+    return now.isoformat(timespec="milliseconds").removesuffix("+00:00")
+
+
+def close_stream(table: EngineTable) -> None:
+    """End the stream of a table. Its records can be read for a day."""
+    if table.stream is not None:
+        table.stream.close()
+    table.stream = None
+
+
+def named(database: Database, name: str) -> EngineTable:
     table = database.tables.get(name.rpartition("/")[2])
     if table is None:
         raise not_found(f"Requested resource not found: Table: {name} not found")
@@ -118,18 +174,22 @@ def _named(database: Database, name: str) -> EngineTable:
 
 
 def describe_table(database: Database, request: OneTable) -> Json:
-    return {"Table": _named(database, request.table_name).describe()}
+    return {"Table": named(database, request.table_name).describe()}
 
 
 def delete_table(database: Database, request: OneTable) -> Json:
-    table = _named(database, request.table_name)
+    table = named(database, request.table_name)
+    if table.description["DeletionProtectionEnabled"]:
+        raise ValidationFailed(
+            "Resource cannot be deleted as it is currently protected against deletion. Disable "
+            "deletion protection first."
+        )
+    close_stream(table)
     del database.tables[table.spec.name]
     return {"TableDescription": {**table.describe(), "TableStatus": "DELETING"}}
 
 
 def list_tables(database: Database, request: ListTables) -> Json:
-    if not 1 <= request.limit <= LISTED_MAX:
-        raise ValidationFailed(f"Limit must be between 1 and {LISTED_MAX}, not {request.limit}")
     after = request.exclusive_start_table_name or ""
     names = sorted(name for name in database.tables if name > after)
     answer: Json = {"TableNames": names[: request.limit]}
@@ -139,19 +199,23 @@ def list_tables(database: Database, request: ListTables) -> Json:
 
 
 def update_time_to_live(database: Database, request: UpdateTimeToLive) -> Json:
-    """Store the TTL setting. The emulator never deletes expired items.
-
-    DynamoDB deletes an expired item within a few days.
-    """
-    table, wanted = _named(database, request.table_name), request.time_to_live_specification
-    if wanted.enabled == (table.ttl_attribute is not None):
+    table, wanted = named(database, request.table_name), request.time_to_live_specification
+    if wanted.enabled == (table.expiry is not None):
         raise ValidationFailed(f"TimeToLive is already {'en' if wanted.enabled else 'dis'}abled")
-    table.ttl_attribute = wanted.attribute_name if wanted.enabled else None
+    if table.expiry is not None and table.expiry.attribute != wanted.attribute_name:
+        raise ValidationFailed(
+            "TimeToLive is active on a different AttributeName: current AttributeName is "
+            f"{table.expiry.attribute}"
+        )
+    lag_s = database.settings.ttl_lag_s
+    enabled = Expiry(wanted.attribute_name, table.walk(), lag_s) if wanted.enabled else None
+    table.expiry = enabled
     return {"TimeToLiveSpecification": wanted}
 
 
 def describe_time_to_live(database: Database, request: OneTable) -> Json:
-    attribute = _named(database, request.table_name).ttl_attribute
-    if attribute is None:
+    expiry = named(database, request.table_name).expiry
+    if expiry is None:
         return {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}
-    return {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED", "AttributeName": attribute}}
+    described = {"TimeToLiveStatus": "ENABLED", "AttributeName": expiry.attribute}
+    return {"TimeToLiveDescription": described}

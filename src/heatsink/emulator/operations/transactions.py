@@ -39,6 +39,7 @@ from .expressions import Projection, projection_of
 from .writes import (
     PlannedWrite,
     PreparedWrite,
+    collections,
     prepare_check,
     prepare_delete,
     prepare_put,
@@ -70,7 +71,8 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
     consumed = Consumed(request.return_consumed_capacity)
     for plan in plans:
         plan.count(consumed, plan.units(TRANSACTION_FACTOR), TRANSACTION_FACTOR)
-    return _shown(consumed, [(plan.table, plan.key) for plan in plans])
+    sizes = collections(plans, request.return_item_collection_metrics)
+    return {**sizes, **_shown(consumed, [(plan.table, plan.key) for plan in plans])}
 
 
 def _digest(request: TransactWriteItems) -> bytes:

@@ -6,6 +6,7 @@ DynamoDB checks it first. To plan looks at the stored item.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -89,8 +90,24 @@ class PlannedWrite(msgspec.Struct, frozen=True):
             cost = (change.removal + change.units) * factor
             consumed.add_index(self.table, change.target, "Write", cost)
 
+    def collection(self) -> Json | None:
+        """Return the size of the item collection after the write.
+
+        As on DynamoDB, None in a table without local indexes.
+        """
+        local, row = self.table.local_indexes(), self.new or self.old
+        if not local or row is None:
+            return None
+        held = [self.table.rows, *(index.rows for index in local)]
+        gigabytes = sum(rows.bytes_of(self.key.hash) for rows in held) // 2**30
+        name = self.table.schema.hash.name
+        return {
+            "ItemCollectionKey": {name: row.item[name]},
+            "SizeEstimateRangeGB": [float(gigabytes), float(gigabytes + 1)],
+        }
+
     def commit(self) -> None:
-        self.table.write(self.key, self.new, self.changes)
+        self.table.write(self.key, self.old, self.new, self.changes)
 
 
 class PreparedWrite(msgspec.Struct, frozen=True):
@@ -237,14 +254,25 @@ def _check_keys_stay(table: EngineTable, update: Update, scope: Scope) -> None:
 
 
 def _carry_out(plan: PlannedWrite, request: PutItem | DeleteItem | UpdateItem) -> Json:
-    """Charge and commit the write. Returns the field `ConsumedCapacity` for the answer."""
+    """Charge and commit the write. Returns the fields of the answer about its cost and size."""
     consumed = Consumed(request.return_consumed_capacity)
     plan.take(consumed)
     consumed.at(plan.table, plan.key)
     if plan.failure is not None:
         raise plan.failure
     plan.commit()
+    if request.return_item_collection_metrics == "SIZE" and (size := plan.collection()):
+        return {**consumed.one(), "ItemCollectionMetrics": size}
     return consumed.one()
+
+
+def collections(plans: Iterable[PlannedWrite], level: str) -> Json:
+    """Return the field `ItemCollectionMetrics` for the answer to a batch or a transaction."""
+    found: dict[str, list[Json]] = {}
+    for plan in plans if level == "SIZE" else ():
+        if size := plan.collection():
+            found.setdefault(plan.table.spec.name, []).append(size)
+    return {"ItemCollectionMetrics": found} if found else {}
 
 
 def put_item(database: Database, request: PutItem) -> Json:
