@@ -1,11 +1,19 @@
-"""Heatsink keeps hot keys and spike loads from melting a partitioned system."""
+"""Heatsink keeps hot keys and spike loads from melting a partitioned system.
 
-from heatsink.client import Heatsink, Settings, connect, connect_sync
-from heatsink.primitives.hooks import Call, Event, Hook
-from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
-from heatsink.spread.backoff import Retries
-from heatsink.spread.policy import BucketRules
-from heatsink.stores.throttled import PartitionLimit
+Names are imported when they are used. So a part of Heatsink that does without the client, such as
+the emulator, starts without importing it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heatsink.client import Heatsink, Settings, connect, connect_sync
+    from heatsink.primitives.hooks import Call, Event, Hook
+    from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
+    from heatsink.spread.backoff import Retries
+    from heatsink.spread.policy import BucketRules
+    from heatsink.stores.throttled import PartitionLimit
 
 __all__ = [
     "BucketRules",
@@ -23,3 +31,24 @@ __all__ = [
     "connect_sync",
 ]
 __version__ = "0.4.0"
+
+_MODULES = {
+    "heatsink.client": ("Heatsink", "Settings", "connect", "connect_sync"),
+    "heatsink.primitives.hooks": ("Call", "Event", "Hook"),
+    "heatsink.primitives.ids": ("Snowflake", "Ulid", "Uuid7"),
+    "heatsink.spread.backoff": ("Retries",),
+    "heatsink.spread.policy": ("BucketRules",),
+    "heatsink.stores.throttled": ("PartitionLimit",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(module), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
