@@ -4,10 +4,10 @@ Names are imported when they are used. So a part of Heatsink that does without t
 the emulator, starts without importing it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib
+import typing
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from heatsink.client import Heatsink, Settings, connect, connect_sync
     from heatsink.primitives.hooks import Call, Event, Hook
     from heatsink.primitives.ids import Snowflake, Ulid, Uuid7
@@ -42,10 +42,10 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     for module, names in _MODULES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(module), name)
+            found = globals()[name] = getattr(importlib.import_module(module), name)
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -64,6 +64,11 @@ class Database:
             raise not_found()
         return table
 
+    def reset(self) -> None:
+        """Delete all tables and forget all client request tokens."""
+        self.tables.clear()
+        self.tokens = RequestTokens(self.clock)
+
     def tend(self) -> None:
         """Let every table adapt its partitions. The engine calls this periodically."""
         failures: list[Exception] = []

@@ -141,6 +141,10 @@ class Engine:
         """Return the table with this name or ARN, for tests and tools in the same process."""
         return self._database.table(name)
 
+    def reset(self) -> None:
+        """Delete all tables, as if the emulator had just started."""
+        self._database.reset()
+
     def partitions(self) -> list[TableReport]:
         """Return a report on the partitions of every table and of every global index."""
         tables = self._database.tables.values()

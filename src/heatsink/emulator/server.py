@@ -35,6 +35,7 @@ from heatsink.primitives.connections import (
 from heatsink.primitives.words import pip_install
 
 from . import page
+from .control import CONTROL, Control, error_of
 from .engine import INTERNAL, Engine
 from .settings import HOST, EngineSettings
 
@@ -52,6 +53,7 @@ REQUEST_ID_BITS = 128
 TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Target header"}'
+NO_COMMAND = b'{"message":"POST to /control/fail, /throttle, /split or /reset, or GET /control"}'
 REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -62,6 +64,7 @@ REASONS = {
     421: b"Misdirected Request",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    503: b"Service Unavailable",
 }
 CLOSE = b"Connection: close\r\n"
 _HEAD = (
@@ -207,7 +210,8 @@ class EngineConnection(asyncio.Protocol, Bounded):
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._server.handle(self, self._target.decode("latin-1"), body)
         else:
-            self.send(self._server.browse(self.parser.get_method(), self._url))
+            body = b"".join(self._body)
+            self.send(self._server.browse(self.parser.get_method(), self._url, body))
 
     def _is_allowed(self) -> bool:
         refusal = self._server.refusal_of(self._host, self._origin)
@@ -254,6 +258,7 @@ class EngineServer:
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self._engine = Engine(settings, clock, rng)
+        self.control = Control(self._engine, clock)
         self._latency_s = settings.latency_s
         self._port = settings.port
         self._clock = clock
@@ -279,9 +284,12 @@ class EngineServer:
         date = http_date(int(self._clock.now_s()))
         return _HEAD % (status, REASONS[status], len(body), request_id, crc32(body), date) + body
 
-    def browse(self, method: bytes, url: bytes) -> bytes:
-        """Answer a request without X-Amz-Target: a file of the page about partitions, or 404."""
+    def browse(self, method: bytes, url: bytes, body: bytes) -> bytes:
+        """Answer a request without X-Amz-Target: the page, the control endpoint, or 404."""
         path = url.partition(b"?")[0].decode("latin-1")
+        if path.startswith(CONTROL):
+            answer = self.control.answer(method.decode("latin-1"), path, body)
+            return self.framed(*(answer or (404, NO_COMMAND)))
         found = page.answer(path, self._engine) if method == b"GET" else None
         if found is None:
             return self.framed(404, NOT_THE_API)
@@ -323,7 +331,7 @@ class EngineServer:
 
     def handle(self, connection: EngineConnection, target: str, body: bytes) -> None:
         if not self._latency_s:
-            connection.send(self.framed(*self._engine.answer(target, body)))
+            self._answer(connection, target, body)
             return
         task = asyncio.get_running_loop().create_task(self._handle_late(connection, target, body))
         self._late.add(task)
@@ -332,8 +340,20 @@ class EngineServer:
     async def _handle_late(self, connection: EngineConnection, target: str, body: bytes) -> None:
         connection.owe(1)
         await self._clock.sleep(self._latency_s)
-        connection.send(self.framed(*self._engine.answer(target, body)))
+        self._answer(connection, target, body)
         connection.owe(-1)
+
+    def _answer(self, connection: EngineConnection, target: str, body: bytes) -> None:
+        fault = self.control.fault(target, body) if self.control.faults else None
+        if fault is None:
+            connection.send(self.framed(*self._engine.answer(target, body)))
+            return
+        if fault.applied:
+            self._engine.answer(target, body)
+        if fault.error == "Disconnect":
+            connection.give_up()
+        else:
+            connection.send(self.framed(*error_of(fault)))
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:

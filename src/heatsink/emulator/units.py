@@ -14,7 +14,7 @@ import msgspec
 from heatsink.primitives.clock import Clock
 from heatsink.stores.dynamodb.wire.errors import Throttled
 
-from .capacity.limits import CapacityVerdict, SplitSettings, TableCapacity
+from .capacity.limits import BY_KEY, CapacityVerdict, SplitSettings, TableCapacity
 from .capacity.table import AdaptiveTable
 
 WRITE_UNIT_BYTES = 1_024
@@ -60,6 +60,8 @@ class Throughput:
         self._resource = resource
         self._noun = noun
         self._clock = clock
+        self.forced: dict[int, float] = {}
+        """Tokens that are throttled whatever the limits say, and until when."""
         self.adaptive = AdaptiveTable(
             limits.settings, limits.table, limits.partitions, clock.monotonic_s()
         )
@@ -79,7 +81,11 @@ class Throughput:
         If a limit throttles the request, take nothing and raise `Throttled`.
         """
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
-        verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
+        if self.forced and self._is_forced(token):
+            verdict = BY_KEY
+            self.adaptive.record(token, writes, reads, verdict)
+        else:
+            verdict = self.adaptive.charge(token, writes, reads, self._clock.monotonic_s())
         if not verdict.accepted:
             raise self.refusal(operation, verdict)
         return verdict
@@ -89,8 +95,17 @@ class Throughput:
 
         A transaction judges all its actions before it takes any units.
         """
+        if self.forced and self._is_forced(token):
+            return BY_KEY
         writes, reads = (units, 0.0) if operation == "Write" else (0.0, units)
         return self.adaptive.judge(token, writes, reads, self._clock.monotonic_s())
+
+    def _is_forced(self, token: int) -> bool:
+        until_s = self.forced.get(token)
+        if until_s is not None and until_s <= self._clock.monotonic_s():
+            del self.forced[token]
+            return False
+        return until_s is not None
 
     def record(
         self, operation: Operation, token: int, units: float, verdict: CapacityVerdict

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from heatsink.emulator.server import running_engine
 from heatsink.emulator.settings import EngineSettings
-from heatsink.primitives.clock import SystemClock
 from heatsink.stores.embedded import free_port
+from heatsink.testing.dynamodb import LocalDynamoDB
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / ".tools"
@@ -58,24 +55,8 @@ def running(name: str) -> Iterator[str]:
 @contextmanager
 def ours(settings: EngineSettings) -> Iterator[str]:
     """In a thread with its own loop, so that blocking clients can talk to it."""
-    loop, ready, urls = asyncio.new_event_loop(), threading.Event(), []
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with running_engine(settings, SystemClock()) as url:
-            urls.append(url)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(START_S)
-        yield urls[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(START_S)
-        loop.close()
+    with LocalDynamoDB(settings) as dynamodb:
+        yield dynamodb.url
 
 
 @contextmanager
