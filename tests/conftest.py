@@ -19,7 +19,12 @@ from heatsink.testing import ManualClock
 from .planted import usually
 from .servers import PATIENCE_S
 
-pytest_plugins = ["tests.plugins.cpu", "tests.plugins.selection", "tests.plugins.sleeps"]
+pytest_plugins = [
+    "tests.plugins.cpu",
+    "tests.plugins.garbage",
+    "tests.plugins.selection",
+    "tests.plugins.sleeps",
+]
 
 settings.register_profile(
     "heatsink",
@@ -34,6 +39,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with Ctrl-C ignored, and their children inherit that. Tests
     # send Ctrl-C to themselves and to commands.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that share a server and a browser, so that one worker runs them all."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/server/dashboard/"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,7 +22,7 @@ from heatsink.testing import SkewedClock, run_on_virtual_time
 from tests.life.test_restore import all_items
 
 CLOCK = SystemClock()
-TIGHT = EngineSettings(port=0, write_limit=300, burst_s=1, partitions=1, adaptive=False)
+TIGHT = EngineSettings(port=0, write_limit=60, burst_s=1, partitions=1, adaptive=False)
 
 
 @asynccontextmanager

@@ -126,6 +126,7 @@ async def test_a_problems_type_leads_to_the_page(api: AsyncClient) -> None:
 
 
 EXAMPLES = usually(1, full=6)
+RARE = pytest.mark.full("to make wrong arguments takes a second for each call; `post` has most")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -140,14 +141,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def operations() -> list[Any]:
+def calls() -> Iterator[Any]:
+    """Every operation with right and with wrong arguments, each as parameters of a test."""
     results: Any = openapi.from_dict(document(ROUTES)).get_all_operations()
-    found = [each.ok() for each in results]
-    return [operation for operation in found if operation.path != "/v1/events"]
+    for operation in (each.ok() for each in results):
+        for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
+            is_rare = mode is GenerationMode.NEGATIVE and operation.method != "post"
+            if operation.path != "/v1/events":
+                name = f"{operation.label}-{mode.value}"
+                yield pytest.param(operation, mode, id=name, marks=[RARE] if is_rare else [])
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
+@pytest.mark.parametrize(("operation", "mode"), list(calls()))
 def test_nothing_that_strangers_send_is_a_mistake_of_ours(
     operation: Any, mode: GenerationMode, server: Served
 ) -> None:
