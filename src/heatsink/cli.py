@@ -230,7 +230,15 @@ SHOW = 0  # `--partitions` without a number
 
 @main.command()
 @config_option
-@click.option("--port", type=PORTS, default=8322, help="Port of the emulator, on 127.0.0.1.")
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=PORTS, default=8322, help="Port of the emulator.")
+@click.option(
+    "--token",
+    type=WORD,
+    help="Accept only requests that are signed with this as the secret key, or that have it in the "
+    "header Authorization: Bearer. Needed to listen on an address that other machines can reach.",
+)
+@click.option("--seed", type=int, help="Seed of everything random in the emulator; default: none.")
 @click.option(
     "--write-limit", type=UNITS, default=1e3, help="Maximum write units/s of a partition."
 )
@@ -319,7 +327,9 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
     from heatsink.emulator.settings import EngineSettings
 
     settings = EngineSettings(
+        host=options["host"],
         port=port,
+        token=options["token"],
         write_limit=options["write_limit"],
         read_limit=options["read_limit"],
         burst_s=options["burst_seconds"],
@@ -341,7 +351,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         announce(log_json, "started", text, port=int(url.rpartition(":")[2]))
 
     set_up(log_json)
-    run_service(lambda _: serve(settings, SystemClock(), Random(), started))
+    run_service(lambda _: serve(settings, SystemClock(), Random(options["seed"]), started))
 
 
 @main.group()

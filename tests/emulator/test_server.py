@@ -6,7 +6,9 @@ import asyncio
 from math import inf, nan
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from heatsink.emulator.adaptation import Adaptation
 from heatsink.emulator.engine import OPERATIONS, TEND_S
@@ -311,4 +313,59 @@ async def test_the_same_host_is_refused_with_the_same_words_as_by_serve() -> Non
         assert status == 421
         said = "this server does not answer to the host 'rebound.example:8322': see --allow-host"
         assert body == b'{"message":"%s"}' % said.encode()
+        wire.writer.close()
+
+
+TOKEN = "a secret"  # noqa: S105  of the test
+GUARDED = EngineSettings(port=0, token=TOKEN)
+
+
+async def test_a_token_is_the_secret_key_of_every_request() -> None:
+    async with running_engine(GUARDED, SystemClock()) as url:
+
+        def listed(secret: str) -> list[str]:
+            client = boto3.client(
+                "dynamodb",
+                endpoint_url=url,
+                region_name="eu-west-1",
+                aws_access_key_id="anybody",
+                aws_secret_access_key=secret,
+            )
+            try:
+                return client.list_tables()["TableNames"]
+            finally:
+                client.close()
+
+        assert await asyncio.to_thread(listed, TOKEN) == []
+        with pytest.raises(ClientError, match="InvalidSignatureException"):
+            await asyncio.to_thread(listed, "another secret")
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "text"),
+    [
+        (b"Authorization: Bearer a secret\r\n", 200, b"TableNames"),
+        (b"Authorization: Bearer another\r\n", 400, b"InvalidSignatureException"),
+        (b"", 400, b"MissingAuthenticationTokenException"),
+    ],
+)
+async def test_a_token_may_be_sent_as_it_is(header: bytes, status: int, text: bytes) -> None:
+    async with running_engine(GUARDED, SystemClock()) as url:
+        wire = await connect(url)
+        for _ in range(2):
+            wire.writer.write(request(head=LIST + header))
+            found, body = await wire.answer()
+            assert found == status
+            assert text in body
+        wire.writer.close()
+
+
+async def test_an_address_that_others_reach_needs_a_token() -> None:
+    with pytest.raises(InvalidSetting, match="set a token"):
+        EngineSettings(host="0.0.0.0", port=0)  # noqa: S104
+    anywhere = EngineSettings(host="0.0.0.0", port=0, token=TOKEN)  # noqa: S104
+    async with running_engine(anywhere, SystemClock()) as url:
+        wire = await connect(url.replace("0.0.0.0", "127.0.0.1"))  # noqa: S104
+        wire.writer.write(request(head=LIST.replace(b"localhost", b"db.example")))
+        assert b"MissingAuthenticationToken" in (await wire.answer())[1]
         wire.writer.close()

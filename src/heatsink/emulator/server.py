@@ -1,9 +1,10 @@
 """The HTTP/1.1 server of the emulator, with keep-alive.
 
-The server is for tests and laptops. It checks no credentials and listens on 127.0.0.1 only. Pages
-of other sites in a browser cannot call it: the header X-Amz-Target needs a preflight request, which
-the server refuses. The server also refuses host names and origins other than those of this machine.
-A GET without X-Amz-Target returns the page about partitions.
+The server is for tests and laptops. By default, it checks no credentials and listens on 127.0.0.1
+only. With a token, it checks signatures, and can listen on other addresses. Pages of other sites in
+a browser cannot call it: the header X-Amz-Target needs a preflight request, which the server
+refuses. The server also refuses host names and origins other than those of this machine. A GET
+without X-Amz-Target returns the page about partitions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import lru_cache
+from hmac import compare_digest
 from random import Random
 from zlib import crc32
 
@@ -33,11 +35,12 @@ from heatsink.primitives.connections import (
     within_files,
 )
 from heatsink.primitives.words import pip_install
+from heatsink.stores.dynamodb.wire.signing import SignedRequest, is_signed_with
 
 from . import page
 from .control import CONTROL, Control, error_of
 from .engine import INTERNAL, Engine
-from .settings import HOST, EngineSettings
+from .settings import EngineSettings
 
 try:
     import httptools
@@ -54,6 +57,16 @@ TARGET, HOST_FIELD, ORIGIN = b"x-amz-target", b"host", b"origin"
 TARGET_LENGTH, HOST_LENGTH, ORIGIN_LENGTH = len(TARGET), len(HOST_FIELD), len(ORIGIN)
 NOT_THE_API = b'{"message":"this is a DynamoDB endpoint: requests need an X-Amz-Target header"}'
 NO_COMMAND = b'{"message":"POST to /control/fail, /throttle, /split or /reset, or GET /control"}'
+CORAL = "com.amazon.coral.service#"
+NO_CREDENTIALS = (
+    "MissingAuthenticationTokenException",
+    "Request is missing Authentication Token",
+)
+BAD_SIGNATURE = (
+    "The request signature we calculated does not match the signature you provided. Check your AWS "
+    "Secret Access Key and signing method: this emulator wants its token as the secret key."
+)
+INVALID_SIGNATURE = ("InvalidSignatureException", BAD_SIGNATURE)
 REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -253,6 +266,34 @@ def _last(answer: bytes) -> bytes:
     return head + line + CLOSE + rest
 
 
+class GuardedConnection(EngineConnection):
+    """A connection whose requests need a token: as the secret key of a signature, or as it is.
+
+    Signatures cover headers, so this class keeps all of them.
+    """
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._all: dict[str, str] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self._all[key] = f"{self._all[key]},{text}" if key in self._all else text
+
+    def _is_allowed(self) -> bool:
+        self._known_host = None  # check every request
+        if not super()._is_allowed():
+            return False
+        self._known_host = None
+        method, url = self.parser.get_method().decode("latin-1"), self._url.decode("latin-1")
+        request = SignedRequest(method, url, self._all, b"".join(self._body))
+        refusal = self._server.unauthorized(request)
+        if refusal is not None:
+            self.send(refusal)
+        return refusal is None
+
+
 class EngineServer:
     """Serves the engine over HTTP."""
 
@@ -266,7 +307,8 @@ class EngineServer:
         self._late: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
-        self._names = names_of(HOST, settings.allow_hosts) or frozenset()
+        self._host, self._token = settings.host, settings.token
+        self._names = names_of(settings.host, settings.allow_hosts)
         self._limits = settings.connections
         self.crowd: Crowd
         self.loop: asyncio.AbstractEventLoop
@@ -276,8 +318,20 @@ class EngineServer:
 
         Returns None if the request is allowed. `primitives.connections` has the rules.
         """
+        if self._names is None:
+            return None  # an address of any name: clients need the token
         page = origin.decode("latin-1") if origin else None
         return refusal_of(host.decode("latin-1"), page, self._names)
+
+    def unauthorized(self, request: SignedRequest) -> bytes | None:
+        """Return the answer to a request without the right token. None if the token is right."""
+        token, given = self._token or "", request.headers.get("authorization", "")
+        if compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return None
+        if is_signed_with(token, request, self._clock.now_s()):
+            return None
+        name, message = INVALID_SIGNATURE if given else NO_CREDENTIALS
+        return self.framed(400, encode({"__type": CORAL + name, "message": message}))
 
     def framed(self, status: int, body: bytes) -> bytes:
         request_id = self._rng.getrandbits(REQUEST_ID_BITS)
@@ -300,10 +354,11 @@ class EngineServer:
         """Start to listen. Returns the server's URL."""
         self.loop = loop = asyncio.get_running_loop()
         self.crowd = Crowd(within_files(self._limits))
-        (listener,) = listen(HOST, self._port)
-        self._server = await loop.create_server(lambda: EngineConnection(self), sock=listener)
+        kind = EngineConnection if self._token is None else GuardedConnection
+        (listener,) = listen(self._host, self._port)
+        self._server = await loop.create_server(lambda: kind(self), sock=listener)
         self._tending = loop.create_task(self._keep_tending())
-        return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+        return f"http://{self._host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def _keep_tending(self) -> None:
         """Let partitions adapt until cancelled. Log an internal error, then continue."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from heatsink.primitives.checks import CheckedStruct, check_number, check_whole
-from heatsink.primitives.connections import ConnectionLimits
+from heatsink.errors import InvalidSetting
+from heatsink.primitives.checks import CheckedStruct, check_number, check_text, check_whole
+from heatsink.primitives.connections import LOOPBACK_NAMES, ConnectionLimits
 
 from .capacity.limits import START_S, SplitSettings
 
 HOST = "127.0.0.1"
 PORT = 8322
 PORT_MAX = 65_535
+TOKEN_LENGTH_MAX = 1_000
 PARTITIONS_MAX = 10_000
 UNITS_MIN, UNITS_MAX = 0.001, 1e9
 SECONDS_MAX = 1e6
@@ -36,11 +38,17 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     Without `adaptive`, partitions are never split or merged. A partition may exceed its limit with
     units that it has saved up.
 
+    With `token`, the server accepts only requests that are signed with it as the secret key, or
+    that have it in the header `Authorization: Bearer`. An address that other machines can reach
+    needs a token.
+
     The server accepts requests to this machine's host names and to `allow_hosts`. `connections`
     limits the number of connections, the size of headers and idle times.
     """
 
+    host: str = HOST
     port: int = PORT
+    token: str | None = None
     write_limit: float = 1_000.0
     read_limit: float = 3_000.0
     burst_s: float = 300.0
@@ -58,6 +66,14 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     connections: ConnectionLimits = ConnectionLimits(idle_s=60.0)
 
     def __post_init__(self) -> None:
+        if self.host not in LOOPBACK_NAMES and self.token is None:
+            raise InvalidSetting(
+                f"host {self.host!r} can be reached from other machines: set a token, which "
+                "clients then use as their secret key",
+                field="host",
+            )
+        if self.token is not None:
+            check_text("token", self.token, TOKEN_LENGTH_MAX)
         check_whole("port", self.port, 0, PORT_MAX)
         check_whole("partitions", self.partitions, 1, PARTITIONS_MAX)
         for name in ("write_limit", "read_limit"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from hashlib import sha256
+from hmac import compare_digest
 from hmac import digest as hmac_digest
 
 import msgspec
@@ -19,6 +20,11 @@ from heatsink.errors import NoAccess
 ALGORITHM = "AWS4-HMAC-SHA256"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 SERVICE = "dynamodb"
+VALID_S = 900.0
+_AUTHORIZATION = re.compile(
+    rf"{ALGORITHM} Credential=[^/]+/(?P<scope>\d{{8}}/[^/]+/[^/]+/aws4_request), ?"
+    r"SignedHeaders=(?P<signed>[^, ]+), ?Signature=(?P<signature>[0-9a-f]{64})"
+)
 VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
@@ -89,11 +95,55 @@ class Signer:
             f"POST / HTTP/1.1\r\n{sent}authorization: {authorization}".encode(),
             f"POST\n/\n\n{lines}\n{signed}\n".encode(),
             f"{ALGORITHM}\n{stamp}\n{scope}\n".encode(),
-            self._signing_key(stamp[:8], credentials),
+            _signing_key(credentials.secret_key, scope),
         )
 
-    def _signing_key(self, day: str, credentials: Credentials) -> bytes:
-        key = f"AWS4{credentials.secret_key}".encode()
-        for part in (day, self._region, SERVICE, "aws4_request"):
-            key = hmac_digest(key, part.encode(), "sha256")
-        return key
+
+def _signing_key(secret: str, scope: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac_digest(key, part.encode(), "sha256")
+    return key
+
+
+class SignedRequest(msgspec.Struct, frozen=True):
+    """An HTTP request as it came. The names of its headers are in lower case."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def is_signed_with(secret: str, request: SignedRequest, now_s: float) -> bool:
+    """Return whether the request has a valid signature that was made with this secret key.
+
+    The signature may be at most 15 minutes old.
+    """
+    headers = request.headers
+    found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+    stamp = headers.get("x-amz-date", "")
+    if found is None or not _is_recent(stamp, now_s):
+        return False
+    digest = sha256(request.body).hexdigest()
+    said = headers.get("x-amz-content-sha256", digest)
+    if said not in (digest, "UNSIGNED-PAYLOAD"):
+        return False
+    scope, signed = found["scope"], found["signed"]
+    path, _, query = request.url.partition("?")
+    query = "&".join(sorted(query.split("&")))
+    lines = "".join(
+        f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in signed.split(";")
+    )
+    canonical = f"{request.method}\n{path}\n{query}\n{lines}\n{signed}\n{said}".encode("latin-1")
+    text = f"{ALGORITHM}\n{stamp}\n{scope}\n{sha256(canonical).hexdigest()}".encode()
+    made = hmac_digest(_signing_key(secret, scope), text, "sha256").hex()
+    return compare_digest(made, found["signature"])
+
+
+def _is_recent(stamp: str, now_s: float) -> bool:
+    try:
+        made = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return abs(made.timestamp() - now_s) <= VALID_S
