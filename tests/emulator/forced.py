@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heatsink.emulator.capacity.policy import Isolate, Merge, Split
 from heatsink.emulator.capacity.table import SPACE
+from heatsink.emulator.indexes import GlobalIndex
 from heatsink.emulator.table import EngineTable
 
 FORCED = "forced"
@@ -12,7 +13,7 @@ FORCED = "forced"
 class ForcedChanges:
     """Each begins if it can: True, or False and nothing happens."""
 
-    def __init__(self, table: EngineTable) -> None:
+    def __init__(self, table: EngineTable | GlobalIndex) -> None:
         self._adaptive = table.throughput.adaptive
         self._adaptation = table.adaptation
 

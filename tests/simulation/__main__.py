@@ -11,6 +11,7 @@ from functools import partial
 from os import cpu_count
 
 from tests.bulk.simulation.world import simulate as simulate_bulk
+from tests.emulator.simulation.followed import simulate_followed
 from tests.emulator.simulation.world import simulate as simulate_engine
 from tests.reads import world as reads
 from tests.timelines import simulation as timelines
@@ -25,6 +26,7 @@ RUNS: dict[str, Callable[[int], object]] = {
     "reads": reads.simulate,
     "timelines": timelines.simulate,
     "engine": simulate_engine,
+    "indexes": simulate_followed,
     "dynamodb": simulate_dynamodb,
     "machine": simulate_machine,
     "cure": simulate_cure,

@@ -41,7 +41,8 @@ class Client:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._rng.expovariate(self._world.rate_s()))
-            [act] = self._rng.choices(list(ACTS), list(ACTS.values()))
+            acts = self._world.acts
+            [act] = self._rng.choices(list(acts), list(acts.values()))
             await getattr(self, f"_{act}")()
 
     async def _travel(self) -> None:
@@ -69,7 +70,7 @@ class Client:
         wanted = "ALL_NEW" if kind == "Update" else "ALL_OLD"
         await self._travel()
         old = self._plain.rows.get(write.place)
-        request = {**write.request(), "ReturnValues": wanted, "ReturnConsumedCapacity": "TOTAL"}
+        request = {**write.request(), "ReturnValues": wanted, "ReturnConsumedCapacity": "INDEXES"}
         answer = self._world.ask(f"{kind}Item", **request)
         if answer is None:
             return
@@ -78,7 +79,7 @@ class Client:
             self._compare("an item found", answer.get("Item"), old)
             return
         self._compare("a condition held of", write.holds(old), True)
-        self._world.written(write.place[0], answer["ConsumedCapacity"]["CapacityUnits"])
+        self._world.written(write.place[0], answer["ConsumedCapacity"], old, write.result(old))
         self._store(write)
         expected = self._plain.rows.get(write.place) if kind == "Update" else old
         self._compare("an item returned", answer.get("Attributes"), expected)

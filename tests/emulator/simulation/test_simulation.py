@@ -11,6 +11,8 @@ from tests.planted import find, from_seed, hold, usually
 from tests.simulation.history import Violation
 
 from .bugs import BUGS
+from .followed import simulate_followed
+from .follower_bugs import FOLLOWER_BUGS
 from .world import simulate
 
 SEEDS = usually(20, full=100)
@@ -26,7 +28,14 @@ FOUND_AT = {  # to begin there saves seconds; all other seeds are tried as well
     "a_batch_does_not_tell_what_was_throttled": 1,
 }
 
+FOLLOWED_SEEDS = usually(10, full=500)
+FOLLOWER_FOUND_AT = {
+    "an_index_is_charged_by_the_keys_of_the_table": 2,
+    "a_throttled_index_misses_the_entry": 2,
+}
+
 played = cache(simulate)
+played_followed = cache(simulate_followed)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
@@ -51,3 +60,24 @@ def test_runs_are_not_vacuous() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     find(BUGS[name], simulate, from_seed(FOUND_AT.get(name, 0), SEEDS_PER_BUG), Violation)
+
+
+@pytest.mark.parametrize("first", range(0, FOLLOWED_SEEDS, SEEDS_PER_TEST))
+def test_indexes_and_streams_show_the_dictionary_in_order(first: int) -> None:
+    seeds = range(first, first + SEEDS_PER_TEST)
+    hold(played_followed, seeds, Violation, of="indexes")
+
+
+def test_runs_with_indexes_and_streams_are_not_vacuous() -> None:
+    counts = sum((played_followed(seed).counts for seed in range(10)), Counter[str]())
+    for name in ("index pages", "records", "throttled"):
+        assert counts[name] > 500, name
+    assert counts["forced in the index"] > 50
+    assert counts["backfills"] > 2
+
+
+@pytest.mark.parametrize("name", FOLLOWER_BUGS)
+def test_a_bug_planted_into_indexes_or_streams_is_found(name: str) -> None:
+    first = FOLLOWER_FOUND_AT.get(name, 0)
+    seeds = from_seed(first, SEEDS_PER_BUG)
+    find(FOLLOWER_BUGS[name], simulate_followed, seeds, Violation)

@@ -13,6 +13,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from heatsink.emulator import adaptation
 from heatsink.emulator.capacity.limits import LEAST_READ, LEAST_WRITE
@@ -24,7 +25,7 @@ from tests.emulator.calls import TABLE, Calls
 from tests.emulator.forced import FORCED, ForcedChanges
 from tests.simulation.history import Violation
 
-from .clients import Client
+from .clients import ACTS, Client
 from .plain import Allowances, Item, Plain, by_token
 from .writes import Writer
 
@@ -43,16 +44,20 @@ class Ran:
 
 
 class World:
+    acts = ACTS
+    client: type[Client] = Client
+    index_lag_s = 0.0
+
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
         self.clock = SkewedClock()
         self.counts: Counter[str] = Counter()
         self.trace = 0
-        self.settings = _drawn_settings(rng)
+        self.settings = replace(_drawn_settings(rng), index_lag_s=self.index_lag_s)
         self.calls = Calls(self.clock, self.settings)
-        self.calls.create(**_drawn_capacity(rng))
+        self._create(_drawn_capacity(rng))
         self.table = self.calls.engine.table(TABLE)
-        self.plain = Plain(self.settings.replica_lag_s)
+        self.plain: Any = Plain(self.settings.replica_lag_s)
         self.writer = Writer(rng)
         self.sorts = rng.choice((2, 8, 20))
         self._keys = [f"room{number}" for number in range(rng.choice((4, 12, 40)))]
@@ -63,6 +68,9 @@ class World:
         self._writes = Allowances(self.settings.write_limit, LEAST_WRITE)
         self._reads = Allowances(self.settings.read_limit, LEAST_READ)
         self._map: tuple[list[int], int] = ([], 0)
+
+    def _create(self, capacity: Item) -> None:
+        self.calls.create(**capacity)
 
     def now_s(self) -> float:
         return self.clock.monotonic_s()
@@ -79,7 +87,9 @@ class World:
         moving = [shelf.move.moved for shelf in self.table.rows.map if shelf.move]
         return self.table.rows.map.version * 10_000 + sum(moving)
 
-    def written(self, key: str, units: float) -> None:
+    def written(self, key: str, used: Item, _old: Item | None, _new: Item | None) -> None:
+        local = used.get("LocalSecondaryIndexes", {}).values()
+        units = used["Table"]["CapacityUnits"] + sum(one["CapacityUnits"] for one in local)
         self._writes.take(key, units, self.now_s())
 
     def has_read(self, key: str, units: float) -> None:
@@ -101,7 +111,7 @@ class World:
         return None
 
     async def run(self) -> Ran:
-        clients = [Client(self, Random(self.rng.random())) for _ in range(CLIENTS)]
+        clients = [self.client(self, Random(self.rng.random())) for _ in range(CLIENTS)]
         engine = asyncio.ensure_future(self._tend())
         await self._for_a_while([client.run() for client in clients], engine)
         await self._settle(engine)
@@ -118,7 +128,7 @@ class World:
     async def _for_a_while(
         self, clients: list[Coroutine[Any, Any, None]], engine: asyncio.Future[None]
     ) -> None:
-        work = [*clients, self._watch(), self._force()]
+        work = [*clients, *self._others()]
         tasks = [engine, *map(asyncio.ensure_future, work)]
         done, _ = await asyncio.wait(
             tasks, timeout=BUSY_S + QUIET_S, return_when=asyncio.FIRST_EXCEPTION
@@ -129,6 +139,10 @@ class World:
         for task in done:
             task.result()
 
+    def _others(self) -> list[Coroutine[Any, Any, None]]:
+        """What else happens while clients are at work."""
+        return [self._watch(), self._force()]
+
     async def _watch(self) -> None:
         while True:
             self._look()
@@ -138,7 +152,7 @@ class World:
         """At any moment: every hash has one partition, changes raise the version, rows add up."""
         _edges(self.table.throughput.adaptive.map)
         _edges(self.table.rows.map)
-        [report] = self.calls.engine.partitions()
+        report = self.calls.engine.partitions()[0]
         numbers = [partition.state.number for partition in report.partitions]
         before, version = self._map
         if (numbers != before) != (report.version > version):
@@ -176,7 +190,7 @@ class World:
             places = sorted(self.plain.rows, key=by_token)
             if rows != [self.plain.rows[place] for place in places]:
                 raise Violation(f"at the end rows differ (consistent: {consistent})")
-        [report] = self.calls.engine.partitions()
+        report = self.calls.engine.partitions()[0]
         done = [event for event in report.events if event.done]
         self.counts.update(event.what for event in done)
         self.counts["by policy"] += sum(event.reason != FORCED for event in done)
@@ -240,11 +254,11 @@ def _drawn_capacity(rng: Random) -> Item:
     return {"ProvisionedThroughput": {"WriteCapacityUnits": writes, "ReadCapacityUnits": reads}}
 
 
-def simulate(seed: int) -> Ran:
+def simulate(seed: int, world: type[World] = World) -> Ran:
     """Run one seed. Raises `Violation` if an answer is not a dictionary's."""
 
     async def run() -> Ran:
-        return await World(seed).run()
+        return await world(seed).run()
 
     with patch.object(adaptation, "MOVED_AT_ONCE", Random(seed).choice((1, 1, 2, 5))):
         return run_on_virtual_time(run())
