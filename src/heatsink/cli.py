@@ -238,6 +238,12 @@ SHOW = 0  # `--partitions` without a number
     help="Accept only requests that are signed with this as the secret key, or that have it in the "
     "header Authorization: Bearer. Needed to listen on an address that other machines can reach.",
 )
+@click.option(
+    "--data",
+    type=click.Path(dir_okay=False),
+    help="File that keeps all tables: it survives restarts and kill -9.",
+)
+@click.option("--in-memory", is_flag=True, help="Keep no file, which is the default.")
 @click.option("--seed", type=int, help="Seed of everything random in the emulator; default: none.")
 @click.option(
     "--write-limit", type=UNITS, default=1e3, help="Maximum write units/s of a partition."
@@ -314,8 +320,9 @@ SHOW = 0  # `--partitions` without a number
 def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options: Any) -> None:
     """Run a DynamoDB emulator in memory, with partitions that throttle and split as DynamoDB's do.
 
-    The emulator is for development: it loses all data when it stops. To watch its partitions, open
-    its address in a browser, or run `heatsink dynamo --partitions` in a second terminal.
+    The emulator is for development. It loses all data when it stops, unless --data names a file. To
+    watch its partitions, open its address in a browser, or run `heatsink dynamo --partitions` in a
+    second terminal.
     """
     if partitions == SHOW:
         from heatsink.server.commands.partitions import show_partitions
@@ -330,6 +337,7 @@ def dynamo(port: int, partitions: int, latency: float, log_json: bool, **options
         host=options["host"],
         port=port,
         token=options["token"],
+        data=None if options["in_memory"] else options["data"],
         write_limit=options["write_limit"],
         read_limit=options["read_limit"],
         burst_s=options["burst_seconds"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from heatsink.stores.dynamodb.wire.values import TOO_DEEP
 from . import requests
 from .adaptation import TableReport
 from .database import Database, Json
+from .journal import DEFINING, Journal
 from .operations.batches import batch_get_item, batch_write_item
 from .operations.reads import get_item, query, scan
 from .operations.resources import (
@@ -105,11 +107,23 @@ INTERNAL_ERROR = _encode(
 
 
 class Engine:
-    """Answers one request at a time, from memory."""
+    """Answers one request at a time, from memory.
+
+    With `data` in the settings, all tables are also in that file, and come back from it.
+    """
 
     def __init__(self, settings: EngineSettings, clock: Clock, rng: Random) -> None:
         self._database = Database(settings, clock, rng)
         self._clock = clock
+        self._journal: Journal | None = None
+        if settings.data is not None:
+            journal = Journal(Path(settings.data))
+            try:
+                journal.restore(self._database, self._perform)
+            except BaseException:
+                journal.close()
+                raise
+            self._journal = journal
 
     def answer(self, target: str, body: bytes) -> tuple[int, bytes]:
         """Answer one request: returns the HTTP status and the body.
@@ -142,8 +156,16 @@ class Engine:
         return self._database.table(name)
 
     def reset(self) -> None:
-        """Delete all tables, as if the emulator had just started."""
+        """Delete all tables, as if the emulator had just started for the first time."""
         self._database.reset()
+        if self._journal is not None:
+            self._journal.clear()
+
+    def close(self) -> None:
+        """Close the file of `--data`, if there is one."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     def partitions(self) -> list[TableReport]:
         """Return a report on the partitions of every table and of every global index."""
@@ -151,6 +173,12 @@ class Engine:
         return [report for table in tables for report in table.reports()]
 
     def _carry_out(self, target: str, body: bytes) -> Json:
+        answer = self._perform(target, body)
+        if self._journal is not None and (name := target.removeprefix(API)) in DEFINING:
+            self._journal.define(name, body, self._database)
+        return answer
+
+    def _perform(self, target: str, body: bytes) -> Json:
         operation = OPERATIONS.get(target.removeprefix(API))
         if operation is None:
             raise _unknown(target)

@@ -383,6 +383,7 @@ class EngineServer:
             await _turn_of_the_loop()
         if self._server is not None:
             await self._server.wait_closed()
+        self._engine.close()
 
     def handle(self, connection: EngineConnection, target: str, body: bytes) -> None:
         if not self._latency_s:

@@ -42,6 +42,8 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     that have it in the header `Authorization: Bearer`. An address that other machines can reach
     needs a token.
 
+    With `data`, all tables are in this file, which survives restarts and `kill -9`.
+
     The server accepts requests to this machine's host names and to `allow_hosts`. `connections`
     limits the number of connections, the size of headers and idle times.
     """
@@ -49,6 +51,7 @@ class EngineSettings(CheckedStruct, frozen=True, kw_only=True):
     host: str = HOST
     port: int = PORT
     token: str | None = None
+    data: str | None = None
     write_limit: float = 1_000.0
     read_limit: float = 3_000.0
     burst_s: float = 300.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -72,6 +72,9 @@ class Backfill:
         return self.index.status == "ACTIVE"
 
 
+Note = Callable[["EngineTable", Key, Row | None, Row | None], None]
+
+
 class EngineTable:
     """One table: its rows, its limits, its partitions, its indexes, its stream and its expiry."""
 
@@ -87,6 +90,8 @@ class EngineTable:
         self.stream: Stream | None = None
         self.expiry: Expiry | None = None
         self.tags: dict[str, str] = {}
+        self.note: Note | None = None
+        """Called before each write, to append the write to a journal."""
         self._clock = clock
         self._backfills: list[Backfill] = []
         self._replica = Replica(replica_lag_s, clock) if replica_lag_s else None
@@ -146,6 +151,8 @@ class EngineTable:
 
         With `by_service`, the stream says that the table deleted the row because it expired.
         """
+        if self.note is not None:
+            self.note(self, key, old, new)
         _store(self.rows, key, new)
         if self._replica is not None:
             self._replica.send(key, new)

@@ -1,0 +1,218 @@
+"""`--data FILE`: the emulator's tables in a file, which survives restarts and `kill -9`.
+
+The file is a journal. A request that changes a table itself (CreateTable, UpdateTable, tags, …) is
+appended as it came. A write is appended as the row that it leaves. The emulator appends before it
+answers, so what a client has seen is in the file. It does not fsync: the file survives the end of
+the process, not that of the machine.
+
+At the start, the emulator plays the journal back without any limits. If less than half of the
+journal is still needed, the emulator then writes a new one. Of each record, the journal has length
+and checksum; a record that a crash has cut off ends the journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from heatsink.errors import Misconfigured
+from heatsink.stores.dynamodb.wire.errors import EngineError
+from heatsink.stores.dynamodb.wire.values import Item, admit_item
+
+from .database import Database
+from .rows import Key, Row
+from .table import EngineTable
+
+MAGIC = b"heatsink dynamo 1\n"
+HEAD_BYTES = 8
+KEPT_SHARE = 0.5
+RECORDS_MIN = 1_000
+TURNS_MAX = 100_000
+DEFINING = frozenset(
+    (
+        *("CreateTable", "DeleteTable", "UpdateTable", "UpdateTimeToLive"),
+        *("TagResource", "UntagResource"),
+    )
+)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Definition(NamedTuple):
+    """A request that changed a table: its operation and its body."""
+
+    operation: str
+    body: bytes
+
+
+class Journal:
+    """The journal of one emulator. Only one process may have it open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = self._open()
+        self._definitions: dict[str, list[Definition]] = {}
+        self._records = 0
+
+    def _open(self) -> int:
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise Misconfigured(
+                f"cannot open {self._path} ({error.strerror}): choose another --data", field="data"
+            ) from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise Misconfigured(
+                f"another emulator uses {self._path}: stop it, or choose another --data",
+                field="data",
+            ) from None
+        return file
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def restore(self, database: Database, define: Callable[[str, bytes], Any]) -> None:
+        """Play the journal back into an empty database.
+
+        `define` carries out a request that changes a table.
+        """
+        content = self._path.read_bytes()
+        if content and not content.startswith(MAGIC):
+            raise Misconfigured(
+                f"{self._path} is no data of the emulator: choose another --data", field="data"
+            )
+        end = len(MAGIC)
+        for after, record in _records(content):
+            end = after
+            self._records += 1
+            if len(record) == len(Definition._fields):
+                definition = Definition(*record)
+                self._play(definition, database, define)
+                self._keep(definition)
+            else:
+                _put(database, *record)
+        os.ftruncate(self._file, end if content else 0)
+        os.lseek(self._file, 0, os.SEEK_END)
+        if not content:
+            os.write(self._file, MAGIC)
+        self._compact(database)
+        self.follow(database)
+
+    def _play(
+        self, definition: Definition, database: Database, define: Callable[[str, bytes], Any]
+    ) -> None:
+        """Carry a definition out, and finish what it starts, such as filling a new index."""
+        try:
+            define(*definition)
+        except EngineError as error:
+            raise Misconfigured(
+                f"{self._path} has a request that this version refuses ({error.message}): choose "
+                "another --data",
+                field="data",
+            ) from None
+        for _ in range(TURNS_MAX):
+            if all(table.status == "ACTIVE" for table in database.tables.values()):
+                return
+            database.tend()
+
+    def follow(self, database: Database) -> None:
+        """Append all future writes to the tables of the database."""
+        for table in database.tables.values():
+            table.note = self.note
+
+    def note(self, table: EngineTable, key: Key, old: Row | None, new: Row | None) -> None:
+        """Append a write: the new row, or the key of a row that is gone."""
+        del key  # the items have it
+        if new is not None:
+            self._append((table.spec.name, new.item, True))
+        elif old is not None:
+            self._append((table.spec.name, table.schema.key_values(old.item), False))
+
+    def define(self, operation: str, body: bytes, database: Database) -> None:
+        """Append a request that has changed a table, and follow new tables."""
+        definition = Definition(operation, body)
+        self._append(definition)
+        self._keep(definition)
+        self.follow(database)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._definitions.clear()
+        self._records = 0
+        os.ftruncate(self._file, len(MAGIC))
+        os.lseek(self._file, 0, os.SEEK_END)
+
+    def _append(self, record: tuple[Any, ...]) -> None:
+        self._records += 1
+        os.write(self._file, _framed(record))
+
+    def _keep(self, definition: Definition) -> None:
+        """Remember the definitions of each table that exists, in their order."""
+        request = msgspec.json.decode(definition.body)
+        name = str(request.get("TableName") or request.get("ResourceArn")).rpartition("/")[2]
+        if definition.operation == "DeleteTable":
+            self._definitions.pop(name, None)
+        else:
+            self._definitions.setdefault(name, []).append(definition)
+
+    def _compact(self, database: Database) -> None:
+        """Write a new journal if the old one has many records that are no longer needed."""
+        needed = sum(table.rows.size()[0] for table in database.tables.values())
+        needed += sum(map(len, self._definitions.values()))
+        if self._records < RECORDS_MIN or needed > self._records * KEPT_SHARE:
+            return
+        fresh = self._path.with_name(self._path.name + ".new")
+        with fresh.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            file.write(MAGIC)
+            for record in self._needed(database):
+                file.write(_framed(record))
+            file.flush()
+            os.fsync(file.fileno())
+            fresh.replace(self._path)
+            old, self._file = self._file, os.dup(file.fileno())
+        os.close(old)
+        self._records = needed
+
+    def _needed(self, database: Database) -> Iterator[tuple[Any, ...]]:
+        for definitions in self._definitions.values():
+            yield from definitions
+        for name, table in database.tables.items():
+            for row in table.rows.scan():
+                yield name, row.item, True
+
+
+def _framed(record: tuple[Any, ...]) -> bytes:
+    body = _encode(record)
+    return len(body).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
+
+
+def _records(content: bytes) -> Iterator[tuple[int, list[Any]]]:
+    """Yield each whole record and where it ends, up to the first that is cut off or damaged."""
+    at = len(MAGIC)
+    while at + HEAD_BYTES <= len(content):
+        size = int.from_bytes(content[at : at + 4], "big")
+        body = content[at + HEAD_BYTES : at + HEAD_BYTES + size]
+        if len(body) < size or crc32(body).to_bytes(4, "big") != content[at + 4 : at + HEAD_BYTES]:
+            return
+        at += HEAD_BYTES + size
+        yield at, _decode(body)
+
+
+def _put(database: Database, name: str, item: Item, is_there: bool) -> None:
+    """Store or remove a row, without limits."""
+    table = database.table(name)
+    key = table.schema.key_of_item(item)
+    old = table.rows.get(key)
+    new = Row(item, admit_item(item)) if is_there else None
+    table.write(key, old, new, table.changes(key, old, new))
