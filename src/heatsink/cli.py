@@ -43,6 +43,7 @@ from heatsink.server.commands.configuration import (
     config_option,
     json_option,
     log_json_option,
+    name_the_source,
     news_option,
 )
 from heatsink.server.commands.doctor import doctor
@@ -73,6 +74,9 @@ class Commands(click.Group):
                 return super().invoke(ctx)
             except HeatsinkError as error:
                 _give_up(ctx, error)
+            except click.BadParameter as error:
+                name_the_source(error)
+                raise
             except KeyboardInterrupt:
                 ctx.exit(TERMINATED if terminated else INTERRUPTED)
             except ExceptionGroup as group:

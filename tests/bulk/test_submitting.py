@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import repeat
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -385,6 +388,33 @@ async def test_a_wrong_call_is_refused_by_the_name_of_its_field(
     with pytest.raises(InvalidSetting, match=message):
         await world.bulk.submit(call.pop("action"), call.pop("items"), **call)
     assert world.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("item", "complaint"),
+    [
+        ({1, 2}, "item 0 is a set"),
+        ({"tags": ["a", {"b"}]}, r"item 0\['tags'\]\[1\] is a set"),
+        ({"when": datetime.now(UTC).replace(tzinfo=None)}, r"item 0\['when'\] is a datetime"),
+        ({"price": Decimal("1.5")}, r"item 0\['price'\] is a Decimal"),
+        ([UUID(int=7)], r"item 0\[0\] is an? UUID"),
+    ],
+)
+async def test_an_item_that_would_change_its_type_is_refused(item: object, complaint: str) -> None:
+    with pytest.raises(InvalidBody, match=f"{complaint}, which a handler would get as another"):
+        await World().bulk.submit("note", [item])
+
+
+@on_virtual_time
+async def test_items_arrive_as_they_were_submitted_and_tuples_as_lists() -> None:
+    world = World()
+    items = [{"a": [1, None, True, 1.5, b"x"]}, "text", -(2**63), 2**64 - 1, {7: "seven"}]
+    async with world.consumer():
+        batch = await world.bulk.submit("note", [*items, (1, (2,)), float("nan")])
+        await world.bulk.wait(batch.id, 60.0)
+    ran = [item for _, item, _ in world.ran]
+    assert all(item in ran for item in [*items, [1, [2]]])
+    assert len(ran) == len(items) + 2
 
 
 @on_virtual_time

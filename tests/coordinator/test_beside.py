@@ -58,6 +58,28 @@ async def test_a_turn_that_failed_is_told_and_made_again() -> None:
     await beside.close()
 
 
+async def test_a_failure_lasts_until_a_turn_succeeds() -> None:
+    """A turn that still waits for a dead queue must not look like success."""
+    slow = Slow()
+    slow.release.set()
+    slow.error = Unavailable("the queue is away")
+    beside = BackgroundLoop(slow)
+    await beside.run_once()
+    await asyncio.sleep(0)
+    slow.release.clear()
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="away"):
+            await beside.run_once()
+        await asyncio.sleep(0)
+    slow.error = None
+    slow.release.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await beside.run_once() == [DECISION]
+    assert await beside.run_once() == []
+    await beside.close()
+
+
 async def test_a_turn_that_failed_and_that_nobody_asks_for_is_no_complaint() -> None:
     """As of a process that has lost the lease, or was killed."""
     complaints: list[dict[str, Any]] = []

@@ -170,6 +170,13 @@ def test_a_home_that_misses_a_post_is_called_a_failure() -> None:
     assert "2 posts took 5 home writes with the threshold, 14 if always pushed" in verdict.line
 
 
+def test_a_post_that_is_pushed_past_the_threshold_is_explained() -> None:
+    posts = [PostNow(8, "push", 9, 9), PostNow(8, "pull", 0, 9)]
+    said = celebrity.judge(DONE, posts, (40, 0), 8).findings[1].text
+    assert "After her follower number 8 she was pulled: 1 post, 0 home writes." in said
+    assert "One post before that reached 9 homes: new followers came" in said
+
+
 def test_an_author_who_is_never_pulled_fails_unless_too_few_followed() -> None:
     posts = [PostNow(5, "push", 5, 5)]
     assert celebrity.judge(DONE, posts, (5, 0), 8).outcome == "not_held"
@@ -210,6 +217,9 @@ def test_what_takes_too_long_is_called_off_and_said_so(
     assert f"{last.done:,} of {last.items:,} items in" in told_all
     assert f"the other {last.items - last.done:,} were cancelled" in told_all
     assert "more than" in told_all
+    assert (
+        last.says == f"{last.done:,} are done; the other {last.items - last.done:,} were cancelled."
+    )
 
 
 # --- the meter

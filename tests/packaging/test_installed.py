@@ -18,7 +18,7 @@ from tests.servers import real
 from .building import ROOT, RUN_S, Environment, build, find_uv
 
 FEATURES = Path(__file__).parent / "features.py"
-EXTRA = re.compile(r"heatsink\[([\w,]+)\]")
+EXTRA = re.compile(r"pip install '\.\[(\w+)\]'")
 LIST_TABLES = {"X-Amz-Target": "DynamoDB_20120810.ListTables"}
 NEEDS = {  # which extra the error of a feature names
     "aws": "aws",

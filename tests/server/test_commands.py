@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
+from ssl import SSLError
+from urllib.error import HTTPError, URLError
 
 import pytest
 from click.testing import CliRunner, Result
@@ -301,3 +305,52 @@ def test_a_command_does_not_create_a_queue_by_a_typo(
     assert "memory:// would end with this command" in said(
         run("bulk", *words, "--queue", "memory://"), code=2
     )
+
+
+def test_a_wrong_value_is_blamed_on_its_source(tmp_path: Path) -> None:
+    def blamed(*words: str, **variables: str) -> str:
+        return CliRunner(env=variables).invoke(main, words).stderr.splitlines()[-1]
+
+    wrong = "'abc' is not a valid integer."
+    assert blamed("serve", HEATSINK_SERVE_PORT="abc") == (
+        f"Error: Invalid value for the variable HEATSINK_SERVE_PORT: {wrong}"
+    )
+    assert blamed("serve", "--port", "abc", HEATSINK_SERVE_PORT="1") == (
+        f"Error: Invalid value for '--port': {wrong}"
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text("[serve]\nport = 99999\n")
+    assert f"Invalid value for 'port' in {file}: 99999 is not in" in blamed(
+        "serve", "--config", str(file)
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "flags", "complaint"),
+    [
+        (401, (), "the server needs a token: pass --token, or set HEATSINK_TOKEN"),
+        (401, ("--token", "wrong-one"), "the server does not accept this token: check --token"),
+        (403, ("--token", "wrong-one"), "the server answered 403: not for you"),
+    ],
+)
+def test_a_missing_token_is_answered_with_the_flag(
+    status: int, flags: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        body = BytesIO(b'{"detail": "not for you"}')
+        raise HTTPError("http://here", status, "", Message(), body)
+
+    monkeypatch.setattr("heatsink.server.commands.remote.urlopen", refuse)
+    assert complaint in said(run("hot", *flags), code=2)
+
+
+def test_tls_on_a_plain_port_is_answered_with_the_plain_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise URLError(SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"))
+
+    monkeypatch.setattr("heatsink.server.commands.remote.urlopen", refuse)
+    line = said(run("hot", "--server", "https://localhost:8321"))
+    assert "does not speak TLS" in line
+    assert "use http://localhost:8321" in line

@@ -181,8 +181,11 @@ def test_the_file_may_be_named_in_the_environment(started: dict[str, Any], file:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('stroe = "memory://"\n', "unknown settings: stroe"),
-        ("[coordinatr]\nport = 1\n", "unknown settings: coordinatr"),
+        (
+            'stroe = "memory://"\n',
+            "does not know: did you mean 'store'?",
+        ),
+        ("[coordinatr]\nport = 1\n", "unknown table [coordinatr]: did you mean 'coordinator'?"),
         ("port = \n", "cannot be read"),
     ],
     ids=["a typo", "a section", "not TOML"],

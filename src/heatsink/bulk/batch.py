@@ -16,6 +16,7 @@ import msgspec
 
 from heatsink.errors import InvalidBody, InvalidSetting
 from heatsink.primitives.checks import shown
+from heatsink.primitives.words import with_article
 
 State = Literal[
     "open", "running", "paused", "cancelling", "done", "failed", "lost", "cancelled", "aborted"
@@ -29,6 +30,7 @@ ITEM_BYTES_MAX = 256 * 1024
 CHUNK_BYTES_MAX = 256 * 1024
 CHUNK_ITEMS_MAX = 100
 ITEMS_MAX = 50_000_000
+KEPT = (bool, int, float, str, bytes, bytearray, memoryview)
 NAMED_MAX = 5  # spans that a message names
 
 Span = tuple[int, int]
@@ -40,6 +42,7 @@ Gap = tuple[int, int, int]
 and how many items are missing (-1: all items up to the end of the chunk)."""
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_item = msgspec.msgpack.Decoder().decode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[Any]]).decode
 
 
@@ -233,18 +236,43 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def encoded(index: int, item: object) -> bytes:
+    """Encode an item. Raises `InvalidBody` if a worker would get a value of another type.
+
+    Only tuples may change their type: they become lists.
+    """
     try:
         body = _encode(item)
+        changed = _changed(item) if _decode_item(body) != item else None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(
             f"item {index} cannot be stored ({error}): items are JSON values or bytes"
         ) from None
+    if changed is not None:
+        raise InvalidBody(
+            f"item {index}{changed}, which a handler would get as another type: items are JSON "
+            "values or bytes, so convert it first, for example to text"
+        )
     if len(body) > ITEM_BYTES_MAX:
         raise InvalidBody(
             f"item {index} has {len(body):,} bytes, more than {ITEM_BYTES_MAX:,}: "
             "store the item elsewhere and submit a reference to it"
         )
     return body
+
+
+def _changed(value: object) -> str | None:
+    """Say where a value that the encoding changes is, such as "['tags'] is a set"; None if none."""
+    if isinstance(value, dict):
+        parts: Iterable[tuple[object, object]] = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    else:
+        is_kept = value is None or isinstance(value, KEPT)
+        return None if is_kept else f" is {with_article(type(value).__name__)}"
+    for at, part in parts:
+        if (found := _changed(part)) is not None:
+            return f"[{shown(at)}]{found}"
+    return None
 
 
 def packed(first: int, bodies: list[bytes]) -> bytes:

@@ -161,11 +161,12 @@ class Bulk:
     ) -> Batch:
         """Submit a batch. After the call returns, every item will run, even if processes crash.
 
-        `items` is any (async) iterable and is streamed. `rate`, such as `"500/s"`, limits how fast
-        items of this action start for this tenant; `priority` orders a tenant's own batches. With
-        an `id`, the call may be repeated. `on_done` is an action, or an allowed URL, that gets the
-        outcome. `spread=False` keeps the batch in one partition. Raises `IdReused` if the id is
-        taken by another batch. Raises `Overloaded` if the queue does not answer. The message of
+        `items` is any (async) iterable of JSON values or bytes, and is streamed. `rate`, such as
+        `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
+        tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
+        allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. Raises
+        `InvalidBody` for an item that is neither a JSON value nor bytes, and `IdReused` if the id
+        is taken by another batch. Raises `Overloaded` if the queue does not answer. The message of
         `Overloaded` names the id to submit again::
 
             batch = await hs.bulk.submit("tag", items, tenant="acme", id="import-7")

@@ -183,7 +183,8 @@ def not_known(leads: bool, leader: str, nobody_leads: str | None) -> str:
     if nobody_leads:
         return "not known: there is no leader"
     if leads:
-        return "not known: reports of heat are missing or late"
+        first = "the first report of heat comes a second or two after the start"
+        return f"not known yet: {first}, or is late"
     if leader:
         return f"not known here: ask the leader, {leader}"
     return "not known: no leader is known"

@@ -19,6 +19,7 @@ from heatsink.errors import Deposed, HeatsinkError, Outdated, Retryable
 from heatsink.primitives.checks import check_number
 from heatsink.primitives.clock import Clock
 from heatsink.primitives.hooks import NO_HOOKS, Hooks
+from heatsink.primitives.words import counted
 from heatsink.registry.decisions import LeaseStore, Meta
 
 LEASE_S = 3.0
@@ -202,7 +203,8 @@ class TurnLog:
         if error is not None:
             self._note_failure(error)
         elif self._is_told:
-            message = f"the coordinator's turns succeed again, after {self._untold} more failures"
+            after = f", after {counted(self._untold, 'more failure')}" if self._untold else ""
+            message = f"the coordinator's turns succeed again{after}"
             self._event("coordinator.recovered", message, logging.WARNING)
             self._untold, self._is_told = 0, False
 

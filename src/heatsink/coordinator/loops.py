@@ -186,16 +186,21 @@ class BackgroundLoop:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._running: asyncio.Task[list[Decision]] | None = None
+        self._failure: HeatsinkError | None = None
 
     async def run_once(self) -> list[Decision]:
         """Start a turn, unless the last turn is still running.
 
-        Returns the decisions of the last turn, or raises its error. While that turn is running,
-        returns none.
+        Returns the decisions of the last turn, or raises its error. While a turn is running,
+        returns none, or raises the error of the turn before it: a turn that still waits for an
+        answer does not mean that the failure is over.
         """
         last = self._running
         if last is not None and not last.done():
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)  # or it would grow at each raise
             return []
+        self._failure = _failure_of(last)
         self._running = asyncio.ensure_future(self._turn.run_once())
         self._running.add_done_callback(_take_error)
         return [] if last is None else last.result()
@@ -204,6 +209,11 @@ class BackgroundLoop:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+
+def _failure_of(turn: asyncio.Task[list[Decision]] | None) -> HeatsinkError | None:
+    error = None if turn is None or turn.cancelled() else turn.exception()
+    return error if isinstance(error, HeatsinkError) else None
 
 
 def _take_error(turn: asyncio.Task[list[Decision]]) -> None:

@@ -123,7 +123,10 @@ class WritingCrowd:
         stores = throttled(memory_stores(self.clock), PartitionLimit(writes_s=limit_s), self.clock)
         self._log = WatchedLog(stores.log)
         rules = BucketRules(bucket_units_s=int(limit_s * FILL), cool_down_s=COOL_DOWN_S)
-        settings = Settings(rules=rules, retries=RETRIES, coordinate=CASES[case])
+        spreads = CASES[case]  # without a leader, rules have no effect
+        settings = Settings(
+            rules=rules if spreads else BucketRules(), retries=RETRIES, coordinate=spreads
+        )
         self._client = Heatsink(replace(stores, log=self._log), settings, self.clock, Random(seed))
         self._plan = offered(peak_s)
         self.case = case

@@ -44,6 +44,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra into the environment of this process."""
+    """The command that installs an extra into the environment of this process, and where to run it.
+
+    Heatsink is not on PyPI: a package of that name there would not be ours.
+    """
     python = shlex.quote(sys.executable) if sys.executable else "python3"
-    return f"{python} -m pip install 'heatsink[{extra}]'"
+    return f"in Heatsink's folder, run {python} -m pip install '.[{extra}]'"

@@ -13,7 +13,9 @@ from heatsink.primitives.words import pip_install
 
 logger = logging.getLogger("heatsink.serve")
 tracing_option = click.option(
-    "--tracing", is_flag=True, help="Record OpenTelemetry spans. Needs pip install heatsink[otel]."
+    "--tracing",
+    is_flag=True,
+    help="Record OpenTelemetry spans. Needs the extra otel: pip install '.[otel]'",
 )
 
 

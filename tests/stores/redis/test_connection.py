@@ -238,5 +238,5 @@ async def test_redis_stays_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("heatsink.stores.redis")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(InvalidSetting, match=r"pip install 'heatsink\[redis\]'"):
+    with pytest.raises(InvalidSetting, match=r"pip install '\.\[redis\]'"):
         heatsink.connect("memory://", news="redis://localhost")

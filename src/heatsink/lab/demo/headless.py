@@ -48,15 +48,15 @@ class ChatRows:
     def head(self) -> None:
         lane = "".join(f"{name:>{width}}" for name, width in self._columns)
         plain, heatsink = "PLAIN STORE, per second", "HEATSINK, per second"
-        self._say(f"{'':>13} │{plain:^{len(lane)}} │{heatsink:^{len(lane)}} │ parti-")
-        self._say(f"{'sec':>4}{'offered':>9} │{lane} │{lane} │ tions")
+        self._say(f"{'':>15} │{plain:^{len(lane)}} │{heatsink:^{len(lane)}} │ parti-")
+        self._say(f"{'sec':>6}{'offered':>9} │{lane} │{lane} │ tions")
 
     def add(self, now: ActSnapshot) -> None:
         assert isinstance(now, ChatNow)
         if now.leg != self._leg:
             self._leg = now.leg
             self._say(f"── {now.leg}", style="bold")
-        line = Text(f"{now.second:4.0f}{now.heatsink.rates.offered_s:9,} │")
+        line = Text(f"{now.second:6.1f}{now.heatsink.rates.offered_s:9,} │")
         line.append_text(self._lane(now.plain)).append(" │")
         line.append_text(self._lane(now.heatsink)).append(" │")
         line.append(f"{now.heatsink.spread.buckets:4}")
@@ -148,12 +148,12 @@ class ActRows:
         widths = [max(len(name), CELL_WIDTH_MIN) + 2 for name in cells]
         if not self._has_head:
             self._has_head = True
-            self._say(" sec" + "".join(map(str.rjust, map(str.rstrip, cells), widths)))
+            self._say("   sec" + "".join(map(str.rjust, map(str.rstrip, cells), widths)))
         if now.leg != self._leg:
             self._leg = now.leg
             self._say(f"── {now.leg}", "bold")
         shown = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells.values())
-        self._say(f"{now.second:4.0f}" + "".join(map(str.rjust, shown, widths)))
+        self._say(f"{now.second:6.1f}" + "".join(map(str.rjust, shown, widths)))
 
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)

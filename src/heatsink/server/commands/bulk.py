@@ -17,6 +17,7 @@ from rich.progress import Progress
 from heatsink.bulk.batch import Batch
 from heatsink.bulk.batch import Progress as BatchProgress
 from heatsink.bulk.bulk import LIST_MAX, PARTITIONS_MAX, PRIORITY_MAX, Bulk
+from heatsink.bulk.changes import NO_WORKER
 from heatsink.client.queue import connect_queue
 from heatsink.errors import InvalidBody, InvalidSetting, Unavailable
 from heatsink.primitives.clock import SystemClock
@@ -123,7 +124,11 @@ def submit(
     as_json: bool,
     **others: Any,
 ) -> None:
-    """Run ACTION on every line of FILE (.csv with a header, or .jsonl)."""
+    """Run ACTION on every line of FILE (.csv with a header, or .jsonl).
+
+    A line of a .csv file is a dict whose values are text, also numbers. A line of a .jsonl file is
+    any JSON value.
+    """
     order = {name: others.pop(name) for name in ("tenant", "priority", "rate", "on_done")}
     accepted_as: list[str] = []
 
@@ -183,9 +188,10 @@ async def _watch(bulk: Bulk, id: str, bar: Progress) -> BatchProgress:
         shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
         ended = progress.done + progress.failed + progress.cancelled + progress.lost
         bar.update(shown, completed=ended, description=progress.reason or progress.state)
-        if bar.disable and progress.reason not in ("", told):  # there is no bar to show it
-            click.echo(f"{id}: {progress.reason}", err=True)
-            told = progress.reason
+        waits = progress.reason if progress.reason.startswith(NO_WORKER) else ""
+        if bar.disable and waits != told:  # there is no bar to show it
+            click.echo(f"{id}: {waits or progress.state}", err=True)
+            told = waits
         await clock.sleep(LOOK_S)
     shown = shown if shown is not None else bar.add_task("running", total=progress.accepted)
     bar.update(shown, completed=progress.accepted, description=progress.state)

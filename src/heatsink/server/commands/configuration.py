@@ -6,6 +6,7 @@ implements this order: the file's values become the defaults of click's options.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from math import isnan
 from pathlib import Path
@@ -15,8 +16,11 @@ import click
 import msgspec
 from click.shell_completion import get_completion_class
 
+from heatsink.primitives.words import did_you_mean
+
 PREFIX = "HEATSINK"
 DEFAULT_FILE = "heatsink.toml"
+FILE = "heatsink.file"  # in the context's `meta`: the configuration file that was read
 
 
 class WholeRange(click.IntRange):
@@ -92,14 +96,38 @@ def load_file(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
         raise click.BadParameter(f"{file} cannot be read: {error}") from None
     known = {parameter.name for parameter in ctx.command.params}
     named = {name.replace("-", "_"): each for name, each in _of_command(ctx, values).items()}
-    unknown = sorted(set(named) - known)
-    if unknown:
-        raise click.BadParameter(f"{file} has unknown settings: {', '.join(unknown)}")
+    for name in sorted(set(named) - known):
+        raise click.BadParameter(_unknown(ctx, file, name, isinstance(named[name], dict)))
     for parameter in ctx.command.params:
         if parameter.name in named and (wanted := _misfit(parameter, named[parameter.name])):
             raise click.BadParameter(f"{file}: {parameter.name} must be {wanted}")
+    ctx.meta[FILE] = file
     ctx.default_map = {**(ctx.default_map or {}), **named}
     return value
+
+
+def _unknown(ctx: click.Context, file: str, name: str, is_table: bool) -> str:
+    if is_table:
+        commands = getattr(ctx.find_root().command, "commands", {})
+        return f"{file} has the unknown table [{name}]: {did_you_mean(name, commands)}"
+    known = (each.name for each in ctx.command.params if each.name and each.expose_value)
+    command = ctx.command_path
+    return f"{file} has {name!r}, which {command!r} does not know: {did_you_mean(name, known)}"
+
+
+def name_the_source(error: click.BadParameter) -> None:
+    """Change the error of a value that is not from a flag: name its variable, or its file."""
+    ctx, param = error.ctx, error.param
+    if ctx is None or param is None or param.name is None:
+        return
+    source = ctx.get_parameter_source(param.name)
+    if source is click.core.ParameterSource.DEFAULT_MAP and FILE in ctx.meta:
+        error.param_hint = f"{param.name!r} in {ctx.meta[FILE]}"
+    if source is not click.core.ParameterSource.ENVIRONMENT:
+        return
+    names = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or ())
+    names += [f"{ctx.auto_envvar_prefix}_{param.name.upper()}"] if ctx.auto_envvar_prefix else []
+    error.param_hint = f"the variable {next(filter(os.environ.get, names), param.name)}"
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
+from ssl import SSLCertVerificationError, SSLError
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
@@ -82,9 +83,11 @@ class Remote:
         try:
             return urlopen(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]  # noqa: S310
         except HTTPError as error:
-            raise _refusal(error) from None
+            raise _refusal(error, "authorization" in sent) from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, SSLError) and self._url.startswith("https:"):
+                raise Unavailable(_no_tls(self._url, reason)) from None
             raise Unavailable(
                 f"no server answers at {shown_url(self._url)} ({reason}): start `heatsink serve`, "
                 "or name another with --server"
@@ -100,7 +103,18 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and "@" not in parts.netloc
 
 
-def _refusal(error: HTTPError) -> HeatsinkError:
+def _no_tls(url: str, reason: SSLError) -> str:
+    if isinstance(reason, SSLCertVerificationError):
+        return f"the certificate of {shown_url(url)} is not trusted ({reason.verify_message})"
+    plain = "http:" + shown_url(url).removeprefix("https:")
+    return f"the server at {shown_url(url)} does not speak TLS: use {plain}"
+
+
+def _refusal(error: HTTPError, has_token: bool) -> HeatsinkError:
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        missing = "needs a token: pass --token, or set HEATSINK_TOKEN"
+        wrong = "does not accept this token: check --token, or HEATSINK_TOKEN"
+        return InvalidInput(f"the server {wrong if has_token else missing}")
     try:
         problem = msgspec.json.decode(error.read())
         detail = str(problem["detail"])

@@ -190,6 +190,8 @@ class DemoBatch:
         self._seen = second, done
         team, small = self._workers(workers), self.small()
         says = narrate(self.items, done, done_s, sum(team), small)
+        if self.progress and self.progress.is_final and self.progress.cancelled:
+            says = f"{done:,} are done; the other {self.progress.cancelled:,} were cancelled."
         return BulkNow(round(second, 2), self.leg, self.items, done, done_s, team, small, says)
 
     def _workers(self, consumer: Consumer) -> list[int]:

@@ -53,7 +53,7 @@ Valkey server. Pushes are bulk actions in its queue. The second author is pinned
 
 
 class PostNow(msgspec.Struct, frozen=True):
-    """One post: the number of followers at that time, its mode, and the homes written for it.
+    """One post: the number of followers when it was stored, its mode, and the homes written for it.
 
     `always_writes` are the homes written for the same post by the author who is always pushed.
     """
@@ -124,18 +124,18 @@ class Fame:
 
     async def _follow(self, fan: str) -> None:
         await self._timelines.follow(fan, self.grace)
-        await self._timelines.follow(fan, self.pushed)
         self.followers += 1
+        await self._timelines.follow(fan, self.pushed)
 
     def post(self) -> None:
         """Let both authors post, without waiting until their earlier posts are stored."""
         self._posting.append(self._tasks.create_task(self._post(len(self._posting) + 1)))
 
     async def _post(self, number: int) -> None:
-        body, followers = f"post {number}".encode(), self.followers
+        body = f"post {number}".encode()
         both = (self._timelines.post(author, body) for author in (self.grace, self.pushed))
         mine, always = await asyncio.gather(*both)
-        self.posts.append((followers, mine, always))
+        self.posts.append((self.followers, mine, always))
 
     async def settle(self) -> None:
         await asyncio.gather(*self._posting, *self._arriving)
@@ -219,8 +219,8 @@ def _look(fame: Fame, pacer: Pacer, traffic: Traffic, threshold: int) -> Celebri
 def narrate(followers: int, mode: str, threshold: int) -> str:
     if mode == PULLED:
         return (
-            f"{followers:,} followers, more than {threshold:,}: Grace is pulled. Each post is one "
-            "write, and fans see it when they next read their home."
+            f"{followers:,} followers: past the threshold of {threshold:,}, Grace is pulled. Each "
+            "post is one write, and fans see it when they next read their home."
         )
     if followers > threshold / 2:
         return f"{followers:,} followers: a post takes {followers:,} writes, and more each time."
@@ -241,7 +241,7 @@ def judge(offer: Offer, posts: list[PostNow], homes: tuple[int, int], threshold:
             f"Of {looked_at} fans picked at random, {looked_at - wrong} have a home that shows "
             "every post of both authors exactly once, pushed or pulled.",
         ),
-        _pulled([post for post in posts if post.mode == PULLED], threshold),
+        _pulled(posts, threshold),
         ActFinding(
             None,
             f"Always pushed, a post took {always / len(posts):,.0f} home writes on average "
@@ -253,13 +253,20 @@ def judge(offer: Offer, posts: list[PostNow], homes: tuple[int, int], threshold:
 
 
 def _pulled(posts: list[PostNow], threshold: int) -> ActFinding:
-    if not posts:
+    pulled = [post for post in posts if post.mode == PULLED]
+    if not pulled:
         return ActFinding(
             False, f"No post was pulled: Grace was pushed past {threshold:,} followers."
         )
-    writes = sum(post.writes for post in posts)
+    writes = sum(post.writes for post in pulled)
+    widest = max(post.writes for post in posts)
+    late = (
+        f" One post before that reached {widest:,} homes: new followers came while it was pushed."
+        if widest > threshold
+        else ""
+    )
     return ActFinding(
         not writes,
-        f"From {posts[0].followers:,} followers on she was pulled (threshold: {threshold:,}): "
-        f"{counted(len(posts), 'post')}, {writes:,} home writes.",
+        f"After her follower number {threshold:,} she was pulled: {counted(len(pulled), 'post')}, "
+        f"{writes:,} home writes.{late}",
     )

@@ -43,5 +43,6 @@ export function moment(run) {
   return run.snapshots.reduce((a, b) => (offered(b) > offered(a) ? b : a));
 }
 
-export const wait = (ms) => (ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`);
+// Latencies are rounded up, so 0 means that no call was answered.
+export const wait = (ms) => (!ms ? "–" : ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`);
 export const versus = (ours, theirs) => `${number(ours)} against ${number(theirs)}`;
