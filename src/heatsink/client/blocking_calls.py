@@ -404,9 +404,8 @@ class BlockingBulk:
         `"500/s"`, limits how fast items of this action start for this tenant; `priority` orders a
         tenant's own batches. With an `id`, the call may be repeated. `on_done` is an action, or an
         allowed URL, that gets the outcome. `spread=False` keeps the batch in one partition. Raises
-        `InvalidBody` for an item that is neither a JSON value nor bytes, and `IdReused` if the id
-        is taken by another batch. Raises `Overloaded` if the queue does not answer. The message of
-        `Overloaded` names the id to submit again::
+        `InvalidBody` for any other item, `IdReused` if another batch has the id, and `Overloaded`
+        if the queue does not answer. The message of `Overloaded` names the id to submit again::
 
             batch = hs.bulk.submit("tag", items, tenant="acme", id="import-7")
             hs.bulk.submit("tag", items, tenant="acme", id="import-7")  # the same batch

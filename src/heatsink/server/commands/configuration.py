@@ -6,7 +6,6 @@ implements this order: the file's values become the defaults of click's options.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from math import isnan
 from pathlib import Path
@@ -125,9 +124,9 @@ def name_the_source(error: click.BadParameter) -> None:
         error.param_hint = f"{param.name!r} in {ctx.meta[FILE]}"
     if source is not click.core.ParameterSource.ENVIRONMENT:
         return
-    names = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or ())
-    names += [f"{ctx.auto_envvar_prefix}_{param.name.upper()}"] if ctx.auto_envvar_prefix else []
-    error.param_hint = f"the variable {next(filter(os.environ.get, names), param.name)}"
+    has_own = click.Parameter.resolve_envvar_value(param, ctx) is not None
+    name = param.envvar if has_own else f"{ctx.auto_envvar_prefix}_{param.name.upper()}"
+    error.param_hint = f"the variable {name}"
 
 
 def _of_command(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
