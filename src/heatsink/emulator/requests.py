@@ -157,7 +157,7 @@ class KeysAndAttributes(Request, kw_only=True):
 
 class BatchGetItem(Request, kw_only=True):
     ORDER = "return_consumed_capacity"
-    request_items: Annotated[dict[TableName, KeysAndAttributes], Meta(min_length=1)]
+    request_items: dict[TableName, KeysAndAttributes]
     return_consumed_capacity: ReturnCapacity = "NONE"
 
 
@@ -176,10 +176,7 @@ class WriteRequest(Request, kw_only=True):
 
 class BatchWriteItem(Request, kw_only=True):
     ORDER = "return_consumed_capacity return_item_collection_metrics"
-    request_items: Annotated[
-        dict[TableName, Annotated[list[WriteRequest], Meta(min_length=1, max_length=25)]],
-        Meta(min_length=1),
-    ]
+    request_items: dict[TableName, Annotated[list[WriteRequest], Meta(min_length=1, max_length=25)]]
     return_consumed_capacity: ReturnCapacity = "NONE"
     return_item_collection_metrics: ReturnMetrics = "NONE"
 
@@ -234,7 +231,7 @@ class TransactGetItems(Request, kw_only=True):
 
 class AttributeDefinition(Request, kw_only=True):
     attribute_name: str
-    attribute_type: Literal["S", "N", "B"]
+    attribute_type: Literal["B", "N", "S"]
 
 
 class KeySchemaElement(Request, kw_only=True):
@@ -299,7 +296,7 @@ TableClass = Literal["STANDARD", "STANDARD_INFREQUENT_ACCESS"]
 
 
 class CreateTable(Request, kw_only=True):
-    table_name: str
+    table_name: Annotated[str, Meta(extra={"named": True})]
     attribute_definitions: list[AttributeDefinition]
     key_schema: list[KeySchemaElement]
     billing_mode: BillingMode | None = None

@@ -387,6 +387,10 @@ def explain(kind: type[Any], body: bytes) -> tuple[EngineError | None, Any]:
         return error, None
     except RecursionError:
         return ValidationFailed(TOO_DEEP), None
+    for name, (field, required) in shape.fields.items():
+        if required and field.extra.get("named") and name not in found:
+            required_but = f"The parameter '{name}' is required but was not present in the request"
+            return ValidationFailed(required_but), None
     violated = []
     for text in shape.violations(found, Place()):
         violated.append(text)

@@ -57,6 +57,8 @@ def batch_write_item(database: Database, request: BatchWriteItem) -> Json:
 
 
 def _check_writes(request: BatchWriteItem) -> None:
+    if not request.request_items:
+        raise ValidationFailed("The requestItems parameter is required for BatchWriteItem")
     if sum(map(len, request.request_items.values())) > WRITES_MAX:
         raise ValidationFailed("Too many items requested for the BatchWriteItem call")
 
@@ -81,6 +83,8 @@ def _shown(one: WriteRequest) -> Json:
 
 
 def batch_get_item(database: Database, request: BatchGetItem) -> Json:
+    if not request.request_items:
+        raise ValidationFailed("The requestItems parameter is required for BatchGetItem")
     wanted = [(name, one, _projection(one)) for name, one in request.request_items.items()]
     if sum(len(one.keys) for _, one, _ in wanted) > READS_MAX:
         raise ValidationFailed("Too many items requested for the BatchGetItem call")

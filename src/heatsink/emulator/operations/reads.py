@@ -382,11 +382,13 @@ def _segment(request: Scan) -> tuple[int, int]:
         return 0, SPACE
     if number is None or total is None:
         missing, given = (
-            ("Segment", "TotalSegments") if number is None else ("TotalSegments", "Segment")
+            ("Segment", "parameter TotalSegments")
+            if number is None
+            else ("TotalSegments", "Segment parameter")
         )
         raise ValidationFailed(
             f"The {missing} parameter is required but was not present in the request when "
-            f"{given} parameter is present"
+            f"{given} is present"
         )
     if not 0 <= number < total:
         raise ValidationFailed(

@@ -25,7 +25,6 @@ from heatsink.emulator.table import EngineTable
 from heatsink.emulator.units import TRANSACTION_FACTOR, Charge, Operation, read_units
 from heatsink.stores.dynamodb.wire.errors import (
     NO_REASON,
-    DoesNotFit,
     EngineError,
     Refused,
     Throttled,
@@ -57,12 +56,12 @@ def transact_write_items(database: Database, request: TransactWriteItems) -> Jso
     if token is not None and _is_repeated(database, token, digest):
         return _replayed(database, request)
     plans = _plans(database, request.transact_items)
+    if sum(plan.new.size for plan in plans if plan.new) > BYTES_MAX:
+        raise ValidationFailed("Transaction request exceeds the maximum allowed size of 4 MB")
     _take_all("Write", [plan.charges(TRANSACTION_FACTOR) for plan in plans])
     failures = [plan.failure for plan in plans]
     if any(failures):
         raise _canceled(failures)
-    if sum(plan.new.size for plan in plans if plan.new) > BYTES_MAX:
-        raise ValidationFailed("Transaction request exceeds the maximum allowed size of 4 MB")
     for plan in plans:
         if plan.new is not plan.old:
             plan.commit()
@@ -123,7 +122,7 @@ def _plans(database: Database, actions: list[TransactWriteItem]) -> list[Planned
         try:
             plans.append(write.plan(database.table(name)))
             errors.append(None)
-        except DoesNotFit as error:
+        except ValidationFailed as error:
             errors.append(error)
     if any(errors):
         raise _canceled(errors)
@@ -209,17 +208,31 @@ def transact_get_items(database: Database, request: TransactGetItems) -> Json:
     responses: list[Json] = []
     wanted = [(one.get, _projection(one.get)) for one in request.transact_items]
     places = [(get, database.table(get.table_name), projection) for get, projection in wanted]
-    seen = set()
-    for get, table, projection in places:
-        key = table.schema.key_of(get.key)
-        if (table.spec.name, key) in seen:
-            raise ValidationFailed(SAME_ITEM)
-        seen.add((table.spec.name, key))
+    keys = _keys([(get, table) for get, table, _ in places])
+    for (_, table, projection), key in zip(places, keys, strict=True):
         row = table.rows.get(key)
         charges.append((table, key, read_units(row.size if row else 0, True, TRANSACTION_FACTOR)))
         responses.append({} if row is None else {"Item": projection.of(row.item)})
     _take_all("Read", [[_charge(one)] for one in charges])
     return {"Responses": responses, **_costs(charges, request.return_consumed_capacity)}
+
+
+def _keys(wanted: list[tuple[TransactGet, EngineTable]]) -> list[Key]:
+    """Return the keys of all actions. A key that does not fit its table cancels the transaction."""
+    keys: list[Key] = []
+    errors: list[ValidationFailed | None] = []
+    for get, table in wanted:
+        try:
+            keys.append(table.schema.key_of(get.key))
+            errors.append(None)
+        except ValidationFailed as error:
+            errors.append(error)
+    if any(errors):
+        raise _canceled(errors)
+    places = [(table.spec.name, key) for (_, table), key in zip(wanted, keys, strict=True)]
+    if len(set(places)) != len(places):
+        raise ValidationFailed(SAME_ITEM)
+    return keys
 
 
 def _projection(wanted: TransactGet) -> Projection:

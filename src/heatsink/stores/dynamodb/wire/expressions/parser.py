@@ -40,9 +40,8 @@ from .updates import Update, shown_path
 TEXT_MAX = 4_096
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[A-Za-z][A-Za-z0-9_]*)|(?P<alias>\#[A-Za-z0-9_]+)|(?P<value>:[A-Za-z0-9_]+)"
-    r"|(?P<index>\d+)|(?P<sign><>|<=|>=|[=<>()\[\],.+\-]))"
+    r"|(?P<index>\d+)|(?P<sign><>|<=|>=|[=<>()\[\],.+\-])|(?P<bad>\S))"
 )
-_REST = re.compile(r"\s*(\S)")
 NEAR = 1
 KEPT = 4_096
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
@@ -53,7 +52,7 @@ T = TypeVar("T")
 
 
 class Token(NamedTuple):
-    """A token of an expression. `kind` is name, alias, value, index, sign or end."""
+    """A token of an expression. `kind` is name, alias, value, index, sign, bad or end."""
 
     kind: str
     text: str
@@ -77,8 +76,6 @@ def tokens_of(text: str, field: str) -> list[Token]:
         assert kind is not None
         tokens.append(Token(kind, match[kind], match.start(kind)))
         position = match.end()
-    if bad := _REST.match(text, position):
-        tokens.append(Token("bad", bad[1], bad.start(1)))
     return [*tokens, Token("end", "<EOF>", len(text))]
 
 
