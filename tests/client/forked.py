@@ -16,11 +16,7 @@ from random import Random
 from time import time
 from typing import Any
 
-import boto3
-from boto3.dynamodb.conditions import Key
-
 import heatsink
-from heatsink.boto import Table
 from heatsink.primitives.ids import Minter, Uuid7
 
 HANG_S = 5
@@ -138,6 +134,11 @@ def blocking(url: str, options: dict[str, Any]) -> None:
 
 def boto(registry: str) -> None:
     """No request reaches the table itself, so it need not be there."""
+    import boto3  # it takes half a second, which the other kinds need not spend
+    from boto3.dynamodb.conditions import Key
+
+    from heatsink.boto import Table
+
     resource = boto3.resource(
         "dynamodb",
         region_name="eu-west-1",
