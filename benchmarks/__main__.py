@@ -29,6 +29,7 @@ NAMES = (
     "engine",
     "adaptive",
     "dynamodb",
+    "dynamodb_client",
     "registry_reads",
     "fleet",
     "queue_store",

@@ -2,7 +2,7 @@
 
 An HTTP library builds a request object, a response object and several callbacks for each call.
 Here, the caller passes the bytes of a whole request, and one future waits for its answer. So a put
-takes little more CPU than the event loop and the system calls (`./dev bench dynamodb`).
+takes little more CPU than the event loop and the system calls (`./dev bench dynamodb_client`).
 
 A connection never gives one request the answer to another. It takes a new request only after a
 complete answer that ended exactly where the data ended. In all other cases it is closed: after a
