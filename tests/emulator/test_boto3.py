@@ -50,3 +50,42 @@ def test_the_sdk_sees_which_limit_it_was() -> None:
     assert read["ThrottlingReasons"] == [
         {"reason": "TableReadKeyRangeThroughputExceeded", "resource": ARN}
     ]
+
+
+def test_a_hot_value_of_an_index_throttles_writers_of_the_table() -> None:
+    """The writers use many keys of the table. Only one value of the index is hot."""
+    arn = f"{ARN}/index/by-state"
+    with ours(EngineSettings(port=0, write_limit=20.0)) as url:
+        client = client_of(url)
+        client.create_table(
+            TableName="things",
+            AttributeDefinitions=[
+                {"AttributeName": "pk", "AttributeType": "S"},
+                {"AttributeName": "state", "AttributeType": "S"},
+            ],
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+            GlobalSecondaryIndexes=[
+                {
+                    "IndexName": "by-state",
+                    "KeySchema": [{"AttributeName": "state", "KeyType": "HASH"}],
+                    "Projection": {"ProjectionType": "KEYS_ONLY"},
+                }
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        with pytest.raises(ClientError) as caught:
+            _put_many(client, 1_000)
+        for number in range(8):
+            client.put_item(TableName="things", Item={"pk": {"S": f"calm{number}"}})
+        client.close()
+    response: Any = caught.value.response
+    assert response["Error"]["Code"] == "ThrottlingException"
+    assert response["throttlingReasons"] == [
+        {"reason": "IndexWriteKeyRangeThroughputExceeded", "resource": arn}
+    ]
+
+
+def _put_many(client: DynamoDBClient, count: int) -> None:
+    for number in range(count):
+        item: Any = {"pk": {"S": f"hot{number}"}, "state": {"S": "new"}}
+        client.put_item(TableName="things", Item=item)
