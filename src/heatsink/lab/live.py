@@ -40,6 +40,7 @@ from .world import ACTION, TURN_S, WORKERS_MAX, Saturating
 
 ITEMS = 10_000
 SPEED = 10.0
+MADE = "Simulated on virtual time, and run on a real Redis. Made by"
 
 
 class FastClock:
@@ -135,6 +136,7 @@ def experiment(items: int = ITEMS, seed: int = 1, speed: float = SPEED) -> LabRe
         figures=[_figure(pair) for pair in (ours, theirs)],
         tables=[_table(pairs)],
         charts=[_workers_chart(pair) for pair in pairs] + [_waiting_chart(ours)],
+        made=MADE,
     )
 
 
@@ -157,7 +159,7 @@ def _figure(pair: tuple[ScalingRun, ScalingRun]) -> Figure:
 
 def _difference(pair: tuple[ScalingRun, ScalingRun]) -> str:
     simulated, live = pair
-    return f"{live.took_s / simulated.took_s - 1:+.1%}"
+    return f"{live.took_s / simulated.took_s - 1:+.1%}".replace("-", "−")
 
 
 def _table(pairs: list[tuple[ScalingRun, ScalingRun]]) -> ReportTable:

@@ -53,7 +53,10 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class LabReport(msgspec.Struct, frozen=True):
-    """A report of an experiment. `notes` say what was assumed; the page shows them last."""
+    """A report of an experiment. `notes` say what was assumed; the page shows them last.
+
+    `made` says how the results came about. The page shows it before the command.
+    """
 
     name: str
     title: str
@@ -62,6 +65,9 @@ class LabReport(msgspec.Struct, frozen=True):
     tables: list[ReportTable]
     charts: list[Chart]
     notes: str = ""
+    made: str = (
+        "Simulated on virtual time with the production code. The same command repeats this page"
+    )
 
 
 def shown(cell: Cell) -> str:
@@ -81,6 +87,7 @@ def to_html(report: LabReport, command: str, plotly: str) -> str:
         charts="".join(map(_chart, range(len(report.charts)), report.charts)),
         tables="".join(map(_table, range(len(report.tables)), report.tables)),
         notes=_notes(report.notes),
+        made=escape(report.made),
         command=escape(command),
         data=charts,
         plotly=plotly,

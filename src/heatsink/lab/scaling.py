@@ -284,4 +284,6 @@ def _line(run: ScalingRun, field: str, until_s: float, style: str = "plain") -> 
 
 
 def minutes(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from textwrap import wrap
 
 import msgspec
 
@@ -20,6 +21,7 @@ from heatsink.testing import SkewedClock
 
 from .report import Cell, Chart, Figure, LabReport, ReportTable, Series
 from .runs import run_all, simulated
+from .scaling import minutes
 from .world import ACTION, LabWorld, Saturating, WorkerFleet, world
 
 ITEMS = 100_000
@@ -31,6 +33,8 @@ GROUPS = 40
 INSTANCE = 32
 POINTS = 300
 NEVER = 10**9
+BUSY = "A busy time between two quiet ones"
+WRAP = 12  # characters in a line below a bar
 MOST, NEVER_FULL = 8 * WORKERS, 10**6
 
 
@@ -60,36 +64,37 @@ class Instances:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of the load test. `reported` is the duration that the article reports."""
+    """One step of the load test. `reported_min` is the duration that the article reports.
+
+    The items come in batches, one every `gap_s`. `waves` are their sizes, relative to each other.
+    """
 
     name: str
     law: str = ""
     partitions: int = 1
     base: int = WORKERS
-    groups: int = 1
-    reported: str = ""
+    waves: tuple[int, ...] = (1,)
+    reported_min: int | None = None
     gap_s: float = 0.0
 
+    def sizes(self, items: int) -> list[int]:
+        return [items * wave // sum(self.waves) for wave in self.waves]
 
+
+EQUAL = (1,) * GROUPS
+BASE = WORKERS // PARTITIONS
 STEPS = (
-    Step("8 fixed workers", reported="25 min"),
-    Step("twice the workers above a queue size", "queue size", reported="14 min"),
-    Step("depth per worker, one queue", "time decay"),
-    Step(
-        "depth per worker, 4 partitions",
-        "time decay",
-        PARTITIONS,
-        WORKERS // PARTITIONS,
-        GROUPS,
-        "4 min",
-    ),
-    Step("Little's law, 4 partitions", "Little's law", PARTITIONS, WORKERS // PARTITIONS, GROUPS),
+    Step("8 fixed workers", reported_min=25),
+    Step("16 for a long queue", "queue size", reported_min=14),
+    Step("depth per worker", "time decay"),
+    Step("depth, 4 partitions", "time decay", PARTITIONS, BASE, EQUAL, 4),
+    Step("Little's law, 4 partitions", "Little's law", PARTITIONS, BASE, EQUAL),
 )
-WAVES, GAP_S = 20, 15.0
+WAVES, GAP_S = (*(1,) * 12, *(8,) * 6, *(1,) * 12), 15.0
 STEADY_S = 60.0  # a batch may take a minute: workers follow the load, not each batch
 INSTANCE_STEPS = (
-    Step("whole instances of 32 workers", "instances", 1, INSTANCE, WAVES, gap_s=GAP_S),
-    Step("workers per partition", "per partition", PARTITIONS, 2, WAVES, gap_s=GAP_S),
+    Step("as whole instances of 32", "instances", 1, INSTANCE, WAVES, gap_s=GAP_S),
+    Step("one by one in each partition", "per partition", PARTITIONS, BASE, WAVES, gap_s=GAP_S),
 )
 STORY = f"""\
 A customer submits {ITEMS:,} items, and {WORKERS} workers need 25 minutes for them. The article
@@ -152,9 +157,8 @@ async def play(step: Step, items: int, seed: int) -> StepRun:
         began_s = lab.now_s()
         async with lab.looking(look):
             groups = []
-            for _ in range(step.groups):
-                group = await lab.bulk.submit(ACTION, range(items // step.groups), spread=False)
-                groups.append(group)
+            for size in step.sizes(items):
+                groups.append(await lab.bulk.submit(ACTION, range(size), spread=False))
                 await clock.sleep(step.gap_s)
             await asyncio.gather(*(lab.bulk.wait(group.id) for group in groups))
         return StepRun(step, lab.now_s() - began_s, moments)
@@ -171,43 +175,59 @@ def experiment(items: int = ITEMS, seed: int = 1) -> LabReport:
         title=f"{items:,} items, from 25 minutes to 4",
         story=STORY,
         figures=[
-            Figure("the article's last step", _minutes(described.took_s), "reported: 4 min"),
-            Figure("Little's law", _minutes(ours.took_s), f"{ours.peak} workers at most"),
-            Figure("8 fixed workers", _minutes(fixed.took_s), "reported: 25 min"),
+            Figure("the article's last step", minutes(described.took_s), "reported: 4 min"),
+            Figure("Little's law", minutes(ours.took_s), f"{ours.peak} workers at most"),
+            Figure("8 fixed workers", minutes(fixed.took_s), "reported: 25 min"),
         ],
-        tables=[_table(steps)],
+        tables=[_steps_table(steps), _busy_table(instances)],
         charts=[
-            Chart(
-                "Before and after",
-                "minutes",
-                [
-                    Series(
-                        "measured",
-                        [run.step.name for run in steps],
-                        [round(run.took_s / 60, 1) for run in steps],
-                    )
-                ],
-                x_title="",
-                kind="bars",
+            _times_chart(steps),
+            _partition_chart(
+                "Workers of each partition by depth per worker",
+                described,
+                "All partitions grow at the same moments, since each has the same load.",
             ),
-            _partition_chart("Workers of each partition by depth per worker", described),
             _partition_chart("Workers of each partition by Little's law", ours),
             _sum_chart(
-                "The same items in 20 batches, one every 15 s: all workers",
+                f"{BUSY}: all workers",
                 instances,
                 "Whole instances go in steps of 32. Partitions follow their own load by a few.",
             ),
+            _partition_chart("The same busy time: workers of each partition", instances[1]),
             _sum_chart("All workers in each step", steps),
         ],
     )
 
 
-def _table(runs: list[StepRun]) -> ReportTable:
+def _times_chart(runs: list[StepRun]) -> Chart:
+    reported = [run for run in runs if run.step.reported_min]
+    bars = [
+        Series(
+            "measured",
+            [_wrapped(run.step.name) for run in runs],
+            [round(run.took_s / 60, 1) for run in runs],
+        ),
+        Series(
+            "reported",
+            [_wrapped(run.step.name) for run in reported],
+            [run.step.reported_min or 0.0 for run in reported],
+            colour=1,
+        ),
+    ]
+    return Chart("Before and after", "minutes", bars, x_title="", kind="bars")
+
+
+def _wrapped(name: str) -> str:
+    """Break a name into short lines, so that it fits below its bar."""
+    return "<br>".join(wrap(name, WRAP))
+
+
+def _steps_table(runs: list[StepRun]) -> ReportTable:
     rows: list[list[Cell]] = [
         [
             run.step.name,
-            _minutes(run.took_s),
-            run.step.reported,
+            minutes(run.took_s),
+            f"{run.step.reported_min} min" if run.step.reported_min else "",
             run.peak,
             round(run.worker_hours, 2),
         ]
@@ -216,14 +236,24 @@ def _table(runs: list[StepRun]) -> ReportTable:
     return ReportTable("The steps", ["step", "time", "reported", "workers", "hours"], rows)
 
 
-def _partition_chart(title: str, run: StepRun) -> Chart:
+def _busy_table(runs: list[StepRun]) -> ReportTable:
+    rows: list[list[Cell]] = [
+        [run.step.name, minutes(run.took_s), run.peak, round(run.worker_hours, 2)] for run in runs
+    ]
+    note = (
+        f"The same items in batches, one every {GAP_S:g} s. Six of {len(WAVES)} are 8 times as big."
+    )
+    return ReportTable(BUSY, ["workers are added", "time", "workers", "hours"], rows, note)
+
+
+def _partition_chart(title: str, run: StepRun, note: str = "") -> Chart:
     some = _some(run)
     times = [round(moment.time_s, 1) for moment in some]
     lines = [
         Series(f"partition {number}", times, [m.workers[number] for m in some], "step", number)
         for number in range(run.step.partitions)
     ]
-    return Chart(title, "workers", lines)
+    return Chart(title, "workers", lines, note=note)
 
 
 def _sum_chart(title: str, runs: list[StepRun], note: str = "") -> Chart:
@@ -242,7 +272,3 @@ def _sum_chart(title: str, runs: list[StepRun], note: str = "") -> Chart:
 
 def _some(run: StepRun) -> list[StepMoment]:
     return run.moments[:: max(len(run.moments) // POINTS, 1)]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
