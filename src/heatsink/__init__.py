@@ -40,14 +40,18 @@ _MODULES = {
     "heatsink.spread.policy": ("BucketRules",),
     "heatsink.stores.throttled": ("PartitionLimit",),
 }
+_PACKAGES = ("bulk", "client", "errors", "reads", "spread", "stores", "testing", "timelines")
 
+if not typing.TYPE_CHECKING:  # else a type checker would accept any name
 
-def __getattr__(name: str) -> typing.Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            found = globals()[name] = getattr(importlib.import_module(module), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return importlib.import_module(f"heatsink.{name}")
+        for module, names in _MODULES.items():
+            if name in names:
+                found = globals()[name] = getattr(importlib.import_module(module), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

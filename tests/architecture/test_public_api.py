@@ -27,12 +27,21 @@ SURFACE = {
 
 
 def test_the_public_api_is_what_all_says() -> None:
+    assert set(heatsink.__all__) == SURFACE
+    for name in SURFACE:
+        assert getattr(heatsink, name).__name__ == name
+        assert name in dir(heatsink)
     public = {
         name
         for name in dir(heatsink)
         if not name.startswith("_") and not isinstance(getattr(heatsink, name), ModuleType)
     }
-    assert public == set(heatsink.__all__) == SURFACE
+    assert public == SURFACE
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    assert not hasattr(heatsink, "conect")
+    assert not hasattr(heatsink.client, "conect_sync")
 
 
 def test_every_error_has_one_root_and_says_when_to_catch_it() -> None:

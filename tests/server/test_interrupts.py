@@ -16,7 +16,8 @@ from uuid import uuid4
 
 import pytest
 
-from heatsink.server.shell import Ending, terminated_as_interrupted
+from heatsink.cli import terminated_as_interrupted
+from heatsink.server.shell import Ending
 from tests.processes import PROGRAM
 from tests.waiting import until
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -322,30 +321,6 @@ def noting_signals() -> Iterator[Sequence[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[Sequence[int]]:
-    """Treat SIGTERM like Ctrl-C during the block, so that the block cleans up.
-
-    Yields a list that collects the SIGTERM signals.
-    """
-    terminated: list[int] = []
-
-    def interrupt(number: int, _: object) -> None:
-        terminated.append(number)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield terminated  # for example a test: other threads get no signals
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield terminated
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def run_service(service: Callable[[Ending], Awaitable[None]]) -> None:

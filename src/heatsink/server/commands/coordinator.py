@@ -9,10 +9,14 @@ from collections.abc import Callable
 from socket import socket
 from typing import Any
 
+import click
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from heatsink.bulk import BulkSettings
+from heatsink.bulk.scaling.load import WorkerRules
+from heatsink.bulk.scaling.policy import POLICIES
 from heatsink.client.connect import connect
 from heatsink.client.heatsink import Heatsink
 from heatsink.client.prometheus import QueueCollector, StatusCollector
@@ -22,7 +26,19 @@ from heatsink.errors import InvalidSetting, Unavailable
 from heatsink.primitives.clock import Clock, SystemClock
 from heatsink.primitives.ids import IdScheme, Uuid7, scheme_named
 from heatsink.server.api.metrics import Metrics
-from heatsink.server.api.requests import Guard
+from heatsink.server.api.requests import Guard, token_of
+from heatsink.server.commands.configuration import (
+    PORTS,
+    WORD,
+    Number,
+    WholeRange,
+    Word,
+    allow_host_option,
+    bucket_units_option,
+    config_option,
+    log_json_option,
+    news_option,
+)
 from heatsink.server.shell import (
     Ending,
     Endpoint,
@@ -30,8 +46,10 @@ from heatsink.server.shell import (
     metrics_page,
     plain_app,
     run,
+    set_up,
     tell,
 )
+from heatsink.spread.policy import BucketRules
 
 
 def check_store(url: str) -> None:
@@ -108,3 +126,83 @@ async def run_coordinator(
 def _tell_where(host: str, port: int) -> None:
     where = f"/healthz, /readyz and /metrics are at {address_of(host, port)}"
     tell("started", f"this coordinator stands by; {where}", port=port)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--store",
+    type=Word("Use the sqlite:// or dynamodb:// URL of your app servers."),
+    required=True,
+    help="URL of the data store.",
+)
+@news_option
+@click.option("--host", type=WORD, default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=PORTS, default=8323, help="Port of /healthz, /readyz and /metrics.")
+@click.option(
+    "--token",
+    help="Bearer token that /metrics requires. Set one if other machines can reach --host.",
+)
+@allow_host_option
+@click.option(
+    "--name",
+    default="",
+    show_default="host name",
+    help="Name of this coordinator in the registry.",
+)
+@bucket_units_option
+@click.option(
+    "--cool-down",
+    type=Number(0, 1e9),
+    default=300.0,
+    help="Seconds of low load before a key gets fewer buckets.",
+)
+@click.option("--queue", type=WORD, help="URL of the queue whose workers the coordinator scales.")
+@click.option(
+    "--stage",
+    default="default",
+    help="Stage of the queue: a name that separates deployments on one Redis.",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice(list(POLICIES)),
+    default="littles_law",
+    help="Policy that sets the number of workers.",
+)
+@click.option(
+    "--workers-max",
+    type=WholeRange(8, 10_000),
+    default=256,
+    help="Maximum number of workers per partition.",
+)
+@click.option(
+    "--fleet-max",
+    type=WholeRange(1, 10**6),
+    default=10_000,
+    help="Maximum number of workers of all partitions.",
+)
+@log_json_option
+def coordinator(
+    store: str, host: str, port: int, token: str | None, queue: str | None, **options: Any
+) -> None:
+    """Run a coordinator, which sets the number of buckets of each key for all app servers.
+
+    With --queue it also sets the number of workers. Run two coordinators: one leads, the other
+    takes over if the leader fails.
+    """
+    set_up(options["log_json"])
+    check_store(store)
+    tokens = (token_of("read", token),) if token else ()
+    endpoint = Endpoint(host, port, tokens, options["allow_host"])
+    settings = {
+        "news": options["news"],
+        "name": options["name"],
+        "rules": BucketRules(
+            bucket_units_s=options["bucket_units"], cool_down_s=options["cool_down"]
+        ),
+        "queue": queue,
+        "bulk": BulkSettings(stage=options["stage"], durability="relaxed"),
+        "scaling": options["scaling"],
+        "workers": WorkerRules(workers_max=options["workers_max"], fleet_max=options["fleet_max"]),
+    }
+    coordinate(store, endpoint, **settings)

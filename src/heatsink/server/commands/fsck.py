@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import click
 import msgspec
 
 from heatsink.client.urls import open_alone, open_stores
 from heatsink.errors import InvalidSetting, NoTable, TableExists
 from heatsink.primitives.chance import fresh_secret
 from heatsink.primitives.checks import shown, shown_url
-from heatsink.primitives.clock import Clock, now_ms, witness_of
+from heatsink.primitives.clock import Clock, SystemClock, now_ms, witness_of
 from heatsink.primitives.ids import scheme_named
 from heatsink.primitives.subjects import Kind
 from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS, evidence_of
+from heatsink.server.commands.configuration import WholeRange, json_option
+from heatsink.server.commands.progress import progress_bar
 from heatsink.spread.fsck import (
     Elsewhere,
     Findings,
@@ -234,3 +238,93 @@ def _address(url: str) -> DynamoAddress | None:
     if parts.scheme != "dynamodb":
         return None
     return parse_url(parts)
+
+
+PROVISIONED_MAX = 10**12 // 3  # DynamoDB's maximum is 10**12; the table gets 3 times as many reads
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Restore lost epochs of the registry from the rows. Reconnect all clients afterwards.",
+)
+@click.option(
+    "--reset-closed-time",
+    "reset",
+    is_flag=True,
+    help="Set the closed time back to now, after a wrong clock has moved it far ahead. Only for "
+    "SQLite. Stop all processes that use the store first.",
+)
+@json_option
+def fsck(url: str, rebuild: bool, reset: bool, as_json: bool) -> None:
+    """Check that every row of the store at URL is in the partition where readers look for it."""
+    if rebuild and reset:
+        raise InvalidSetting(
+            "--rebuild and --reset-closed-time cannot be combined: run one after the other"
+        )
+
+    with progress_bar(count="rows checked") as bar:
+        rows = bar.add_task("", total=None)
+        clock, tick = SystemClock(), lambda: bar.advance(rows)
+        run = run_reset(url, clock, tick) if reset else run_fsck(url, rebuild, clock, tick)
+        outcome = asyncio.run(run)
+    click.echo(outcome.as_json() if as_json else str(outcome))
+    if not outcome.findings.clean:
+        click.get_current_context().exit(1)
+
+
+@click.group()
+def table() -> None:
+    """Manage DynamoDB tables for Heatsink."""
+
+
+@table.command("create")
+@click.argument("url")
+@click.option(
+    "--write-units",
+    type=WholeRange(1, PROVISIONED_MAX),
+    help="Provisioned write units/s; read units are three times as many. Default: on demand.",
+)
+@json_option
+def create_table(url: str, write_units: int | None, as_json: bool) -> None:
+    """Create the table that URL names: dynamodb://messages?region=eu-west-1."""
+    asyncio.run(create(url, write_units, SystemClock()))
+    click.echo('{"made":true}' if as_json else "The table is created.")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("table_name", metavar="TABLE")
+@click.option(
+    "--complete",
+    is_flag=True,
+    help="Confirm that no program writes TABLE without Heatsink any more.",
+)
+@json_option
+def adopt(url: str, table_name: str, complete: bool, as_json: bool) -> None:
+    """Show, or change, whether reads of your TABLE still look for rows written without Heatsink.
+
+    URL is the store that holds Heatsink's registry. TABLE is the name of a table in the same
+    region, or the URL of a table elsewhere: dynamodb://chat?region=eu-west-1. Pass --complete once
+    no program writes the table without Heatsink; rows that such programs wrote stay readable.
+    """
+    from heatsink.boto.places import adopt as adopt_table
+
+    async def run() -> tuple[str, float]:
+        name = await name_of_existing(table_name, url, SystemClock())
+        return name, await adopt_table(url, name, complete, SystemClock())
+
+    name, since_ms = asyncio.run(run())
+    if as_json:
+        since = None if since_ms == float("inf") else int(since_ms)
+        click.echo(msgspec.json.encode({"table": name, "complete_from_ms": since}).decode())
+    elif since_ms == float("inf"):
+        click.echo(
+            f"{name}: adoption is not complete. Reads also look for rows written without Heatsink."
+        )
+    else:
+        click.echo(
+            f"{name}: adoption is complete for rows from {int(since_ms)} (ms since 1970) on."
+        )

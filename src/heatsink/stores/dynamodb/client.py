@@ -1,8 +1,8 @@
 """A thin DynamoDB client: signed JSON over persistent connections, credentials, and typed errors.
 
 botocore builds, validates and parses each request in Python. A put through this client takes a
-twentieth of the CPU time of aiobotocore (`./dev bench dynamodb_client`). This client does not retry,
-except reads whose connection turned out to be closed: its callers do (`spread.backoff`).
+twentieth of the CPU time of aiobotocore (`./dev bench dynamodb_client`). It repeats only reads
+whose connection turned out to be closed: callers retry all else (`spread.backoff`).
 
 The type of an error says what helps: waiting (`Unavailable`), more buckets (`Throttled`), or an
 operator (`Misconfigured`, `NoAccess`, `InvalidSetting`).
