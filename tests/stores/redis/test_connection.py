@@ -207,6 +207,49 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_not_left_lying_about(
     await connection.close()
 
 
+class Counted:
+    """A driver that counts how many of its kind are open."""
+
+    def __init__(self, opened: set[Counted]) -> None:
+        self._opened = opened
+
+    def set_response_callback(self, command: str, callback: object) -> None:
+        pass
+
+    async def initialize(self) -> None:
+        self._opened.add(self)
+        await asyncio.sleep(0)
+
+    async def execute_command(self, *_: object) -> bytes:
+        await asyncio.sleep(0)
+        return b"PONG"
+
+    async def aclose(self) -> None:
+        self._opened.discard(self)
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_close_during_a_call_leaves_no_connection_open(
+    steps: int, is_first: bool, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = set[Counted]()
+    monkeypatch.setattr(module, "open_driver", lambda _: Counted(opened))
+    connection = Connection(parse("redis://nowhere"), clock, Random(1))
+    if not is_first:
+        await connection.run("PING")
+    call = asyncio.ensure_future(connection.run("PING"))
+    for _ in range(steps):  # of the event loop: the call is further on with each
+        await asyncio.sleep(0)
+    await connection.close()
+    await asyncio.wait({call})
+    assert opened == set()
+    if steps:
+        assert call.result() == b"PONG"
+    else:
+        assert isinstance(call.exception(), Closed)
+
+
 async def test_a_refusal_has_a_code(connection: Connection) -> None:
     with pytest.raises(Refused, match="refuses GET") as caught:
         await connection.run("GET")

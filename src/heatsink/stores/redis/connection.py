@@ -214,11 +214,18 @@ class Connection:
         return [self._address.node(node.host, node.port) for node in nodes]
 
     async def close(self) -> None:
+        """Refuse new calls, wait for those that run, and close the connection.
+
+        Only then is the driver taken away: without one, a call that has not begun would open
+        another, which nobody closes.
+        """
         self._is_closed = True
-        driver, self._driver = self._driver, None
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        if driver is not None:
-            await _close(driver)
+        try:
+            await asyncio.gather(*self._calls, return_exceptions=True)
+        finally:
+            driver, self._driver = self._driver, None
+            if driver is not None:
+                await _close(driver)
 
 
 async def _close(driver: Driver) -> None:
