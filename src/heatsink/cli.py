@@ -41,6 +41,7 @@ PLACES = {
     "coordinator": "server.commands.coordinator:coordinator",
     "decisions": "server.commands.operator:decisions",
     "demo": "lab.demo.command:demo",
+    "cluster": "server.commands.cluster:cluster",
     "doctor": "server.commands.doctor:doctor",
     "dynamo": "server.commands.dynamo:dynamo",
     "explain": "server.commands.operator:explain",

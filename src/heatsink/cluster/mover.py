@@ -88,6 +88,7 @@ class Mover:
         self._limits = limits
         self._clock = clock
         self._budget: deque[tuple[float, int]] = deque()
+        self._confirmed: set[str] = set()
 
     def jobs(self, move: Move) -> Iterator[Move]:
         """Divide a move into migrations within the limits."""
@@ -108,17 +109,38 @@ class Mover:
         return self._limits.slots_per_hour - sum(count for _, count in self._budget)
 
     async def check(self) -> Topology:
-        """Return the topology. Raises `Unsafe` if no slot may move now."""
+        """Return the topology. Raises `Unsafe` if no slot may move now.
+
+        First confirms migrations that have ended, whoever started them: this process may have been
+        killed, or the answer to its order may have been lost.
+        """
         topology = await self._cluster.topology()
         if topology.trouble:
             raise Unsafe(f"{topology.trouble}: no slot moves until that is over")
-        for each in await self._cluster.migrations(topology):
+        found = await self._cluster.migrations(topology)
+        for each in found:
             if not each.has_ended:
                 raise Unsafe(
                     f"a migration of slots {ranges_of(each.slots)} is running ({each.state}): "
                     "wait until it has ended"
                 )
+        await self._confirm(found, topology)
         return topology
+
+    async def _confirm(self, found: list[Migration], topology: Topology) -> None:
+        """Wait until the slots of ended migrations are safe on their new owners."""
+        owners = topology.owners
+        done = [each for each in found if each.state == "success"]
+        unsure = [each for each in done if each.name not in self._confirmed]
+        targets = {
+            each.target: slot
+            for each in unsure
+            for slot in each.slots
+            if owners.get(slot) == each.target
+        }
+        for target, slot in targets.items():
+            await self._cluster.confirm(target, slot, topology)
+        self._confirmed = {each.name for each in done}
 
     async def carry_out(self, job: Move, topology: Topology) -> None:
         """Migrate the slots of one job, and wait until they are safe on their new owner.
@@ -134,7 +156,7 @@ class Mover:
         self._budget.append((began_s, len(job.slots)))
         await self._wait(job, topology, before)
         after = await self._agreed(job)
-        await self._cluster.confirm(job.target, job.slots[0], after)
+        await self._confirm(await self._cluster.migrations(after), after)
         spent_s = self._clock.monotonic_s() - began_s
         await self._clock.sleep(max(job.size / self._limits.bytes_s - spent_s, 0.0))
 

@@ -29,6 +29,14 @@ from .policy import Move
 SETTING = "cluster-slot-stats-enabled"
 TIMEOUT_S = 5.0
 FAILING = frozenset({"fail", "fail?", "handshake", "noaddr"})
+LEASE = "{heatsink-balance}"
+LEASE_SCRIPT = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+KEYS_SAMPLED = 20
 WAIT_MS = 4_000
 CONFIRM_S = 10.0
 ENDED = frozenset({"success", "failed", "canceled", "cancelled"})
@@ -278,6 +286,29 @@ class ClusterNodes:
                 f"within {WAIT_MS / 1000:.0f} s"
             )
 
+    async def lead(self, name: str, lease_ms: int, topology: Topology) -> bool:
+        """Take or renew the lease of balancers, which is a key in the cluster itself.
+
+        Returns whether `name` holds it. The lease saves work, and safety does not depend on it: two
+        balancers at once find each other's migrations and stop.
+        """
+        owner = topology.known(topology.owners[key_slot(LEASE.encode())])
+        return bool(await self.to(owner).run("EVAL", LEASE_SCRIPT, 1, LEASE, name, lease_ms))
+
+    async def hottest_keys(self, slot: int, topology: Topology, most: int) -> list[str]:
+        """Return keys of a slot: the most used first if the server counts uses, else any.
+
+        Servers count the uses of keys only with an LFU policy for `maxmemory-policy`.
+        """
+        connection = self.to(topology.known(topology.owners[slot]))
+        names: list[bytes] = await connection.run("CLUSTER", "GETKEYSINSLOT", slot, KEYS_SAMPLED)
+        policy = (await connection.run("INFO", "memory")).get("maxmemory_policy", "")
+        if "lfu" in policy:
+            uses = [int(await connection.run("OBJECT", "FREQ", name) or 0) for name in names]
+            ranked = sorted(zip(uses, names, strict=True), reverse=True)
+            names = [name for _, name in ranked]
+        return [text_or_hex(name) for name in names[:most]]
+
     async def enable_statistics(self, topology: Topology) -> None:
         """Turn the statistics of slots on, on all nodes, until their next restart."""
         for node in topology.nodes:
@@ -298,6 +329,14 @@ class ClusterNodes:
 
 def text(answer: bytes | str) -> str:
     return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def text_or_hex(name: bytes) -> str:
+    """Return the name of a key for people; bytes that are no text as hexadecimal digits."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return f"0x{name.hex()}"
 
 
 def pairs(answer: Any) -> dict[str, Any]:

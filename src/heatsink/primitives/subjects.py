@@ -37,6 +37,8 @@ class Kind(StrEnum):
     """A partition of the data store, by its number."""
     REDIS = "redis"
     """A Redis server of the queue, by its address."""
+    SLOTS = "slots"
+    """Slots of a Redis or Valkey Cluster that were moved: `5, 7-9`."""
     SETTING = "setting"
     """A setting of the whole deployment."""
     CACHED = "cached"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 import msgspec
 
+from heatsink.client import connect
 from heatsink.client.blocking import BlockingHeatsink, connect_sync
 from heatsink.primitives.clock import SystemClock
+from heatsink.registry.decisions import Decision
 from heatsink.server.api.calls.operations import lines_of
 
 from .configuration import WORD
@@ -55,6 +57,14 @@ def decisions_in(url: str, limit: int, follow: bool) -> Iterator[list[dict[str, 
             if entries:
                 newest = entries[0].version
                 yield _lines(entries[::-1])
+
+
+async def publish_in(url: str, decisions: Sequence[Decision]) -> None:
+    """Write decisions to the history of the registry in this store."""
+    check_store(url)
+    ids = await ids_of(url, SystemClock())
+    async with connect(url, coordinate=False, ids=ids) as hs:
+        await hs.parts.registry.publish(decisions, term=None)
 
 
 def _lines(entries: list[Any]) -> list[dict[str, Any]]:

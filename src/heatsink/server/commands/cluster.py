@@ -1,0 +1,424 @@
+"""`heatsink cluster look` and `balance`: the heat of a Redis or Valkey Cluster, and its cure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from heatsink.cluster.balance import Balancer, ClusterMeter, decision_of
+from heatsink.cluster.load import SLOTS, WINDOWS, ClusterLoad, SlotLoad
+from heatsink.cluster.mover import MoveLimits, Mover, MoveReport, carry_out_all
+from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics, Topology, ranges_of
+from heatsink.cluster.policy import Plan, SlotPolicy, SlotRules, plan_moves
+from heatsink.errors import HeatsinkError, InvalidSetting
+from heatsink.primitives.clock import SystemClock
+from heatsink.primitives.words import counted
+from heatsink.registry.decisions import Decision
+
+from .configuration import Number, WholeRange, json_option
+from .operator import shown
+from .progress import progress_bar
+from .store import publish_in, store_option
+
+HOTTEST = 10
+KEYS = 3
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+HOURS = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
+LEASE_MS = 30_000
+
+
+class Slots(click.ParamType[Any]):
+    """Slots and ranges of slots: `5,7-9`."""
+
+    name = "slots"
+
+    def convert(self, value: Any, *_: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        found: set[int] = set()
+        for word in value.split(","):
+            match = RANGE.fullmatch(word.strip())
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last < SLOTS:
+                self.fail(f"{word.strip()!r} is no slot or range from 0 to {SLOTS - 1}: use 5,7-9")
+            found |= {*range(first, last + 1)}
+        return frozenset(found)
+
+
+class DayHours(click.ParamType[Any]):
+    """A part of the day in UTC: `22:00-06:00`."""
+
+    name = "hours"
+
+    def convert(self, value: Any, *_: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = HOURS.fullmatch(value)
+        if match is None or any(
+            int(match[n]) > most for n, most in ((1, 24), (2, 59), (3, 24), (4, 59))
+        ):
+            self.fail(f"{value!r} is no part of a day: use 22:00-06:00 (UTC)")
+        first, last = (int(match[n]) * 60 + int(match[n + 1]) for n in (1, 3))
+        return first, last
+
+
+class Cores(click.ParamType[Any]):
+    """A node and its capacity: `10.0.0.1:6379=2`."""
+
+    name = "node=cores"
+
+    def convert(self, value: Any, *_: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        node, equals, number = value.rpartition("=")
+        try:
+            cores = float(number)
+        except ValueError:
+            cores = 0.0
+        if not equals or not node or not 0.01 <= cores <= 1_000:
+            self.fail(f"{value!r} is no node with its cores: use 10.0.0.1:6379=2")
+        return node, cores
+
+
+@click.group()
+def cluster() -> None:
+    """Look at the heat of a Redis or Valkey Cluster, and balance it by moving slots."""
+
+
+URL = click.argument("url")
+WINDOW = click.option(
+    "--window", type=Number(0.1, 600), default=2.0, help="Seconds of one measurement."
+)
+ENABLE = click.option(
+    "--enable",
+    is_flag=True,
+    help="Turn the statistics of slots on, on all nodes, if they are off.",
+)
+CORES = click.option(
+    "--cores",
+    type=Cores(),
+    multiple=True,
+    help="CPU capacity of a node, as in 10.0.0.1:6379=2; may be repeated. Others have 1.",
+)
+
+
+@cluster.command()
+@URL
+@WINDOW
+@ENABLE
+@CORES
+@click.option("--live", is_flag=True, help="Keep measuring, and show the newest values.")
+@json_option
+def look(
+    url: str, window: float, enable: bool, cores: tuple[Any, ...], live: bool, as_json: bool
+) -> None:
+    """Show nodes, and the hottest slots and their keys, of the cluster at URL.
+
+    URL is redis+cluster://host:port with one or more nodes.
+    """
+    asyncio.run(_look(url, window, enable, dict(cores), live, as_json))
+
+
+async def _look(
+    url: str, window_s: float, enable: bool, cores: dict[str, float], live: bool, as_json: bool
+) -> None:
+    clock = SystemClock()
+    nodes = ClusterNodes(url, clock, Random())
+    try:
+        meter = ClusterMeter(nodes, clock, cores)
+        await _ready(nodes, enable)
+        with progress_bar() as bar:
+            task = bar.add_task("measuring", total=WINDOWS)
+            load = await meter.measure(window_s, tick=lambda: bar.advance(task))
+        assert meter.topology is not None
+        if as_json:
+            shown(await _as_json(nodes, meter.topology, load))
+            return
+        console = Console()
+        first = await _view(nodes, meter.topology, load)
+        if not live or not console.is_terminal:
+            console.print(first)
+            return
+        with Live(first, console=console, auto_refresh=False) as screen:
+            while True:
+                load = await meter.measure(window_s, 1)
+                screen.update(await _view(nodes, meter.topology, load), refresh=True)
+    finally:
+        await nodes.close()
+
+
+async def _ready(nodes: ClusterNodes, enable: bool) -> Topology:
+    """Return the topology, with statistics turned on if they are off and `enable` is set."""
+    topology = await nodes.topology()
+    try:
+        await nodes.snapshot(topology, {})
+    except NoSlotStatistics:
+        if not enable:
+            raise
+        await nodes.enable_statistics(topology)
+    return topology
+
+
+def _hottest(load: ClusterLoad) -> list[SlotLoad]:
+    used = (slot for slot in load.slots if slot.cpu or slot.net_s)
+    return sorted(used, key=lambda slot: (-slot.cpu, -slot.net_s, slot.slot))[:HOTTEST]
+
+
+async def _view(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> Group:
+    plan = plan_moves(load, SlotRules())
+    table = Table("node", box=None)
+    for title in ("replicas", "slots", "CPU", "network", "memory", "÷ mean"):
+        table.add_column(title, justify="right")
+    for row in _node_rows(load):
+        table.add_row(
+            row["node"],
+            f"{row['replicas']}",
+            f"{row['slots']:,}",
+            f"{row['cpu']:.1%}",
+            f"{row['network_s'] / 1e6:,.2f} MB/s",
+            f"{row['memory'] / 1e6:,.1f} MB",
+            f"{row['ratio']:.2f} ×",
+        )
+    slots = Table("slot", "node", box=None)
+    for title in ("CPU", "network", "keys"):
+        slots.add_column(title, justify="right")
+    slots.add_column("hottest keys", overflow="fold")
+    names = {node.id: node.address for node in load.nodes}
+    for slot in _hottest(load):
+        keys = await nodes.hottest_keys(slot.slot, topology, KEYS)
+        slots.add_row(
+            f"{slot.slot}",
+            names[slot.node],
+            f"{slot.cpu:.2%}",
+            f"{slot.net_s / 1e6:,.2f} MB/s",
+            f"{slot.keys:,}",
+            escape(", ".join(keys)),
+        )
+    return Group(table, "", slots, "", escape(_verdict(topology, plan)))
+
+
+def _verdict(topology: Topology, plan: Plan) -> str:
+    lines = [f"The busiest node has {plan.before:.2f} × the mean load."]
+    if topology.trouble:
+        lines.append(f"No slot can move now: {topology.trouble}.")
+    if plan.ceiling:
+        lines.append(f"Ceiling: {plan.ceiling.words}.")
+    if plan.moves:
+        text = f"{counted(plan.slots, 'slot')} to move would make it {plan.after:.2f} ×"
+        lines.append(f"{text}: heatsink cluster balance.")
+    elif not plan.ceiling:
+        lines.append(f"Nothing to move: {plan.why}.")
+    return " ".join(lines)
+
+
+def _node_rows(load: ClusterLoad) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {
+        node.id: {
+            "node": node.address,
+            "replicas": node.replicas,
+            "slots": 0,
+            "cpu": 0.0,
+            "network_s": 0.0,
+            "memory": node.memory,
+            "cores": node.cores,
+        }
+        for node in load.nodes
+    }
+    for slot in load.slots:
+        row = rows[slot.node]
+        row["slots"] += 1
+        row["cpu"] += slot.cpu
+        row["network_s"] += slot.net_s
+    mean = sum(row["cpu"] for row in rows.values()) / sum(node.cores for node in load.nodes)
+    for row in rows.values():
+        row["ratio"] = row["cpu"] / row["cores"] / mean if mean else 1.0
+    return list(rows.values())
+
+
+async def _as_json(nodes: ClusterNodes, topology: Topology, load: ClusterLoad) -> dict[str, Any]:
+    plan = plan_moves(load, SlotRules())
+    hottest = [
+        {
+            **msgspec.structs.asdict(slot),
+            "hottest_keys": await nodes.hottest_keys(slot.slot, topology, KEYS),
+        }
+        for slot in _hottest(load)
+    ]
+    return {
+        "nodes": _node_rows(load),
+        "slots": hottest,
+        "trouble": topology.trouble,
+        "busiest_to_mean": plan.before,
+        "balanced_to_mean": plan.after,
+        "ceiling": plan.ceiling,
+        "why": plan.why,
+    }
+
+
+@cluster.command()
+@URL
+@WINDOW
+@ENABLE
+@CORES
+@click.option("--apply", is_flag=True, help="Move the slots. Without it, only show the plan.")
+@click.option("--watch", is_flag=True, help="Keep balancing until Ctrl-C. Needs --apply.")
+@store_option
+@click.option("--start", type=Number(1, 10), default=1.25, help="Busiest ÷ mean to begin at.")
+@click.option(
+    "--idle",
+    type=Number(0, 1),
+    default=0.02,
+    help="Do nothing while the busiest node uses less than this share of its CPU.",
+)
+@click.option("--stop", type=Number(1, 10), default=1.10, help="Busiest ÷ mean to stop at.")
+@click.option("--pinned", type=Slots(), help="Slots that never move: 5,7-9.")
+@click.option("--rate", type=Number(0.001, 1e6), default=50.0, help="Most megabytes a second.")
+@click.option(
+    "--slots-per-hour", type=WholeRange(1, 10**6), default=4_096, help="Most slots in an hour."
+)
+@click.option("--hours", type=DayHours(), help="When slots may move, in UTC: 22:00-06:00.")
+@json_option
+def balance(url: str, as_json: bool, **options: Any) -> None:
+    """Plan which slots of the cluster at URL should move, and with --apply move them.
+
+    With --watch, several of these may run: one balances, the others wait. With --store, every move
+    is a decision in the history of the registry (`heatsink decisions --store`).
+    """
+    if options["watch"] and not options["apply"]:
+        raise InvalidSetting("--watch moves slots: pass --apply too, or leave out --watch")
+    asyncio.run(_balance(url, as_json, options))
+
+
+async def _balance(url: str, as_json: bool, options: Mapping[str, Any]) -> None:
+    clock = SystemClock()
+    rules = SlotRules(
+        start=max(options["start"], options["stop"]),
+        stop=options["stop"],
+        idle=options["idle"],
+        pinned=options["pinned"] or frozenset(),
+    )
+    limits = MoveLimits(
+        bytes_s=options["rate"] * 1e6,
+        slots_per_hour=options["slots_per_hour"],
+        hours=options["hours"],
+    )
+    nodes = ClusterNodes(url, clock, Random())
+    meter = ClusterMeter(nodes, clock, dict(options["cores"]))
+    mover = Mover(nodes, limits, clock)
+    try:
+        await _ready(nodes, options["enable"])
+        if options["watch"]:
+            await _watch(nodes, meter, mover, rules, options)
+        else:
+            await _once(meter, mover, rules, options, as_json)
+    finally:
+        await nodes.close()
+
+
+async def _once(
+    meter: ClusterMeter,
+    mover: Mover,
+    rules: SlotRules,
+    options: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    clock = SystemClock()
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=WINDOWS)
+        load = await meter.measure(options["window"], tick=lambda: bar.advance(task))
+    plan = plan_moves(load, rules)
+    if not options["apply"]:
+        shown(plan) if as_json else click.echo(_plan_words(plan, load))
+        return
+    reports = await carry_out_all(mover, plan.moves, clock)
+    await _record(options["store"], [decision_of(each) for each in reports if not each.error])
+    with progress_bar() as bar:
+        task = bar.add_task("measuring again", total=WINDOWS)
+        after = await meter.measure(options["window"], tick=lambda: bar.advance(task))
+    now = plan_moves(after, rules)
+    if as_json:
+        shown({"plan": plan, "reports": reports, "busiest_to_mean": now.before})
+    else:
+        click.echo(_plan_words(plan, load))
+        for report in reports:
+            click.echo(_report_words(report))
+        click.echo(f"The busiest node has {now.before:.2f} × the mean load now.")
+    if any(report.error for report in reports):
+        click.get_current_context().exit(1)
+
+
+def _plan_words(plan: Plan, load: ClusterLoad) -> str:
+    lines = [f"The busiest node has {plan.before:.2f} × the mean load."]
+    if plan.ceiling:
+        lines.append(f"Ceiling: {plan.ceiling.words}.")
+    if not plan.moves:
+        lines.append(f"Nothing to move: {plan.why}.")
+        return "\n".join(lines)
+    names = {node.id: node.address for node in load.nodes}
+    for move in plan.moves:
+        what = f"{counted(len(move.slots), 'slot')} ({ranges_of(move.slots)[:60]})"
+        size = f"about {move.size / 1e6:,.1f} MB"
+        lines.append(f"  {what}, {size}, to {names[move.target]}: {move.reason}")
+    lines.append(f"After these moves, the busiest node has {plan.after:.2f} × the mean load.")
+    return "\n".join(lines)
+
+
+def _report_words(report: MoveReport) -> str:
+    what = f"{counted(len(report.job.slots), 'slot')} ({ranges_of(report.job.slots)[:60]})"
+    if report.error:
+        return f"  stopped at {what}: {report.error}"
+    return f"  moved {what} in {report.took_s:.1f} s"
+
+
+async def _record(store: str | None, decisions: list[Decision]) -> list[Decision]:
+    """Write decisions to the history of the registry, if there is one."""
+    if store and decisions:
+        await publish_in(store, decisions)
+    return decisions
+
+
+async def _watch(
+    nodes: ClusterNodes,
+    meter: ClusterMeter,
+    mover: Mover,
+    rules: SlotRules,
+    options: Mapping[str, Any],
+) -> None:
+    """Balance until Ctrl-C, while this process holds the lease."""
+    clock, name = SystemClock(), f"{socket.gethostname()}-{os.getpid()}"
+    told = ""
+
+    async def publish(decisions: list[Decision]) -> list[Decision]:
+        for decision in decisions:
+            click.echo(f"moved slots {decision.subject.name}: {decision.reason}")
+        return await _record(options["store"], decisions)
+
+    balancer = Balancer(meter, SlotPolicy(rules), mover, publish, clock, options["window"])
+    while True:
+        try:
+            leads = await nodes.lead(name, LEASE_MS, await nodes.topology())
+            if leads:
+                await balancer.run_once()
+            state = balancer.state
+            said = "another process balances this cluster" if not leads else ""
+            said = said or (state.plan.why if state and not state.plan.moves else "")
+            failed = [each.error for each in state.reports[-1:] if each.error] if state else []
+            said = failed[0] if failed else said
+        except HeatsinkError as error:
+            said = str(error)
+        if said and said != told:
+            click.echo(said)
+        told = said or told
+        await clock.sleep(options["window"] / 4)
