@@ -123,6 +123,8 @@ CASES: dict[str, tuple[tuple[str, ...], Condition]] = {
     "bulk resume": (("batch", *QUEUE), Running.connects),
     "bulk retry-failed": (("batch", *QUEUE), Running.connects),
     "bulk status": (("batch", *QUEUE), Running.connects),
+    "cluster look": (("redis+cluster://SILENT",), Running.connects),
+    "cluster balance": (("redis+cluster://SILENT",), Running.connects),
     "coordinator": (("--store", "sqlite:///c.db", "--port", "0"), Running.speaks),
     "decisions": (("--follow", *SERVER), Running.connects),
     "settings get": (("rules.shrink", *SERVER), Running.connects),

@@ -11,6 +11,7 @@ from functools import partial
 from os import cpu_count
 
 from tests.bulk.simulation.world import simulate as simulate_bulk
+from tests.cluster.simulation import simulate as simulate_cluster
 from tests.emulator.simulation.followed import simulate_followed
 from tests.emulator.simulation.world import simulate as simulate_engine
 from tests.reads import world as reads
@@ -23,6 +24,7 @@ from .world import simulate, simulate_dynamodb
 RUNS: dict[str, Callable[[int], object]] = {
     "log": simulate,
     "bulk": simulate_bulk,
+    "cluster": simulate_cluster,
     "reads": reads.simulate,
     "timelines": timelines.simulate,
     "engine": simulate_engine,

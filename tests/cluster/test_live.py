@@ -1,0 +1,160 @@
+"""On a real cluster: heat is seen, slots move while clients write, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner, Result
+from redis.asyncio import RedisCluster as Client
+from redis.crc import key_slot
+
+from heatsink.cli import main
+from heatsink.cluster.mover import MoveLimits, Mover, Unsafe
+from heatsink.cluster.nodes import ClusterNodes, NoSlotStatistics
+from heatsink.cluster.policy import Move
+from heatsink.primitives.clock import SystemClock
+from heatsink.testing.redis import RedisCluster, RedisServer
+from tests.servers import real
+from tests.waiting import soon
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with real(RedisCluster) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: RedisCluster) -> AsyncIterator[Client]:
+    opened = Client(host="127.0.0.1", port=cluster.masters[0].port)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def nodes(cluster: RedisCluster) -> AsyncIterator[ClusterNodes]:
+    opened = ClusterNodes(cluster.url, SystemClock(), Random(1))
+    yield opened
+    await opened.close()
+
+
+async def run(*words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, main, ["cluster", *words])
+
+
+async def test_the_setting_that_is_missing_is_named_and_can_be_turned_on(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client
+) -> None:
+    for master in cluster.masters:
+        master.command("CONFIG", "SET", "cluster-slot-stats-enabled", "no")
+    with pytest.raises(NoSlotStatistics, match="--enable"):
+        await nodes.snapshot(await nodes.topology(), {})
+    refused = await run("look", cluster.url, "--window", "0.1")
+    assert refused.exit_code == 1
+    assert "cluster-slot-stats-enabled" in refused.stderr
+    for number in range(200):
+        await client.set("{hot}", f"value {number}")
+    shown = await run("look", cluster.url, "--window", "0.1", "--enable", "--json")
+    assert shown.exit_code == 0, shown.stderr
+    assert len(json.loads(shown.stdout)["nodes"]) == 3
+
+
+async def test_slots_move_while_clients_write_and_every_write_is_kept(
+    nodes: ClusterNodes, client: Client
+) -> None:
+    slot = key_slot(b"{hot}")
+    written, stop = 0, asyncio.Event()
+
+    async def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            await client.rpush("{hot}:list", written)
+            written += 1
+
+    writer = asyncio.ensure_future(write())
+    mover = Mover(nodes, MoveLimits(), SystemClock())
+    for _ in range(3):
+        began = written
+        await soon(lambda: written > began + 20, "clients write")  # noqa: B023
+        topology = await mover.check()
+        source = topology.owners[slot]
+        target = next(node.id for node in topology.primaries if node.id != source)
+        await mover.carry_out(Move((slot,), source, target, 1_000, "a test"), topology)
+        assert (await nodes.topology()).owners[slot] == target
+    stop.set()
+    await writer
+    kept = [int(each) for each in await client.lrange("{hot}:list", 0, -1)]
+    assert kept == list(range(written))
+
+
+async def test_a_plan_that_is_out_of_date_moves_nothing(nodes: ClusterNodes) -> None:
+    mover = Mover(nodes, MoveLimits(), SystemClock())
+    topology = await mover.check()
+    owner = topology.owners[0]
+    others = [node.id for node in topology.primaries if node.id != owner]
+    with pytest.raises(Unsafe, match="plan again"):
+        await mover.carry_out(Move((0,), others[0], others[1], 0, "a test"), topology)
+    assert (await nodes.topology()).owners[0] == owner
+
+
+async def test_balance_moves_slots_and_records_why(
+    cluster: RedisCluster, nodes: ClusterNodes, client: Client, tmp_path: Path
+) -> None:
+    await run("look", cluster.url, "--window", "0.1", "--enable")
+    stop = asyncio.Event()
+
+    async def load() -> None:
+        while not stop.is_set():
+            async with client.pipeline() as pipeline:
+                for name in hot:
+                    pipeline.incr(name)
+                await pipeline.execute()
+
+    owners = (await nodes.topology()).owners
+    names = [f"k{number}" for number in range(300)]
+    hot = [name for name in names if owners[key_slot(name.encode())] == owners[0]]
+    loader = asyncio.ensure_future(load())
+    options = (cluster.url, "--window", "0.3", "--idle", "0", "--json")
+    store = f"sqlite:///{tmp_path}/history.db"
+    planned = await run("balance", *options)
+    moved = await run("balance", *options, "--apply", "--store", store)
+    stop.set()
+    await loader
+    assert planned.exit_code == moved.exit_code == 0, moved.stderr
+    assert json.loads(planned.stdout)["before"] > 2
+    result = json.loads(moved.stdout)
+    assert result["busiest_to_mean"] < result["plan"]["before"]
+    told = await asyncio.to_thread(
+        CliRunner().invoke, main, ["decisions", "--store", store, "--json"]
+    )
+    assert "takes" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (("balance", "redis+cluster://h", "--watch"), "--apply"),
+        (("balance", "redis+cluster://h", "--pinned", "5,x"), "5,7-9"),
+        (("balance", "redis+cluster://h", "--pinned", "16384"), "0 to 16383"),
+        (("balance", "redis+cluster://h", "--hours", "25:00-26:00"), "22:00-06:00"),
+        (("balance", "redis+cluster://h", "--cores", "h:1"), "10.0.0.1:6379=2"),
+        (("look", "redis+sentinel://h/service"), "redis+cluster://"),
+        (("look", "nonsense"), "redis+cluster://"),
+    ],
+)
+async def test_a_mistake_is_named_with_its_cure(words: tuple[str, ...], cure: str) -> None:
+    result = await run(*words)
+    assert result.exit_code == 2, result.output
+    assert cure in result.stderr
+
+
+async def test_a_server_that_is_no_cluster_is_named() -> None:
+    with real(RedisServer) as server:
+        result = await run("look", server.url)
+    assert result.exit_code == 2, result.output
+    assert "is not a node of a cluster" in result.stderr
