@@ -40,4 +40,10 @@ def main(out: Path, serve: bool, port: int, pictures: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(standalone_mode=False)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)

@@ -59,6 +59,15 @@ async def test_each_kind_of_error_is_reported_once_a_minute_with_the_number_of_o
     assert seen.events[2].message.endswith("tried again; 2 more KeyErrors since the last report")
 
 
+def test_a_text_that_no_log_can_hold_is_left_out() -> None:
+    seen = Seen()
+    errors = HandlerErrors(Hooks([seen]), ManualClock())
+    errors.note(Context("b1", "t", "tag", 0, 0, 1), OSError("\ud800"), is_final=True)
+    (event,) = seen.events
+    assert event.error is None
+    assert "raised OSError on item 0" in event.message
+
+
 def test_what_a_handler_chooses_to_answer_is_no_error() -> None:
     clock, seen = ManualClock(), Seen()
     errors = HandlerErrors(Hooks([seen]), clock)

@@ -41,7 +41,7 @@ def nasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(*words: str) -> str:
-    ran = CliRunner().invoke(commands.bulk, [*words, "--queue", "memory://"])
+    ran = CliRunner().invoke(commands.bulk, [*words, "--queue", "redis://unused"])
     assert (ran.exception, ran.exit_code) == (None, 0)
     return ran.stdout
 

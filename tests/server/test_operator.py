@@ -415,3 +415,13 @@ def test_a_value_of_the_wrong_kind_in_a_file_is_refused(
     result = run("config", "--config", str(file))
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+def test_the_doctor_says_first_what_it_looks_at(here: Path) -> None:
+    def first(*flags: str) -> str:
+        return run("doctor", *flags).stdout.splitlines()[0]
+
+    server = "To check a running server: --server http://127.0.0.1:8321"
+    assert first() == f"Checking the folder {here / 'heatsink-data'}. {server}"
+    assert first("--store", "sqlite:///x.db") == f"Checking sqlite:///x.db. {server}"
+    assert first("--server", "http://127.0.0.1:1") == "Checking http://127.0.0.1:1"

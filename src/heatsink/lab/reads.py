@@ -100,7 +100,7 @@ def experiment(reads_per_s: int = READS_PER_S, seed: int = 1) -> LabReport:
     each, _, near = runs
     return LabReport(
         name="reads",
-        title="Hot reads: one product that everybody reads",
+        title=f"Hot reads: one of {PRODUCTS:,} products gets most of the reads",
         story=STORY,
         figures=[
             Figure("loads, no cache", f"{sum(each.loads):,}", f"{each.late:,} never answered"),

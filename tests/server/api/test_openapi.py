@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from heatsink.server.api.docs_page import example
+from heatsink.server.api.docs_page import SERVER, example
 from heatsink.server.api.openapi import document
 from heatsink.server.api.table import ROUTES
 from tests.planted import usually
@@ -99,7 +99,20 @@ async def test_the_page_has_a_link_and_an_example_for_each_call(api: AsyncClient
     for path, methods in document(ROUTES)["paths"].items():
         for method, operation in methods.items():
             assert f'<a href="#{operation["operationId"]}">{method.upper()} {path}</a>' in page
-            assert f"{escape(example(method, path, operation))}</pre>" in page
+            command = escape(example(method, path, operation)).replace(SERVER, "http://localhost")
+            assert f"{command}</pre>" in page
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("localhost:9000", "http://localhost:9000"), ("[::1]:80", "http://[::1]:80")],
+)
+async def test_examples_have_the_address_of_the_page(
+    api: AsyncClient, host: str, address: str
+) -> None:
+    page = (await api.get("/docs", headers={"host": host})).text
+    assert f"{address}/v1/conversations" in page
+    assert SERVER not in page
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from traceback import format_exception
 
 from heatsink.bulk.actions import Context, Fail, RateLimited, Retry
 from heatsink.primitives.clock import Clock
@@ -61,4 +62,14 @@ class HandlerErrors:
             "attempt": context.attempt,
             "more": told.untold if told else 0,
         }
-        self._hooks.event("bulk.error", message, logging.WARNING, error, fields)
+        shown = error if _is_encodable(error) else None
+        self._hooks.event("bulk.error", message, logging.WARNING, shown, fields)
+
+
+def _is_encodable(error: BaseException) -> bool:
+    """Whether a log in UTF-8 can hold the traceback: a text with half a character cannot be."""
+    try:
+        "".join(format_exception(error)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heatsink.primitives.validation import what_is_wrong
 
-from .docs_page import docs_page
+from .docs_page import SERVER, docs_page
 from .openapi import document
 from .problems import INVALID, NOTHING, Refusal, encoded, headers_of, problem_of
 from .requests import (
@@ -47,6 +48,8 @@ JSON = (b"content-type", b"application/json")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 NO_CACHE = (b"cache-control", b"no-cache")
 NOBODY = "nobody"  # the caller in the audit log if the token was not accepted
+DOCS = "/docs"
+PLAIN_HOST = re.compile(rb"[\w.:\[\]-]+")
 JSON_HEADER = "content-type: application/json"
 ELSEWHERE = "elsewhere"  # the metrics label of requests without a route
 ROUTE = "heatsink.route"  # the name of the route in a request's ASGI scope
@@ -274,7 +277,7 @@ def static_pages(described: dict[str, Any]) -> dict[str, ASGIApp]:
         path: _Static(path, body, media_type)
         for path, body, media_type in (
             ("/openapi.json", _encode(described), b"application/json"),
-            ("/docs", docs_page(described).encode(), b"text/html; charset=utf-8"),
+            (DOCS, docs_page(described).encode(), b"text/html; charset=utf-8"),
         )
     }
 
@@ -296,7 +299,18 @@ class _Static:
             raise Refusal(404, NOTHING)
         if scope["method"] not in ("GET", "HEAD"):
             raise Refusal(405, "this path allows GET", headers=((b"allow", b"GET"),))
-        await _Sent(send).whole(200, list(self._headers), self._body)
+        body = self._body
+        if self._path == DOCS and (address := _address(scope)):
+            body = body.replace(SERVER.encode(), address)  # examples to copy for this server
+        await _Sent(send).whole(200, list(self._headers), body)
+
+
+def _address(scope: Scope) -> bytes | None:
+    """Return the address at which the client reached this server; None if it is not known."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1 or not PLAIN_HOST.fullmatch(hosts[0]):
+        return None
+    return b"%s://%s" % (scope["scheme"].encode(), hosts[0])
 
 
 async def _no_lifespan(receive: Receive, send: Send) -> None:

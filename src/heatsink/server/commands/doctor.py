@@ -23,6 +23,7 @@ from heatsink.client.queue import connect_queue, default_queue
 from heatsink.client.urls import open_stores
 from heatsink.coordinator.lease import CURE, leadership_of
 from heatsink.errors import HeatsinkError
+from heatsink.primitives.checks import shown_url
 from heatsink.primitives.clock import BELIEVE_S, Clock, SystemClock, now_ms
 from heatsink.primitives.words import counted
 from heatsink.registry.closed_time import FAR_AHEAD_MS
@@ -33,7 +34,7 @@ from heatsink.stores.stores import Stores
 from .configuration import WORD, Folder, config_option, json_option, news_option
 from .progress import progress_bar
 from .queue_options import absent_queue
-from .remote import Remote
+from .remote import SERVER, Remote
 
 State = Literal["ok", "warning", "wrong"]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -350,7 +351,13 @@ def doctor(
                 bar.advance(checks)
         return found
 
-    if server and not _names_other_things(context):
+    asks_server = server is not None and not _names_other_things(context)
+    if not as_json:
+        url = server if asks_server else store
+        what = shown_url(url) if url else f"the folder {folder}"
+        hint = "" if asks_server else f". To check a running server: --server {SERVER}"
+        click.echo(f"Checking {what}{hint}")
+    if server is not None and asks_server:
         findings = examine_server(Remote(server, token), server)
     else:
         findings = asyncio.run(run())
