@@ -17,6 +17,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from hmac import compare_digest
 from random import Random
+from typing import cast
 from zlib import crc32
 
 import msgspec
@@ -120,8 +121,7 @@ class EngineConnection(asyncio.Protocol, Bounded):
         self._size = self._size_seen = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not derived
         self._is_open = True
         self.enter()
 

@@ -43,6 +43,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux lists the files of a process")
+def test_the_server_uses_uvloop_if_it_is_installed(server: Served) -> None:
+    assert "uvloop" in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
 def connected(server: Served) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 10)
 

@@ -23,7 +23,7 @@ from heatsink.primitives.ids import IdScheme, Snowflake, Ulid, Uuid7
 from heatsink.server.api.requests import CacheRules, RequestLimits, Token, parse_token
 from heatsink.server.dashboard import make_pages
 from heatsink.server.process import ServeSettings, serve
-from heatsink.server.shell import run, set_up, tell
+from heatsink.server.shell import fast_loop, run, set_up, tell
 from heatsink.server.tracing import tracing_option
 from heatsink.spread.policy import BucketRules
 
@@ -209,7 +209,7 @@ def serve_command(actions: str | None, log_json: bool, dashboard: bool, **option
     pages = make_pages() if dashboard else {}
     with settings.endpoint.listening() as listeners:
         parts = settings, listeners, table, SystemClock(), Random()
-        number = run(lambda ending: serve(*parts, ending, pages))
+        number = run(lambda ending: serve(*parts, ending, pages), fast_loop())
     tell("stopped", "stopped; the lease is released")
     if number == SIGINT:
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not derived
         self.is_open = True
         self._pool.entered(self)
 
