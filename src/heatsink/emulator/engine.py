@@ -52,7 +52,7 @@ from .operations.transactions import transact_get_items, transact_write_items
 from .operations.updates import update_table
 from .operations.writes import delete_item, put_item, update_item
 from .settings import EngineSettings
-from .shapes import explain
+from .shapes import Reading, explain
 from .table import EngineTable
 
 logger = logging.getLogger("heatsink")
@@ -186,16 +186,22 @@ class Engine:
         try:
             request = decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            problem, request = explain(decoder.type, body)
-            if problem is not None:
-                raise problem from None
+            request = _understood(decoder, body).request
         try:
             return function(self._database, request)
         except (ValidationFailed, NotFound):
-            problem, _ = explain(decoder.type, body)
-            if problem is not None:
-                raise problem from None
-            raise
+            reading = _understood(decoder, body)
+            if not reading.differs:
+                raise
+        return function(self._database, reading.request)
+
+
+def _understood(decoder: msgspec.json.Decoder[Any], body: bytes) -> Reading:
+    """Read a request as DynamoDB does. Raises if its form is wrong."""
+    reading = explain(decoder.type, body)
+    if reading.problem is not None:
+        raise reading.problem from None
+    return reading
 
 
 def _unknown(target: str) -> EngineError:

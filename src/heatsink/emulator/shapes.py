@@ -16,7 +16,8 @@ import re
 import types
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from itertools import islice
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -372,35 +373,40 @@ def _fields(kind: type[Any]) -> dict[str, tuple[Shape, bool]]:
     return {names[name]: (shape_of(hints[name]), infos[name].required) for name in ordered}
 
 
-def explain(kind: type[Any], body: bytes) -> tuple[EngineError | None, Any]:
-    """Return what is wrong with the form of a request, and the request as DynamoDB reads it.
+class Reading(NamedTuple):
+    """A request as DynamoDB reads it, or what is wrong with its form.
 
-    Without an error, the second value is an instance of `kind`.
+    `differs` says that the reading is not the same as the JSON, for example without its nulls.
     """
+
+    problem: EngineError | None
+    request: Any = None
+    differs: bool = False
+
+
+def explain(kind: type[Any], body: bytes) -> Reading:
+    """Read a request slowly, to find what is wrong with its form, or to tolerate it."""
     shape = Structure(kind)
     try:
-        found = msgspec.json.decode(body) if body else {}
-        found = shape.fitted(found, Place(inner=True))
+        given = msgspec.json.decode(body)
+        found = shape.fitted(given, Place(inner=True))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return NotSerializable(str(error)), None
+        return Reading(NotSerializable(str(error)))
     except NotSerializable as error:
-        return error, None
+        return Reading(error)
     except RecursionError:
-        return ValidationFailed(TOO_DEEP), None
+        return Reading(ValidationFailed(TOO_DEEP))
     for name, (field, required) in shape.fields.items():
         if required and field.extra.get("named") and name not in found:
-            required_but = f"The parameter '{name}' is required but was not present in the request"
-            return ValidationFailed(required_but), None
-    violated = []
-    for text in shape.violations(found, Place()):
-        violated.append(text)
-        if len(violated) == VIOLATIONS_MAX:
-            break
+            missing = f"The parameter '{name}' is required but was not present in the request"
+            return Reading(ValidationFailed(missing))
+    violated = list(islice(shape.violations(found, Place()), VIOLATIONS_MAX))
     if violated:
         errors = "error" if len(violated) == 1 else "errors"
         text = f"{len(violated)} validation {errors} detected: {'; '.join(violated)}"
-        return ValidationFailed(text), None
+        return Reading(ValidationFailed(text))
     try:
-        return None, msgspec.convert(found, kind)
+        return Reading(None, msgspec.convert(found, kind), found != given)
     except msgspec.ValidationError as error:
-        return ValidationFailed(f"1 validation error detected: {what_is_wrong(error)[1]}"), None
+        text = f"1 validation error detected: {what_is_wrong(error)[1]}"
+        return Reading(ValidationFailed(text))

@@ -129,15 +129,32 @@ def test_elements_beyond_the_end_are_appended_in_the_order_of_their_positions(
     found = client.update_item(
         TableName=table,
         Key=KEY,
-        UpdateExpression="SET l[9] = :nine, l[5] = :five, l[0] = :zero",
+        UpdateExpression="SET l[9] = :nine, l[5] = :five, l[0] = :zero ADD l[8] :eight",
         ExpressionAttributeValues={
+            ":eight": {"N": "8"},
             ":nine": {"S": "9"},
             ":five": {"S": "5"},
             ":zero": {"S": "z"},
         },
         ReturnValues="ALL_NEW",
     )["Attributes"]
-    assert found["l"] == {"L": [{"S": "z"}, {"S": "5"}, {"S": "9"}]}
+    assert found["l"] == {"L": [{"S": "z"}, {"S": "5"}, {"N": "8"}, {"S": "9"}]}
+
+
+@pytest.mark.parametrize("path", ["pk.a", "sk[0]"])
+@deviates("ministack", "accepts them", CONDITIONS)
+def test_no_expression_reaches_into_a_key(
+    client: DynamoDBClient, table: str, refused: Refusal, path: str
+) -> None:
+    with refused:
+        client.get_item(TableName=table, Key=KEY, ProjectionExpression=path)
+    assert refused.message == (
+        "Key attributes must be scalars; list random access '[]' and map lookup '.' are not "
+        f"allowed: Key: {path[:2]}"
+    )
+    with refused:
+        client.scan(TableName=table, FilterExpression=f"attribute_exists({path})")
+    assert refused.message.endswith(f"not allowed: Key: {path[:2]}")
 
 
 @deviates("ministack", "accepts them, or has other words", UPDATES)

@@ -159,6 +159,20 @@ def test_key_conditions_filters_and_attributes_to_get(client: DynamoDBClient, ta
     assert batch["Responses"][table] == [{"n": {"N": "1"}}]
 
 
+def test_an_update_has_values_of_its_own_beside_those_of_its_condition(
+    client: DynamoDBClient, table: str
+) -> None:
+    client.put_item(TableName=table, Item=ITEM)
+    found = client.update_item(
+        TableName=table,
+        Key=KEY,
+        Expected={"n": {"Value": {"N": "5"}}},
+        AttributeUpdates={"n": {"Value": {"N": "6"}}},
+        ReturnValues="UPDATED_NEW",
+    )
+    assert found["Attributes"] == {"n": {"N": "6"}}
+
+
 def test_key_conditions_go_with_a_filter_expression(client: DynamoDBClient, table: str) -> None:
     client.put_item(TableName=table, Item=ITEM)
     found = client.query(

@@ -21,6 +21,7 @@ from heatsink.emulator.requests import (
     Values,
 )
 from heatsink.emulator.requests import Condition as LegacyCondition
+from heatsink.emulator.table import EngineTable
 from heatsink.stores.dynamodb.wire.errors import DoesNotFit, ValidationFailed
 from heatsink.stores.dynamodb.wire.expressions.conditions import (
     BeginsWith,
@@ -75,9 +76,13 @@ ADDABLE = ("L", "N", *SETS)
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """Selects the part of each item that goes into the answer. None: the whole item."""
+    """Selects the part of each item that goes into the answer. None: the whole item.
+
+    `nested` are the attributes into which the paths reach.
+    """
 
     paths: tuple[Parts, ...] | None = None
+    nested: frozenset[str] = frozenset()
 
     def names(self) -> set[str]:
         """Return the top-level attributes that the projection selects. Empty without one."""
@@ -94,7 +99,7 @@ class Expressions(msgspec.Struct, frozen=True):
     """The expressions of one request, valid by themselves.
 
     `condition` is the condition of a write or the filter of a page. `keys` is the parsed
-    KeyConditionExpression.
+    KeyConditionExpression. `nested` are the attributes into which any expression reaches.
     """
 
     scope: Scope = NO_SCOPE
@@ -102,6 +107,7 @@ class Expressions(msgspec.Struct, frozen=True):
     update: Update | None = None
     keys: Condition | None = None
     projection: Projection = WHOLE_ITEM
+    nested: frozenset[str] = frozenset()
 
 
 NONE_GIVEN = Expressions()
@@ -158,7 +164,24 @@ def read_expressions(
         found[UPDATE].root if UPDATE in found else None,
         found[KEYS].root if KEYS in found else None,
         _projection(found[PROJECTION], scope) if PROJECTION in found else WHOLE_ITEM,
+        frozenset().union(*(_nested(parsed, scope) for parsed in found.values())),
     )
+
+
+def _nested(parsed: Parsed[Any], scope: Scope) -> frozenset[str]:
+    return frozenset(str(path.resolved(scope)[0]) for path in parsed.nested)
+
+
+def check_scalars(nested: frozenset[str], table: EngineTable) -> None:
+    """Raise if an expression reaches into a key attribute, which is never a map or a list."""
+    keys = [("Key", name) for name in table.schema.names]
+    keys += [("IndexKey", name) for one in table.indexes.values() for name in one.schema.names]
+    for kind, name in keys:
+        if name in nested:
+            raise ValidationFailed(
+                "Key attributes must be scalars; list random access '[]' and map lookup '.' are "
+                f"not allowed: {kind}: {name}"
+            )
 
 
 PARSERS: dict[str, Callable[[str], Parsed[Any]]] = {
@@ -171,18 +194,19 @@ PARSERS: dict[str, Callable[[str], Parsed[Any]]] = {
 
 
 def _check_meaning(field: str, parsed: Parsed[Any], scope: Scope) -> None:
+    if field == UPDATE:
+        parsed.root.check(scope, parsed.late)
+        return
     if parsed.late is not None:
         raise ValidationFailed(f"Invalid {field}: {parsed.late}")
-    if field == UPDATE:
-        parsed.root.check(scope)
-    elif field != PROJECTION:
+    if field != PROJECTION:
         parsed.root.check(scope, field)
 
 
 def _projection(parsed: Parsed[Any], scope: Scope) -> Projection:
     paths = [path.resolved(scope) for path in parsed.root]
     check_paths(paths, PROJECTION)
-    return Projection(tuple(paths))
+    return Projection(tuple(paths), _nested(parsed, scope))
 
 
 def _check_placeholders(names: Names | None, values: Values | None) -> None:
@@ -240,17 +264,22 @@ def _check_all_used(scope: Scope, parsed: Iterable[Parsed[Any]]) -> None:
 
 
 def projection_of(
-    expression: str | None, names: Names | None, attributes: list[str] | None = None
+    expression: str | None,
+    names: Names | None,
+    attributes: list[str] | None = None,
+    keys: Iterable[Item] = (),
 ) -> Projection:
-    """Return the projection of a read that has no other expression.
+    """Return the projection of a read that has no other expression, and check its keys.
 
     `attributes` is the legacy parameter AttributesToGet.
     """
-    if names is None and expression is None and attributes is None:
-        return WHOLE_ITEM
     expressions = {PROJECTION: expression}
-    check_mixed({"AttributesToGet": attributes}, expressions)
-    check_used(names, None, expressions)
+    if names is not None or attributes is not None:
+        check_mixed({"AttributesToGet": attributes}, expressions)
+        check_used(names, None, expressions)
+    for key in keys:
+        for value in key.values():
+            admit(value)
     if attributes is not None:
         return legacy_projection(attributes)
     return read_expressions(names, None, expressions).projection
@@ -264,13 +293,14 @@ def legacy_projection(attributes: list[str]) -> Projection:
 
 
 class _LegacyValues:
-    """Gives the values of legacy parameters placeholders."""
+    """Gives the values of one legacy parameter placeholders."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameter: str) -> None:
+        self._parameter = parameter
         self.values: dict[str, Value] = {}
 
     def placeholder(self, value: Value) -> Placeholder:
-        name = f": {len(self.values)}"
+        name = f": {self._parameter} {len(self.values)}"
         self.values[name] = value
         return Placeholder(name)
 
@@ -297,7 +327,7 @@ def legacy_filter(
     conditions: Mapping[str, LegacyCondition] | None, operator: Operator | None
 ) -> Expressions:
     """Translate a QueryFilter or ScanFilter."""
-    values = _LegacyValues()
+    values = _LegacyValues("filter")
     found = []
     for name, one in (conditions or {}).items():
         check_condition(one.comparison_operator, one.attribute_value_list or [])
@@ -354,7 +384,7 @@ def legacy_condition(
     expected: Mapping[str, ExpectedAttributeValue] | None, operator: Operator | None
 ) -> Expressions:
     """Translate the parameter Expected."""
-    values = _LegacyValues()
+    values = _LegacyValues("expected")
     found = []
     for name, one in (expected or {}).items():
         if one.attribute_value_list is not None and one.value is not None:
@@ -405,7 +435,7 @@ def _expected_error(what: str, name: str) -> ValidationFailed:
 
 def legacy_update(updates: Mapping[str, AttributeValueUpdate]) -> tuple[Update, Values]:
     """Translate the parameter AttributeUpdates. Returns the update and its values."""
-    values = _LegacyValues()
+    values = _LegacyValues("updates")
     sets: list[tuple[Path, Any]] = []
     removes: list[Path] = []
     adds: list[tuple[Path, Placeholder]] = []

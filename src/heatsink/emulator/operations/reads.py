@@ -25,6 +25,7 @@ from .expressions import (
     PROJECTION,
     Expressions,
     check_mixed,
+    check_scalars,
     check_used,
     legacy_filter,
     legacy_projection,
@@ -67,11 +68,14 @@ def _mentioned(condition: object, scope: Scope) -> Iterator[str]:
 
 def get_item(database: Database, request: GetItem) -> Json:
     projection = projection_of(
-        request.projection_expression, request.expression_attribute_names, request.attributes_to_get
+        request.projection_expression,
+        request.expression_attribute_names,
+        request.attributes_to_get,
+        (request.key,),
     )
-    for value in request.key.values():
-        admit(value)
     table = database.table(request.table_name)
+    if projection.nested:
+        check_scalars(projection.nested, table)
     key = table.schema.key_of(request.key)
     row = table.read_from(request.consistent_read).get(key)
     units = read_units(row.size if row else 0, request.consistent_read)
@@ -139,6 +143,8 @@ def query(database: Database, request: Query) -> Json:
     if given.condition is not None:
         field = "Filter Expression" if request.query_filter is None else "QueryFilter"
         check_filter(given.condition, source.schema, given.scope, field)
+    if given.nested:
+        check_scalars(given.nested, table)
     if after is not None and after.hash != hash_:
         raise ValidationFailed(
             "The provided starting key is outside query boundaries based on provided conditions"
@@ -208,6 +214,8 @@ def scan(database: Database, request: Scan) -> Json:
             "ExclusiveStartKey with correct Segment. "
             f"TotalSegments: {request.total_segments} Segment: {request.segment}"
         )
+    if given.nested:
+        check_scalars(given.nested, table)
     noted: list[Row] = []
     rules = _PageRules(given, request.select == "COUNT", request.limit)
     found = _noting(rows.scan(first, until, after), noted)

@@ -28,6 +28,7 @@ from .expressions import (
     UPDATE,
     Expressions,
     check_mixed,
+    check_scalars,
     check_used,
     legacy_condition,
     legacy_update,
@@ -36,6 +37,9 @@ from .expressions import (
 )
 
 ITEM_BYTES_MAX = 400 * 1_024
+UNSUPPORTED_INDEX_KEY = (
+    "The update expression attempted to update the secondary index key to unsupported type"
+)
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
@@ -134,6 +138,8 @@ class PreparedWrite(msgspec.Struct, frozen=True):
             key = schema.key_of(self.target)
             if verb == "update" and self.given.update is not None:
                 _check_keys_stay(table, self.given.update, self.given.scope)
+        if self.given.nested:
+            check_scalars(self.given.nested, table)
         old = table.rows.get(key)
         condition = self.given.condition
         if condition is not None and not condition.holds(
@@ -145,8 +151,16 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         if not table.indexes or new is old:
             return PlannedWrite(table, key, old, new, None)
         if new is not None and verb == "update":
-            table.check_index_keys(new.item, None if old is None else old.item)
+            self._check_index_keys(table, new, old)
         return PlannedWrite(table, key, old, new, None, table.changes(key, old, new))
+
+    def _check_index_keys(self, table: EngineTable, new: Row, old: Row | None) -> None:
+        try:
+            table.check_index_keys(new.item, None if old is None else old.item)
+        except DoesNotFit as error:
+            if self.is_legacy or "Type mismatch" not in error.message:
+                raise
+            raise DoesNotFit(UNSUPPORTED_INDEX_KEY) from None
 
     def _new(self, old: Row | None) -> Row | None:
         if self.verb == "put":
@@ -158,11 +172,12 @@ class PreparedWrite(msgspec.Struct, frozen=True):
         update = self.given.update
         if update is None:
             return old or _sized(dict(self.target))
-        if old is None and not update.sets and not update.adds:
-            return None  # REMOVE and DELETE create no item
         try:
             item = dict(self.target) if old is None else old.item
-            return _sized(update.apply(item, self.given.scope))
+            changed = update.apply(item, self.given.scope)
+            if old is None and not update.sets and not update.adds:
+                return None  # REMOVE and DELETE create no item
+            return _sized(changed)
         except DoesNotFit as error:
             raise legacy_words(error) if self.is_legacy else error from None
 

@@ -99,6 +99,7 @@ class Reader:
         self.late: str | None = None
         self.names: set[str] = set()
         self.values: set[str] = set()
+        self.nested: list[Path] = []
 
     def mistake(self, rank: int, what: str) -> None:
         """Remember the first mistake of each rank, to report it after the whole text is read."""
@@ -181,7 +182,10 @@ class Reader:
                 parts.append(int(self.take().text))
                 self.expect("]")
             else:
-                return Path(tuple(parts))
+                path = Path(tuple(parts))
+                if len(parts) > 1:
+                    self.nested.append(path)
+                return path
 
     def _name(self) -> str:
         token = self.next
@@ -212,7 +216,8 @@ class Reader:
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
     """A parsed expression. `names` and `values` are the placeholders that it uses.
 
-    `late` is a mistake that counts only if all placeholders are defined.
+    `late` is a mistake that counts only if all placeholders are defined. `nested` are the paths
+    that reach into an attribute.
     """
 
     root: T
@@ -220,11 +225,12 @@ class Parsed(msgspec.Struct, Generic[T], frozen=True):
     values: frozenset[str]
     field: str
     late: str | None = None
+    nested: tuple[Path, ...] = ()
 
 
 def _parsed(reader: Reader, root: T) -> Parsed[T]:
     names, values = frozenset(reader.names), frozenset(reader.values)
-    return Parsed(root, names, values, reader.field, reader.late)
+    return Parsed(root, names, values, reader.field, reader.late, tuple(reader.nested))
 
 
 @lru_cache(KEPT)

@@ -119,22 +119,28 @@ class Update(msgspec.Struct, frozen=True):
 
     def apply(self, item: Item, scope: Scope) -> Item:
         values = [(path.resolved(scope), op.value(item, scope)) for path, op in self.sets]
+        adds = [(path.resolved(scope), operand) for path, operand in self.adds]
         changed = dict(item)
-        for parts, value in sorted(values, key=_position_of_set):
+        for parts, value in sorted([*values, *adds], key=_position_of):
             if value is None:
                 raise DoesNotFit(
                     "The provided expression refers to an attribute that does not exist in the item"
                 )
-            assign(changed, parts, value)
-        for path, operand in self.adds:
-            _add(changed, path, operand, scope)
+            if isinstance(value, Placeholder):
+                assign(changed, parts, _sum_of(changed, parts, scope.values[value.name]))
+            else:
+                assign(changed, parts, value)
         for path, operand in self.deletes:
             _delete(changed, path, operand, scope)
         for path in sorted(self.removes, key=_last_position, reverse=True):
             remove(changed, path.resolved(scope))
         return changed
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: Scope, late: str | None = None) -> None:
+        """Raise if paths clash or a placeholder has a type that its function never accepts.
+
+        `late` is a mistake of the parser that counts less than those of paths.
+        """
         check_paths(self.paths(scope), "UpdateExpression")
         for verb, actions, kinds in (
             ("ADD", self.adds, ("N", *SETS)),
@@ -148,6 +154,8 @@ class Update(msgspec.Struct, frozen=True):
                         f"function; operator: {verb}, operand type: {TYPE_NAMES[kind]}, "
                         f"typeSet: {'ALLOWED_FOR_' + verb}_OPERAND"
                     )
+        if late is not None:
+            raise ValidationFailed(f"Invalid UpdateExpression: {late}")
         for _, value in self.sets:
             _check_operand(value, scope)
 
@@ -174,7 +182,7 @@ def _check_types(name: str, operands: tuple[Operand, ...], kind: str, scope: Sco
             )
 
 
-def _position_of_set(assignment: tuple[Parts, Value | None]) -> int:
+def _position_of(assignment: tuple[Parts, Value | Placeholder | None]) -> int:
     """Sort assignments by their position in a list: those beyond its end append in this order."""
     last = assignment[0][-1]
     return last if isinstance(last, int) else -1
@@ -225,18 +233,19 @@ def _at(holder: Any, part: str | int) -> Value | None:
     return step_into({kind: holder}, part)
 
 
-def _add(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:
-    current, given = path.value(item, scope), scope.values[operand.name]
+def _sum_of(item: Item, parts: Parts, given: Value) -> Value:
+    """Return what ADD leaves at a path: the sum of two numbers, or the union of two sets."""
+    current: Value | None = {"M": item}
+    for part in parts:
+        current = None if current is None else step_into(current, part)
     if current is None:
-        result = given
-    elif current.keys() != given.keys():
+        return given
+    if current.keys() != given.keys():
         raise DoesNotFit(BAD_TYPE)
-    elif "N" in given:
-        result = {"N": add_numbers(current["N"], given["N"])}
-    else:
-        kind = kind_of(given)
-        result = {kind: [*current[kind], *_missing(given[kind], current[kind])]}
-    assign(item, path.resolved(scope), result)
+    if "N" in given:
+        return {"N": add_numbers(current["N"], given["N"])}
+    kind = kind_of(given)
+    return {kind: [*current[kind], *_missing(given[kind], current[kind])]}
 
 
 def _delete(item: Item, path: Path, operand: Placeholder, scope: Scope) -> None:

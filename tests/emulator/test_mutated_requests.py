@@ -1,0 +1,9 @@
+"""A short run of `./dev soak --requests`: no mutated request breaks the emulator."""
+
+from __future__ import annotations
+
+from .soak_requests import run
+
+
+def test_mutated_requests_are_answered() -> None:
+    assert run(3_000, seed=1) == []
